@@ -1,8 +1,8 @@
-//! The network of a managed process: which hosts it may reach, and the gate that connects it to
+//! The network of a managed process: the hosts that it may reach, and the gate that connects it to
 //! them.
 //!
-//! [`policy`] is pure. [`gate`] accepts what the process connects to, finds out which host is
-//! meant, asks the policy (and perhaps the client), resolves and dials.
+//! [`policy`] is pure. [`gate`] accepts the connections of the process, finds the intended host,
+//! checks the policy (and perhaps asks the client), resolves and dials.
 
 pub mod gate;
 pub mod policy;

@@ -12,12 +12,13 @@ use tokio::time::sleep;
 
 use super::pump::reset;
 
-/// After an error such as EMFILE, which the next attempt would meet again.
+/// After an error such as EMFILE, which an immediate retry would hit again.
 const BACKOFF: Duration = Duration::from_millis(100);
 
-/// Serves every connection in a task of its own. A connection beyond a limit, or one that is not
-/// welcome, is reset. Once `closing` is set, it serves what the kernel has accepted by then, and
-/// returns when that has ended. Dropping the future ends all connections.
+/// Serves every connection in a task of its own. A connection that exceeds a limit, or that
+/// `is_welcome` rejects, is reset. Once `closing` is set, it serves the connections that the kernel
+/// has accepted by then, and returns when they have ended. Dropping the future ends all
+/// connections.
 pub(super) async fn accept_all<F>(
     listener: TcpListener,
     slots: Arc<Semaphore>,
@@ -56,7 +57,7 @@ pub(super) async fn accept_all<F>(
     }
 }
 
-/// The kernel is asked, and not the reactor, which may not know of the last ones yet.
+/// Accepts from the kernel directly: the reactor may not know of the last connections yet.
 fn accepted_by_kernel(listener: TcpListener) -> Vec<TcpStream> {
     let Ok(listener) = listener.into_std() else { return Vec::new() };
     let accept = || {
@@ -67,12 +68,12 @@ fn accepted_by_kernel(listener: TcpListener) -> Vec<TcpStream> {
     std::iter::from_fn(accept).collect()
 }
 
-/// Resolves when the gate closes, or is gone.
+/// Resolves when the gate closes or is dropped.
 async fn closes(closing: &mut watch::Receiver<bool>) {
     let _ = closing.wait_for(|is_closing| *is_closing).await;
 }
 
-/// The right to one connection, of a gate and of all gates.
+/// The permit for one connection, within the limits of its gate and of all gates.
 struct Slot {
     _of_gate: OwnedSemaphorePermit,
     _of_all: SemaphorePermit<'static>,
@@ -86,7 +87,7 @@ impl Slot {
     }
 }
 
-/// Connections take two descriptors each, and leave half of those that the server may have to
+/// Each connection takes two descriptors. Half of the server's descriptors stay available for
 /// clients and files.
 fn all_slots() -> &'static Semaphore {
     static SLOTS: OnceLock<Semaphore> = OnceLock::new();
@@ -98,7 +99,7 @@ fn all_slots() -> &'static Semaphore {
 }
 
 async fn wait_after(error: &io::Error) {
-    // Errors of the connection itself. The next one may be fine.
+    // Errors of the connection itself; the next one may succeed.
     if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
         tracing::warn!(%error, "cannot accept a connection of a managed process");
         sleep(BACKOFF).await;
@@ -109,7 +110,7 @@ pub(super) fn report_panic(ended: Result<(), JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
     {
-        tracing::error!(%error, "a connection of a managed process ended by a panic");
+        tracing::error!(%error, "the task of a managed process's connection panicked");
     }
 }
 
@@ -145,10 +146,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_listener_that_closes_serves_what_has_connected_before() {
+    async fn a_closing_listener_serves_earlier_connections() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
-        // Accepted by the kernel, and by nobody else yet.
+        // Accepted by the kernel only.
         let mut early = std::net::TcpStream::connect(address).unwrap();
         std::io::Write::write_all(&mut early, b"x").unwrap();
         drop(early);

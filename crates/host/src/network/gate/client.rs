@@ -1,4 +1,4 @@
-//! How a gate asks the client about a host, and what it tells about its decisions.
+//! The client's side of a gate: questions about hosts, and records of decisions.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,10 +7,10 @@ use std::time::SystemTime;
 
 use crate::network::policy::Protocol;
 
-/// The client behind one managed process.
+/// The client that owns a managed process.
 pub trait GateClient: Send + Sync + fmt::Debug {
     /// Asks about a host that no rule names. The gate waits without a timeout: the implementation
-    /// sets one, and answers [`Answer::Unanswered`] when it expires.
+    /// sets one, and returns [`Answer::Unanswered`] when it expires.
     fn ask(&self, question: Question) -> Pin<Box<dyn Future<Output = Answer> + Send>>;
 
     /// Called for every decision. Must not block.
@@ -30,17 +30,18 @@ pub enum Answer {
     Deny {
         reason: String,
     },
-    /// The client cannot decide without its user. Refused, and asked again the next time.
+    /// The client cannot decide without its user. The access is refused; the next attempt asks
+    /// again.
     Ask {
         reason: String,
     },
-    /// There is no answer. Refused, and asked again the next time.
+    /// There is no answer. The access is refused; the next attempt asks again.
     Unanswered {
         reason: String,
     },
 }
 
-/// One decision, as `network/policyDecision` reports it.
+/// One decision, as reported by `network/policyDecision`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecisionRecord {
     pub time: SystemTime,

@@ -1,5 +1,5 @@
-//! Decides whether a program may connect: by the policy, and by the client where the policy says
-//! so. Every decision is recorded.
+//! Decides whether a program may connect: by the policy, or by the client if the policy asks for
+//! it. Every decision is recorded.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -14,21 +14,21 @@ use super::questions::{AskError, Questions};
 use super::refused_hosts::{RefusedHost, RefusedHosts};
 use crate::network::policy::{Access, Decision, DenyReason, Host, NetworkPolicy, Protocol, Route};
 
-/// Refused names whose look-ups are recorded. Later ones are refused without a record, so that a
-/// program that looks up random names does not flood the client.
+/// Limit of refused names whose lookups are recorded. Later ones are refused without a record, so
+/// that a program that looks up random names does not flood the client.
 const MAX_RECORDED_NAMES: usize = 1_024;
 
-/// The port that the record of a refused look-up names.
+/// The port in the record of a refused lookup.
 const LOOKUP_PORT: u16 = 443;
 
-/// Why a connection is refused.
+/// Reasons for refusing a connection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {
-    #[error("the policy refuses it")]
+    #[error("refused by the policy")]
     Policy(DenyReason),
-    #[error("the client refused it: {reason}")]
+    #[error("refused by the client: {reason}")]
     Client { reason: String },
-    #[error("too many questions are waiting for the client")]
+    #[error("too many questions are pending at the client")]
     TooManyQuestions,
 }
 
@@ -53,7 +53,7 @@ impl Judge {
         }
     }
 
-    /// Whether a program may connect. Waits for the client if the policy says so.
+    /// Decides whether a program may connect. Waits for the client if the policy asks for it.
     ///
     /// `peer` is the program's end of the connection.
     pub(super) async fn judge<'a>(
@@ -69,8 +69,8 @@ impl Judge {
         Ok(Permission { judge: self, access, peer, outcome: Some(outcome) })
     }
 
-    /// Whether the policy refuses this only because of its mode: a request with another method, or
-    /// of plain HTTP, could be allowed. Nothing is recorded.
+    /// Whether the policy refuses the access only because of its mode: a request of plain HTTP, or
+    /// with another method, could be allowed. Records nothing.
     pub(super) fn refuses_by_mode(&self, access: &Access<'_>) -> bool {
         self.policy.decide(access) == Decision::Deny(DenyReason::Method)
     }
@@ -80,13 +80,14 @@ impl Judge {
         self.policy.names(host)
     }
 
-    /// Whether a name may be looked up. A refused one is recorded, once.
+    /// Whether a name may be looked up. The first refusal of a name is recorded.
     pub(super) fn may_look_up(&self, name: &Host, peer: SocketAddr) -> bool {
         if self.policy.may_reach(name) {
             return true;
         }
         let host = name.to_string();
-        let mut recorded = self.recorded_names.lock().expect("no code panics while it holds this");
+        let mut recorded =
+            self.recorded_names.lock().expect("no code panics while it holds the recorded names");
         let is_new = recorded.len() < MAX_RECORDED_NAMES && recorded.insert(host.clone());
         drop(recorded);
         if is_new {
@@ -165,7 +166,7 @@ impl Judge {
             host: access.host.to_string(),
             port: access.port,
             method: access.method.map(str::to_owned),
-            // The listeners are of IPv6, and show IPv4 addresses as mapped ones.
+            // The listeners are IPv6 sockets, which show IPv4 addresses as mapped ones.
             client: peer
                 .map(|peer| SocketAddr::new(peer.ip().to_canonical(), peer.port()).to_string()),
             policy_override: outcome.source == DecisionSource::Decider
@@ -174,9 +175,9 @@ impl Judge {
     }
 }
 
-/// An access that the policy or the client has allowed, until the addresses of its host are checked,
-/// too. The client is told of one decision: that the addresses are refused or, when this is dropped,
-/// that the access is allowed. So it is told while the host answers, and not before the gate dials.
+/// An access that the policy or the client has allowed, until the addresses of its host are checked
+/// too. The client receives one decision: a refusal of the addresses or, when this is dropped, that
+/// the access is allowed. Allowing is reported only then, not before the gate dials.
 #[derive(Debug)]
 #[must_use]
 pub(super) struct Permission<'a> {
@@ -192,7 +193,7 @@ impl Permission<'_> {
         self.access
     }
 
-    /// Whether the addresses that the name resolved to may be dialled, all of them.
+    /// Checks that all addresses that the name resolved to may be dialled.
     pub(super) fn check_resolved(&mut self, addresses: &[IpAddr]) -> Result<(), Refusal> {
         let Self { judge, access, peer, .. } = *self;
         let is_allowed = |address: &IpAddr| judge.policy.check_resolved(*address, access.port);

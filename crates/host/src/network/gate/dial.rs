@@ -1,7 +1,7 @@
 //! Opens the outside connection of an allowed access.
 //!
-//! A name is resolved once. Every address is checked, and those very addresses are dialled, so a
-//! DNS server that changes its answer gains nothing.
+//! A name is resolved once. Every address is checked, and exactly these addresses are dialled. So a
+//! DNS server gains nothing by changing its answer (DNS rebinding).
 
 use std::fmt;
 use std::io;
@@ -20,7 +20,7 @@ use crate::network::policy::{Access, Host};
 
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// For all addresses of a name together.
+/// Total time limit for all addresses of a name.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_LOOKUPS: usize = 16;
 
@@ -40,10 +40,10 @@ impl Resolver for SystemResolver {
     }
 }
 
-/// Why an outside connection could not be opened.
+/// Reasons why an outside connection could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DialError {
-    #[error("refused: {0}")]
+    #[error("{0}")]
     Refused(#[from] Refusal),
     #[error("cannot resolve the name")]
     Resolve { source: io::Error },
@@ -73,7 +73,7 @@ impl Dialer {
         mut permission: Permission<'_>,
     ) -> Result<TcpStream, DialError> {
         let access = permission.access();
-        // A proxy elsewhere would reach its own loopback, and its own private network.
+        // A proxy on another machine would connect to its own loopback and private network.
         let upstream = self.upstream.as_ref().filter(|_| !access.host.is_private());
         if let Some(proxy) = upstream.and_then(|upstream| upstream.proxy_for(access)) {
             return self.dial_through(proxy, access).await;
@@ -82,7 +82,7 @@ impl Dialer {
         connect_first(&addresses).await
     }
 
-    /// The addresses of an allowed host, each of which may be used.
+    /// Returns the addresses of an allowed host, all of which may be dialled.
     pub(super) async fn addresses_of(
         &self,
         permission: &mut Permission<'_>,
@@ -99,8 +99,8 @@ impl Dialer {
         Ok(addresses.into_iter().map(|address| SocketAddr::new(address, port)).collect())
     }
 
-    /// The proxy resolves the name, so its addresses are not checked here: an operator who allows
-    /// upstream proxies relies on theirs to keep private addresses out of reach.
+    /// Connects through a proxy. The proxy resolves the name, so the addresses are not checked
+    /// here: an operator who allows upstream proxies relies on them to block private addresses.
     async fn dial_through(
         &self,
         proxy: &ProxyAddress,
@@ -124,7 +124,7 @@ impl Dialer {
         let lookup = async {
             let permit = Arc::clone(&self.lookups).acquire_owned().await;
             let (resolver, name) = (Arc::clone(&self.resolver), name.to_owned());
-            // The thread goes on after a timeout, so the permit stays with it.
+            // The thread continues after a timeout, so it keeps the permit.
             spawn_blocking(move || {
                 let _permit = permit;
                 resolver.resolve(&name)

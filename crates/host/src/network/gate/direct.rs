@@ -35,7 +35,7 @@ async fn serve_destination(state: Arc<GateState>, stream: TcpStream, destination
         route: Route::Direct,
         method: None,
     };
-    // Requests of plain HTTP may be allowed where the connection as such is not.
+    // Requests of plain HTTP may be allowed even if the connection itself is not.
     if state.judge.refuses_by_mode(&access) {
         return http_proxy::serve_fixed(state, stream, host, port).await;
     }
@@ -53,7 +53,7 @@ async fn connect_both(state: &GateState, inside: TcpStream, outside: Option<TcpS
     }
 }
 
-/// The protocol that the client is told. Nothing was read from the program yet.
+/// Returns the protocol reported to the client. Nothing was read from the program yet.
 fn protocol_of(port: u16) -> Protocol {
     match port {
         80 => Protocol::Http,

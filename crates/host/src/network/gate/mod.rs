@@ -1,8 +1,8 @@
 //! The gate between one managed process and the network.
 //!
 //! Listeners that were bound in the network namespace of the process are served here, in the
-//! server. Each kind of listener finds out which host is meant; `decisions` judges it, `dial`
-//! connects to it and `pump` copies. This module knows nothing about namespaces or JSON-RPC.
+//! server. Each kind of listener finds the intended host; `decisions` judges it, `dial` connects to
+//! it and `pump` copies. This module knows nothing about namespaces or JSON-RPC.
 
 mod accept;
 mod client;
@@ -50,7 +50,7 @@ const MAX_CONNECTIONS: usize = 1_024;
 /// How long connections may outlive their process.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Sockets that were bound in the namespace of the process. All are non-blocking.
+/// Sockets bound in the namespace of the process. All are non-blocking.
 #[derive(Debug, Default)]
 pub struct GateListeners {
     pub dns_udp: Option<UdpSocket>,
@@ -60,9 +60,10 @@ pub struct GateListeners {
     pub direct: Vec<TcpListener>,
     pub http_proxy: Option<TcpListener>,
     pub socks5: Option<TcpListener>,
-    /// Where SOCKS5 clients send their datagrams. Without it, UDP ASSOCIATE is refused.
+    /// Receives the datagrams of SOCKS5 clients. Without it, UDP ASSOCIATE is refused.
     pub socks5_udp: Option<UdpSocket>,
-    /// Other users of the machine can connect to them, too, because the process shares its network.
+    /// Whether other users of the machine can connect too, because the process shares the network
+    /// of the machine.
     pub are_shared: bool,
 }
 
@@ -73,13 +74,12 @@ pub struct GateSettings {
     pub resolver: Arc<dyn Resolver>,
     /// The proxies of the server's environment, if the process may use them.
     pub upstream: Option<UpstreamProxies>,
-    /// Ports of the server's own loopback that direct connections to loopback reach without being
-    /// judged.
+    /// Ports on the server's own loopback. Direct connections to them are not judged.
     pub loopback_ports: Vec<u16>,
-    /// DNS says that a refused name does not exist. Otherwise it answers with an address that
-    /// cannot be reached.
+    /// If set, DNS reports that a refused name does not exist. Otherwise it returns an unreachable
+    /// address.
     pub hide_refused: bool,
-    /// Names that a resolver makes of these do not exist, unless a rule names them.
+    /// A name with one of these search domains appended does not exist, unless a rule names it.
     pub search_domains: SearchDomains,
 }
 
@@ -88,13 +88,13 @@ pub struct GateSettings {
 pub struct GateSummary {
     pub bytes_up: u64,
     pub bytes_down: u64,
-    /// The first hosts that were refused, at most 64, each once.
+    /// The first refused hosts, at most 64, each once.
     pub refused: Vec<RefusedHost>,
     /// Whether further hosts were refused.
     pub refused_more: bool,
 }
 
-/// Serves the listeners of one process. Dropping it ends all listeners and connections.
+/// Serves the listeners of one process. Dropping it closes all listeners and connections.
 #[derive(Debug)]
 pub struct Gate {
     state: Arc<GateState>,
@@ -105,7 +105,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Starts to serve. Needs a runtime of tokio.
+    /// Starts serving. Requires a Tokio runtime.
     pub fn open(listeners: GateListeners, settings: GateSettings) -> io::Result<Self> {
         let state = Arc::new(GateState::new(settings));
         let closing = watch::Sender::new(false);
@@ -135,8 +135,8 @@ impl Gate {
         Ok(Self { state, listeners: tasks, _datagrams: datagrams, closing })
     }
 
-    /// Ends when the connections that the process has left have ended: what a program sent in its
-    /// last moment is still delivered. After [`DRAIN_TIMEOUT`] they are cut.
+    /// Waits until the remaining connections of an ended process have closed, so that the program's
+    /// last data is delivered. After [`DRAIN_TIMEOUT`] they are cut.
     pub async fn drain(mut self) {
         self.closing.send_replace(true);
         let drained = async { while self.listeners.join_next().await.is_some() {} };
@@ -155,7 +155,7 @@ impl Gate {
     }
 }
 
-/// The listeners of a gate while it opens.
+/// The listeners of a gate while it is being opened.
 struct Listeners {
     state: Arc<GateState>,
     slots: Arc<Semaphore>,
@@ -215,7 +215,7 @@ impl Listeners {
     }
 }
 
-/// Whether the program at the other end is not one of another user.
+/// Whether the program at the other end belongs to this user, or to a trusted one.
 fn is_own_user(stream: &tokio::net::TcpStream) -> bool {
     let ends = stream.peer_addr().and_then(|peer| Ok((peer, stream.local_addr()?)));
     match ends.map(|(peer, local)| user_of_tcp_peer(peer, local)) {

@@ -1,5 +1,5 @@
-//! The synthetic addresses of one managed process: DNS hands them out, and the gate finds the name
-//! behind a connection by its destination. Pure.
+//! The synthetic addresses of one managed process: DNS returns them, and the gate finds the name of
+//! a connection by its destination. Pure.
 //!
 //! The ranges are local to the network namespace of the process. No packet leaves it.
 
@@ -7,18 +7,18 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-/// The range of names that can be reached, as a network and the length of its prefix.
+/// The range for names that can be reached, as a network and its prefix length.
 pub(crate) const OPEN_V4: (Ipv4Addr, u8) = (Ipv4Addr::new(198, 18, 0, 0), 16);
 pub(crate) const OPEN_V6: (Ipv6Addr, u8) =
     (Ipv6Addr::new(0xfd65, 0x7865, 0x6373, 0, 0, 0, 0, 0), 64);
 
-/// The range of names that cannot be reached. Its route is `prohibit`, so that `connect` fails at
+/// The range for names that cannot be reached. Its route is `prohibit`, so that `connect` fails at
 /// once with EACCES.
 pub(crate) const PROHIBITED_V4: (Ipv4Addr, u8) = (Ipv4Addr::new(198, 19, 0, 0), 16);
 pub(crate) const PROHIBITED_V6: (Ipv6Addr, u8) =
     (Ipv6Addr::new(0xfd65, 0x7865, 0x6373, 1, 0, 0, 0, 0), 64);
 
-/// The most names of one process. A name is at most 253 bytes long, so they take at most 3 MiB.
+/// Limit of names per process. A name has at most 253 bytes, so they take at most 3 MiB.
 pub(crate) const MAX_NAMES: usize = 8_192;
 
 /// The names that a process has resolved, and their addresses.
@@ -30,7 +30,7 @@ pub(crate) struct SyntheticNames {
     numbers: HashMap<Arc<str>, u16>,
 }
 
-/// Whether the policy may let some connection to a name pass.
+/// Whether the policy may allow some connection to a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {
     Open,
@@ -44,9 +44,9 @@ pub(crate) enum Family {
 }
 
 impl SyntheticNames {
-    /// The address of a name in its one spelling. An open name keeps its address. All prohibited
-    /// names share one, which leads to no name; a name may change between the two at any time.
-    /// `None` if the process has used too many names.
+    /// Returns the address of a name in its canonical spelling. An open name keeps its address. All
+    /// prohibited names share one address, which maps to no name. A name may change between the two
+    /// at any time. `None` if the process has used too many names.
     pub(crate) fn address_of(
         &mut self,
         name: &str,
@@ -61,7 +61,7 @@ impl SyntheticNames {
         })
     }
 
-    /// The open name behind an address, which may be in its IPv4-mapped form.
+    /// Returns the open name of an address, which may be IPv4-mapped.
     pub(crate) fn name_of(&self, address: IpAddr) -> Option<&str> {
         let number = match address.to_canonical() {
             IpAddr::V4(address) => address.to_bits().checked_sub(OPEN_V4.0.to_bits())?.into(),

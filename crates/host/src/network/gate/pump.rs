@@ -1,7 +1,8 @@
-//! Copies bytes between the program and the host that it reaches, in both directions.
+//! Copies bytes between a program and its host, in both directions.
 //!
 //! An idle connection holds no buffer: bytes are read into a buffer of the thread and written at
-//! once. Only the rest that a socket does not take gets memory of its own, until it is written.
+//! once. Only bytes that the socket does not accept get memory of their own, until they are
+//! written.
 
 use std::cell::RefCell;
 use std::io;
@@ -15,11 +16,11 @@ use tokio::net::TcpStream;
 use tokio::task::yield_now;
 
 const BUFFER_BYTES: usize = 256 << 10;
-/// While programs and hosts are slow to take more than [`MAX_WAITING_BYTES`].
+/// Used while more than [`MAX_WAITING_BYTES`] wait for slow programs and hosts.
 const SMALL_READ_BYTES: usize = 8 << 10;
-/// Of all gates: bytes that were read and are not yet written, beyond which reads are small.
+/// Limit of bytes read but not yet written, over all gates. Beyond it, reads are small.
 const MAX_WAITING_BYTES: usize = 64 << 20;
-/// Moved by one direction before other tasks get their turn.
+/// Bytes that one direction moves before it yields to other tasks.
 const BYTES_BEFORE_YIELD: usize = 1 << 20;
 
 static WAITING_BYTES: AtomicUsize = AtomicUsize::new(0);
@@ -28,7 +29,7 @@ thread_local! {
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The bytes that all connections of a gate have moved.
+/// The bytes moved by all connections of a gate.
 #[derive(Debug, Default)]
 pub(super) struct Traffic {
     up: AtomicU64,
@@ -78,8 +79,9 @@ async fn copy_both(inside: &TcpStream, outside: &TcpStream, traffic: &Traffic) -
     }
 }
 
-/// The other direction, once `ended` has sent its last byte: a reset of a socket that is no longer
-/// read would go unnoticed while the other one is idle.
+/// Drives the other direction after `ended` has sent its last byte. Also waits for an error of
+/// `ended`: that socket is no longer read, so a reset would go unnoticed while the other direction
+/// is idle.
 async fn or_error_of(
     ended: &TcpStream,
     other: impl Future<Output = io::Result<()>>,
@@ -118,7 +120,7 @@ async fn copy(from: &TcpStream, to: &TcpStream, count: impl Fn(usize)) -> io::Re
         }
     }
     match rustix::net::shutdown(to.as_fd(), Shutdown::Write) {
-        // The peer has closed both directions already.
+        // The peer has already closed both directions.
         Ok(()) | Err(rustix::io::Errno::NOTCONN) => Ok(()),
         Err(error) => Err(error.into()),
     }
@@ -129,7 +131,7 @@ struct Moved {
     rest: Rest,
 }
 
-/// Bytes that were read and are not yet written.
+/// Bytes that were read but not yet written.
 struct Rest(Vec<u8>);
 
 impl Rest {
@@ -145,8 +147,8 @@ impl Drop for Rest {
     }
 }
 
-/// Reads once, and writes as much as the other socket takes. Bytes are counted before a program can
-/// have them: it may end at once, and what it has used is read then.
+/// Reads once, and writes as much as the other socket accepts. Bytes are counted before the program
+/// can receive them: it may exit at once, and its traffic is read then.
 fn move_bytes(from: &TcpStream, to: &TcpStream, count: &impl Fn(usize)) -> io::Result<Moved> {
     BUFFER.with_borrow_mut(|buffer| {
         buffer.resize(BUFFER_BYTES, 0);

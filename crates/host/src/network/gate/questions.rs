@@ -1,4 +1,4 @@
-//! Questions to the client: one for each host and port, shared by all connections that wait for it.
+//! Questions to the client: one per host and port, shared by all connections that wait for it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use super::client::{Answer, GateClient, Question};
 pub(super) const MAX_OPEN_QUESTIONS: usize = 32;
 pub(super) const MAX_CACHED_ANSWERS: usize = 1_024;
 
-/// An answer, or the wait for it.
+/// An answer, or a pending one.
 type Pending = watch::Receiver<Option<Answer>>;
 
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(super) struct Questions {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum AskError {
-    /// [`MAX_OPEN_QUESTIONS`] are waiting for their answers.
+    /// [`MAX_OPEN_QUESTIONS`] questions are open.
     TooMany,
     /// The question ended without an answer.
     Abandoned,
@@ -34,7 +34,7 @@ struct State {
     /// The keys of `answers`, oldest first.
     order: VecDeque<Key>,
     /// One task for each open question. A question outlives the connection that asked it, so that a
-    /// program that tries again meets the same question.
+    /// retry of the program joins the same question.
     open: JoinSet<()>,
 }
 
@@ -49,7 +49,7 @@ impl Questions {
         Self { client, state: Mutex::default() }
     }
 
-    /// The client's answer for the host and port of the question.
+    /// Returns the client's answer for the host and port of the question.
     pub(super) async fn ask(&self, question: Question) -> Result<Answer, AskError> {
         let mut pending = self.find_or_start(question)?;
         let answer = pending.wait_for(Option::is_some).await.map_err(|_| AskError::Abandoned)?;
@@ -82,7 +82,7 @@ impl State {
             return;
         }
         self.order.push_back(key);
-        // At most MAX_OPEN_QUESTIONS of them are open, so that one is found soon.
+        // At most `MAX_OPEN_QUESTIONS` of them are open, so another one is found soon.
         while self.order.len() > MAX_CACHED_ANSWERS
             && let Some(oldest) = self.order.pop_front()
         {
@@ -95,11 +95,11 @@ impl State {
 }
 
 fn is_open(pending: &Pending) -> bool {
-    // An error means that the task ended, perhaps by a panic.
+    // An error means that the task ended, perhaps with a panic.
     pending.borrow().is_none() && pending.has_changed().is_ok()
 }
 
-/// False if the question has to be asked again: nothing was decided.
+/// Returns false if nothing was decided, so the question must be asked again.
 fn is_open_or_decided(pending: &Pending) -> bool {
     let is_decided = matches!(*pending.borrow(), Some(Answer::Allow | Answer::Deny { .. }));
     is_decided || is_open(pending)

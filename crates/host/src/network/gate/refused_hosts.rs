@@ -1,6 +1,6 @@
 //! The hosts that were refused to a process, for its exit record.
 
-/// A refused host. `port` is absent where only the name was looked up.
+/// A refused host. `port` is absent if only the name was looked up.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RefusedHost {
     pub host: String,
@@ -9,7 +9,7 @@ pub struct RefusedHost {
 
 pub(super) const MAX_REFUSED_HOSTS: usize = 64;
 
-/// The first hosts that were refused, each once.
+/// The first refused hosts, each once.
 #[derive(Debug, Default, Clone)]
 pub(super) struct RefusedHosts {
     hosts: Vec<RefusedHost>,
@@ -22,7 +22,7 @@ impl RefusedHosts {
         if same_name.any(|known| host.port.is_none() || known.port == host.port) {
             return;
         }
-        // A name that was looked up, and is now known with its port.
+        // The name was looked up before, and its port is known only now.
         let looked_up = |known: &&mut RefusedHost| known.host == host.host && known.port.is_none();
         if let Some(known) = self.hosts.iter_mut().find(looked_up) {
             *known = host;
@@ -39,7 +39,7 @@ impl RefusedHosts {
         &self.hosts
     }
 
-    /// Whether further hosts were refused than are listed.
+    /// Whether more hosts were refused than are listed.
     pub(super) fn more(&self) -> bool {
         self.more
     }

@@ -46,12 +46,13 @@ impl GateState {
         self.dialer.dial(self.judge.judge(access, peer).await?).await
     }
 
-    /// The host that a program means: a synthetic address stands for its name. `None` if no name
-    /// has the address.
+    /// Returns the host that a program means: a synthetic address stands for its name. `None` if no
+    /// name has the address.
     pub(super) fn meant_host(&self, host: Host) -> Option<Host> {
         match host {
             Host::Address(address) if is_synthetic(address) => {
-                let names = self.names.lock().expect("no code panics while it holds the names");
+                let names =
+                    self.names.lock().expect("no code panics while it holds the synthetic names");
                 names.name_of(address).map(|name| Host::Name(name.to_owned()))
             }
             Host::Name(_) | Host::Address(_) => Some(host),

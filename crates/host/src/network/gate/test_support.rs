@@ -1,4 +1,4 @@
-//! A client, a resolver and policies for the tests of the gate. Loopback stands for the outside.
+//! A client, a resolver and policies for tests of the gate. Loopback stands for the outside.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -18,7 +18,8 @@ use crate::network::policy::{Mode, NetworkPolicy, Rules, Unnamed};
 
 pub(super) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Keeps questions and records. Questions wait until the test answers all of them.
+/// Collects questions and records. Questions wait until the test supplies an answer for all of
+/// them.
 #[derive(Debug)]
 pub(super) struct FakeClient {
     answer: watch::Sender<Option<Answer>>,
@@ -77,7 +78,7 @@ impl GateClient for FakeClient {
     }
 }
 
-/// Knows the addresses of a few names. Each look-up takes the next answer; the last one stays.
+/// Knows the addresses of a few names. Each lookup consumes one answer; the last one stays.
 #[derive(Debug, Default)]
 pub(super) struct FakeResolver {
     answers: Mutex<HashMap<String, VecDeque<Vec<IpAddr>>>>,
@@ -102,7 +103,7 @@ impl Resolver for FakeResolver {
     }
 }
 
-/// Rules without private addresses: everything else is refused.
+/// Rules without private addresses. Unnamed hosts are refused.
 pub(super) fn rules(allow: &[&str]) -> Rules {
     Rules {
         allow: allow.iter().map(|pattern| pattern.parse().unwrap()).collect(),
@@ -113,7 +114,7 @@ pub(super) fn rules(allow: &[&str]) -> Rules {
     }
 }
 
-/// The same, with loopback as an outside that can be reached.
+/// Like [`rules`], with loopback as a reachable outside.
 pub(super) fn local_rules(allow: &[&str]) -> Rules {
     Rules { allow_private: true, ..rules(allow) }
 }

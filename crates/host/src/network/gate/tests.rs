@@ -13,7 +13,7 @@ fn bind() -> (TcpListener, std::net::SocketAddr) {
 }
 
 #[tokio::test]
-async fn a_gate_serves_its_listeners_and_sums_up() {
+async fn a_gate_serves_its_listeners_and_counts_traffic() {
     let (server, outside) = listener().await;
     let (http_proxy, proxy) = bind();
     let (socks5, socks) = bind();
@@ -65,7 +65,7 @@ async fn a_gate_serves_its_listeners_and_sums_up() {
     assert!(!summary.refused_more);
 
     drop(gate);
-    // A listener or a connection that went on would keep this waiting.
+    // A remaining listener or connection would make this wait.
     assert_eq!(socks.read(&mut [0; 8]).await.unwrap(), 0);
 }
 

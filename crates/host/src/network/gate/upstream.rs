@@ -1,4 +1,4 @@
-//! The operator's own proxies, through which allowed connections may have to go.
+//! The operator's upstream proxies, which allowed connections may have to use.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -12,11 +12,11 @@ use url::Url;
 
 use crate::network::policy::{Access, Host, Protocol};
 
-/// The longest response head of a proxy.
+/// The longest accepted response head of a proxy.
 const MAX_RESPONSE_HEAD: usize = 16 << 10;
 
 /// The proxies of the server's environment: `HTTP_PROXY` for plain HTTP, `HTTPS_PROXY` for all
-/// other connections, `ALL_PROXY` for both, and the exceptions of `NO_PROXY`. Lower case counts,
+/// other connections, `ALL_PROXY` for both, and the exceptions of `NO_PROXY`. Lower-case names work
 /// too.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UpstreamProxies {
@@ -25,7 +25,7 @@ pub struct UpstreamProxies {
     exceptions: Vec<Exception>,
 }
 
-/// The value is not repeated: it may hold a password.
+/// The value is not repeated: it may contain a password.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the proxy in {variable} is not supported; use http://HOST:PORT")]
 pub struct UpstreamError {
@@ -57,15 +57,15 @@ enum Exception {
 pub(super) enum TunnelError {
     #[error("the connection to the proxy failed")]
     Io(#[from] io::Error),
-    #[error("the proxy refused with status {status}")]
+    #[error("the proxy refused the connection with status {status}")]
     Refused { status: u16 },
     #[error("the proxy sent a response that is not HTTP")]
     Malformed,
 }
 
 impl UpstreamProxies {
-    /// Reads the variables. A proxy that is not understood is an error: a direct connection would
-    /// go where the operator did not want it.
+    /// Reads the variables. An unsupported proxy is an error: a direct connection would bypass the
+    /// proxy that the operator requires.
     pub fn from_variables(
         variables: impl Fn(&str) -> Option<OsString>,
     ) -> Result<Self, UpstreamError> {
@@ -152,7 +152,7 @@ fn same_network(one: IpAddr, other: IpAddr, prefix: u8) -> bool {
     one == other || agreeing >= u32::from(prefix)
 }
 
-/// `HOST:PORT` means `http://HOST:PORT`.
+/// Parses a proxy URL. `HOST:PORT` means `http://HOST:PORT`.
 fn parse_proxy(text: &str) -> Option<ProxyAddress> {
     let url = match text.contains("://") {
         true => Url::parse(text).ok()?,
@@ -171,7 +171,7 @@ fn parse_proxy(text: &str) -> Option<ProxyAddress> {
     Some(ProxyAddress { host, port: url.port_or_known_default()?, authorization })
 }
 
-/// Asks a proxy to connect to `target`.
+/// Requests a tunnel to `target` from a proxy.
 pub(super) async fn open_tunnel(
     mut stream: TcpStream,
     proxy: &ProxyAddress,
@@ -184,7 +184,7 @@ pub(super) async fn open_tunnel(
     request.push_str("\r\n");
     stream.write_all(request.as_bytes()).await?;
     let mut head = Vec::new();
-    // One byte at a time: the bytes behind the head belong to the tunnel.
+    // Reads one byte at a time: the bytes after the head belong to the tunnel.
     while !head.ends_with(b"\r\n\r\n") {
         if head.len() == MAX_RESPONSE_HEAD {
             return Err(TunnelError::Malformed);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn all_proxy_stands_in_for_a_missing_or_empty_variable() {
+    fn all_proxy_replaces_a_missing_or_empty_variable() {
         let proxies = proxies(&[("HTTP_PROXY", ""), ("all_proxy", "http://c")]).unwrap();
         assert_eq!(chosen(&proxies, Protocol::Http, "x.org").unwrap(), "c:80");
         assert_eq!(chosen(&proxies, Protocol::HttpsConnect, "x.org").unwrap(), "c:80");
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unsupported_proxy_is_an_error_that_does_not_repeat_it() {
+    fn the_error_for_an_unsupported_proxy_does_not_repeat_it() {
         for value in ["socks5://user:s3cret@p:1", "https://p", "http://", "s3cret p"] {
             let error = proxies(&[("ALL_PROXY", value)]).unwrap_err();
             assert!(!format!("{error} {error:?}").contains("s3cret"));
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_is_read_from_its_line_alone() {
+    fn only_a_valid_status_line_has_a_status() {
         assert_eq!(status_of(b"HTTP/1.1 200 OK\r\n\r\n"), Some(200));
         assert_eq!(status_of(b"HTTP/1.0 407 no\r\n\r\n"), Some(407));
         assert_eq!(status_of(b"HTTP/2 200\r\n\r\n"), None);

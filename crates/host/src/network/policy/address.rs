@@ -1,10 +1,10 @@
-//! Which addresses belong to the machine or its own network rather than to the internet.
+//! Classifies addresses: those of the machine and its own network, or of the internet.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Whether `address` is private, loopback, link-local, multicast, reserved or a cloud's metadata
-/// service. An IPv6 address that carries an IPv4 address is judged by both: a translator or tunnel
-/// on the way may deliver to either. Documentation ranges are not private.
+/// service. An IPv6 address that embeds an IPv4 address is judged by both: a translator or tunnel
+/// on the path may deliver to either. Documentation ranges are not private.
 #[must_use]
 pub fn is_private(address: IpAddr) -> bool {
     match address.to_canonical() {
@@ -15,7 +15,7 @@ pub fn is_private(address: IpAddr) -> bool {
     }
 }
 
-/// The IPv4 addresses inside an IPv6 address of a translation or tunnel format.
+/// Returns the IPv4 addresses embedded in an IPv6 address of a translation or tunnel format.
 pub(super) fn embedded_v4(address: Ipv6Addr) -> [Option<Ipv4Addr>; 2] {
     let words = address.segments();
     let at = |index: usize| {
@@ -60,7 +60,7 @@ fn is_private_v6(address: Ipv6Addr) -> bool {
     match address.segments() {
         // Unspecified, loopback.
         [0, 0, 0, 0, 0, 0, 0, 0 | 1] => true,
-        // NAT64 within one network (RFC 8215): the place of the IPv4 address is not known.
+        // NAT64 within one network (RFC 8215): the position of the IPv4 address is unknown.
         [0x64, 0xff9b, 1, ..] => true,
         // Unique local; link-local and the deprecated site-local; multicast.
         [first, ..] => {
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn private_ranges_begin_and_end_where_they_should() {
+    fn private_ranges_have_the_right_bounds() {
         let private = [
             "0.0.0.0",
             "0.255.255.255",

@@ -1,4 +1,4 @@
-//! One spelling for every host that a program can name.
+//! The canonical spelling of every host that a program can name.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -6,15 +6,15 @@ use std::str::FromStr;
 
 use super::address::is_private;
 
-/// The longest name of DNS as text, and the longest of its labels.
+/// The longest DNS name as text, and its longest label.
 const MAX_NAME: usize = 253;
 const MAX_LABEL: usize = 63;
 
-/// The longest text that is parsed. International text may shrink as it becomes punycode.
+/// The longest text that is parsed. International names may become shorter as punycode.
 const MAX_TEXT: usize = 4 * MAX_NAME;
 
-/// A host as a program names it, in its one spelling: lower case, no trailing dot, punycode.
-/// An IPv4-mapped IPv6 address is the IPv4 address.
+/// A host in its canonical spelling: lower case, no trailing dot, punycode. An IPv4-mapped IPv6
+/// address becomes the IPv4 address.
 ///
 /// Build it by parsing, or from an address: rules compare spellings.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -30,7 +30,7 @@ pub struct HostError {
 }
 
 impl Host {
-    /// `example.org:443`, `[::1]:443`.
+    /// Formats as `example.org:443` or `[::1]:443`.
     #[must_use]
     pub fn with_port(&self, port: u16) -> String {
         match self {
@@ -39,7 +39,7 @@ impl Host {
         }
     }
 
-    /// Whether this is a private address (see [`is_private`]), `localhost` or a name below it.
+    /// Whether this is a private address (see [`is_private`]), `localhost` or a subdomain of it.
     #[must_use]
     pub fn is_private(&self) -> bool {
         match self {
@@ -81,7 +81,7 @@ impl fmt::Display for Host {
 }
 
 fn parse(text: &str) -> Option<Host> {
-    // `url` decodes percent signs and skips some invisible characters: refuse what it would hide.
+    // `url` decodes percent signs and skips some invisible characters; text with these is refused.
     if text.len() > MAX_TEXT || text.chars().any(|c| c == '%' || c.is_control()) {
         return None;
     }
@@ -103,7 +103,7 @@ fn parse(text: &str) -> Option<Host> {
     }
 }
 
-/// Letters, digits and hyphens; underscores because service names have them.
+/// Letters, digits and hyphens; also underscores, which service names contain.
 fn is_label(label: &str) -> bool {
     let valid = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_');
     (1..=MAX_LABEL).contains(&label.len()) && label.bytes().all(valid)
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_follows_brackets() {
+    fn an_ipv6_address_with_a_port_has_brackets() {
         assert_eq!(Host::from_str("::1").unwrap().with_port(53), "[::1]:53");
         assert_eq!(Host::from_str("10.0.0.1").unwrap().with_port(53), "10.0.0.1:53");
         assert_eq!(Host::from_str("a.example").unwrap().with_port(53), "a.example:53");

@@ -1,7 +1,8 @@
-//! Which hosts a process may reach. Pure: this module resolves no names and asks no questions.
+//! Policies of which hosts a process may reach. Pure: this module resolves no names and asks no
+//! questions.
 //!
-//! [`Host`] gives every host one spelling, [`HostPattern`] names hosts, [`Rules`] are those of one
-//! party, and [`NetworkPolicy`] combines the parties: the strictest decision holds.
+//! [`Host`] is the canonical spelling of a host, [`HostPattern`] matches hosts, [`Rules`] are the
+//! rules of one party, and [`NetworkPolicy`] combines the parties: the strictest decision wins.
 
 mod address;
 mod host;
@@ -20,10 +21,10 @@ pub use rules::{Access, Decision, DenyReason, Mode, Protocol, Route, Rules, Unna
 
 use pattern::DEFAULT_PORTS;
 
-/// The most ports for direct connections: each costs a listener in every managed process.
+/// Limit of ports for direct connections: each needs a listener in every managed process.
 pub const MAX_DIRECT_PORTS: usize = 64;
 
-/// The rules of all parties. The strictest holds.
+/// The rules of all parties. The strictest decision wins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkPolicy {
     layers: Vec<Rules>,
@@ -39,19 +40,19 @@ pub enum PolicyError {
 }
 
 impl NetworkPolicy {
-    /// At least one layer; without any, everything is denied.
+    /// Combines the layers. Without any layer, everything is denied.
     #[must_use]
     pub fn new(layers: Vec<Rules>) -> Self {
         Self { layers }
     }
 
-    /// Whether an allow pattern names this host, at whichever port.
+    /// Whether an allow pattern names this host, on any port.
     #[must_use]
     pub fn names(&self, host: &Host) -> bool {
         self.layers.iter().flat_map(|layer| &layer.allow).any(|pattern| pattern.names(host))
     }
 
-    /// Whether the policy can be enforced. Call it before a process starts.
+    /// Checks that the policy can be enforced. Call it before a process starts.
     pub fn check(&self) -> Result<(), PolicyError> {
         let count = self.direct_ports().len();
         if count > MAX_DIRECT_PORTS {
@@ -66,7 +67,7 @@ impl NetworkPolicy {
         decisions.reduce(stricter).unwrap_or(Decision::Deny(DenyReason::NotAllowed))
     }
 
-    /// Whether an address that an allowed name resolved to may be dialled.
+    /// Checks that an address of an allowed name may be dialled.
     pub fn check_resolved(&self, address: IpAddr, port: u16) -> Result<(), DenyReason> {
         if self.layers.is_empty() {
             return Err(DenyReason::NotAllowed);
@@ -74,12 +75,13 @@ impl NetworkPolicy {
         self.layers.iter().try_for_each(|layer| layer.check_resolved(address, port))
     }
 
-    /// Whether some connection to this name could be allowed, perhaps after a question. Decides
+    /// Whether some connection to this name could be allowed, perhaps after a question. Determines
     /// the answers of DNS.
     #[must_use]
     pub fn may_reach(&self, name: &Host) -> bool {
-        // Ports that no rule names for this host are all alike, so one of them stands for the rest.
-        // `denies` finds the rules of `allow`, too: it matches at least as much as `names`.
+        // Ports that no rule names for this host are all treated alike, so one of them represents
+        // the rest. `denies` finds the rules of `allow` too: it matches at least as much as
+        // `names`.
         let mut ports: BTreeSet<u16> = self
             .layers
             .iter()
@@ -101,11 +103,11 @@ impl NetworkPolicy {
         })
     }
 
-    /// The ports on which direct connections can be allowed: those that `allow` patterns name, and
-    /// 80 and 443. [`check`](Self::check) bounds their number.
+    /// Returns the ports on which direct connections can be allowed: those that `allow` patterns
+    /// name, and 80 and 443. [`check`](Self::check) bounds their number.
     #[must_use]
     pub fn direct_ports(&self) -> BTreeSet<u16> {
-        // Only plain HTTP works in limited mode, and 443 is not its port unless a pattern says so.
+        // In limited mode only plain HTTP works, which does not use 443 unless a pattern says so.
         let limited = self.layers.iter().any(|layer| layer.mode == Mode::Limited);
         let defaults = if limited { &DEFAULT_PORTS[..1] } else { &DEFAULT_PORTS[..] };
         let named = self.layers.iter().flat_map(|layer| &layer.allow).filter_map(HostPattern::port);
@@ -118,8 +120,8 @@ impl NetworkPolicy {
     }
 }
 
-/// The stricter of the decisions of two layers. Of two denials the first gives the reason, except
-/// that a rule which denies the host explains more than the absence of one that allows it.
+/// Returns the stricter decision of two layers. Of two denials the first gives the reason, except
+/// that a rule which denies the host is more informative than a missing rule that allows it.
 fn stricter(first: Decision, second: Decision) -> Decision {
     use Decision::{Allow, Ask, Deny};
     use DenyReason::{Denied, NotAllowed};

@@ -1,4 +1,4 @@
-//! The patterns that name hosts in a rule.
+//! Patterns that match hosts in a rule.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use super::address::embedded_v4;
 use super::host::Host;
 use super::rules::Route;
 
-/// The ports of a direct connection where the pattern names none.
+/// The ports of direct connections for patterns without a port.
 pub(super) const DEFAULT_PORTS: [u16; 2] = [80, 443];
 
 /// `example.org`, `*.example.org` (its subdomains), `**.example.org` (it and its subdomains), or an
@@ -52,7 +52,7 @@ pub enum PatternError {
 }
 
 impl HostPattern {
-    /// The only port that the pattern covers.
+    /// Returns the port of the pattern, if it names one.
     #[must_use]
     pub fn port(&self) -> Option<u16> {
         self.port.map(NonZeroU16::get)
@@ -84,7 +84,7 @@ impl HostPattern {
     }
 
     /// Whether the pattern, as part of `deny`, denies the host on this port. A denied IPv4 address
-    /// is also denied where an IPv6 address carries it.
+    /// is also denied when embedded in an IPv6 address.
     #[must_use]
     pub fn denies(&self, host: &Host, port: u16) -> bool {
         if self.port().is_some_and(|own| own != port) {
@@ -109,7 +109,7 @@ impl HostPattern {
         }
     }
 
-    /// The host of a pattern without a wildcard.
+    /// Returns the host of a pattern without a wildcard.
     pub(super) fn exact(&self) -> Option<&Host> {
         match &self.target {
             Target::Exact(host) => Some(host),
@@ -145,7 +145,7 @@ impl fmt::Display for HostPattern {
     }
 }
 
-/// Without brackets, more than one colon means an IPv6 address without a port.
+/// Splits off the port. Without brackets, more than one colon means an IPv6 address without a port.
 fn split_port(text: &str) -> (&str, Option<&str>) {
     if text.starts_with('[') {
         return match text.rsplit_once("]:") {
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_pattern_says_what_to_write() {
+    fn the_error_for_an_invalid_pattern_names_the_remedy() {
         let cases = [
             ("", "is empty"),
             ("*", "name the hosts"),
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_denied_address_is_denied_inside_another() {
+    fn a_denied_address_is_denied_when_embedded_in_another() {
         let denied = pattern("203.0.113.7");
         for text in ["::ffff:203.0.113.7", "64:ff9b::203.0.113.7", "2002:cb00:7107::1"] {
             assert!(denied.denies(&host(text), 443), "{text}");

@@ -1,4 +1,4 @@
-//! The rules of one party, and how they decide one access.
+//! The rules of one party, and their decision about one access.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,19 +10,19 @@ use super::pattern::HostPattern;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
     pub allow: Vec<HostPattern>,
-    /// Wins over `allow`.
+    /// Takes precedence over `allow`.
     pub deny: Vec<HostPattern>,
     pub unnamed: Unnamed,
     pub mode: Mode,
-    /// Whether private, loopback, link-local and metadata addresses may be reached. They still need
-    /// a pattern, or `unnamed`, that allows them.
+    /// Whether private, loopback, link-local and metadata addresses may be reached. They must still
+    /// be allowed by a pattern or by `unnamed`.
     pub allow_private: bool,
 }
 
 /// The decision for a host that no pattern of `allow` names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unnamed {
-    /// On every port: for a party that only denies.
+    /// Allow on every port: for a party that only denies.
     Allow,
     Ask,
     Deny,
@@ -77,7 +77,7 @@ pub enum DenyReason {
     NotAllowed,
     /// A rule denies it.
     Denied,
-    /// `Mode::Limited`, and it is not a GET, HEAD or OPTIONS of plain HTTP.
+    /// `Mode::Limited`, and the access is not a GET, HEAD or OPTIONS of plain HTTP.
     Method,
     /// A private, loopback, link-local or metadata address.
     PrivateAddress,
@@ -93,7 +93,7 @@ impl Rules {
         if self.mode == Mode::Limited && !access.is_safe_http() {
             return Decision::Deny(DenyReason::Method);
         }
-        // A wildcard never lifts the ban on private hosts: `**.localhost` may be an oversight.
+        // A wildcard never lifts the ban on private hosts: `**.localhost` may be unintended.
         let mut allowing = self.allow.iter().filter(|pattern| pattern.allows(host, port, route));
         let allowed = if self.allow_private || !host.is_private() {
             allowing.next().is_some()
@@ -105,7 +105,7 @@ impl Rules {
         if allowed {
             return Decision::Allow;
         }
-        // A question is for hosts without a rule. This one has a rule, for another port.
+        // Questions are for hosts without a rule. This one has a rule, for another port.
         if self.allow.iter().any(|pattern| pattern.names(host)) {
             return Decision::Deny(DenyReason::NotAllowed);
         }
@@ -116,7 +116,7 @@ impl Rules {
         }
     }
 
-    /// Whether an address that an allowed name resolved to may be dialled.
+    /// Checks that an address of an allowed name may be dialled.
     pub(super) fn check_resolved(&self, address: IpAddr, port: u16) -> Result<(), DenyReason> {
         let host = Host::from(address);
         if self.denies(&host, port) {
@@ -138,9 +138,9 @@ impl Rules {
         self.deny.iter().any(|pattern| pattern.denies(host, port))
     }
 
-    /// Whether a pattern without a wildcard allows this private address. The program could reach
-    /// it through the proxy by its literal, so a name that resolves to it opens nothing new. For
-    /// the same reason an exact `localhost` allows the two usual loopback addresses.
+    /// Whether a pattern without a wildcard allows this private address. The program could reach it
+    /// through the proxy by its literal, so a name that resolves to it grants nothing new. For the
+    /// same reason an exact `localhost` allows the two usual loopback addresses.
     fn allows_private(&self, address: &Host, port: u16) -> bool {
         const LOOPBACK: [Host; 2] = [
             Host::Address(IpAddr::V4(Ipv4Addr::LOCALHOST)),

@@ -38,7 +38,7 @@ async fn rules_decide_without_a_question() {
 }
 
 #[tokio::test]
-async fn an_answer_holds_for_host_and_port() {
+async fn an_answer_applies_to_its_host_and_port() {
     let client = FakeClient::answering(Answer::Allow);
     let judge = judge(asking(), &client);
     assert_eq!(connect(&judge, "new.org", 443).await, Ok(()));
@@ -56,7 +56,7 @@ async fn an_answer_holds_for_host_and_port() {
 }
 
 #[tokio::test]
-async fn an_answer_that_asks_refuses_and_is_recorded_as_such() {
+async fn the_answer_ask_refuses_and_is_recorded_as_ask() {
     let client = FakeClient::answering(Answer::Ask { reason: "user away".into() });
     let judge = judge(asking(), &client);
     connect(&judge, "new.org", 443).await.unwrap_err();
@@ -122,7 +122,7 @@ async fn too_many_open_questions_are_refused() {
 }
 
 #[tokio::test]
-async fn the_oldest_answer_is_forgotten_first() {
+async fn the_oldest_answer_is_evicted_first() {
     let client = FakeClient::answering(Answer::Allow);
     let judge = judge(asking(), &client);
     for n in 0..=MAX_CACHED_ANSWERS {
@@ -136,7 +136,7 @@ async fn the_oldest_answer_is_forgotten_first() {
 }
 
 #[tokio::test]
-async fn the_mode_guard_is_not_about_the_host() {
+async fn a_refusal_by_mode_has_the_non_domain_scope() {
     let client = FakeClient::silent();
     let judge = judge(Rules { mode: Mode::Limited, ..rules(&["named.org"]) }, &client);
     let refusal = connect(&judge, "named.org", 443).await.unwrap_err();

@@ -25,7 +25,7 @@ async fn dial(state: &Arc<GateState>, destination: SocketAddr) -> Dialled {
     Dialled { program, _gate: gate }
 }
 
-/// The address that DNS would give out, as a dual-stack socket shows it.
+/// Returns the address that DNS would return, as a dual-stack socket shows it.
 fn synthetic(state: &GateState, name: &str, port: u16) -> SocketAddr {
     let mut names = state.names.lock().unwrap();
     let address = names.address_of(name, Reach::Open, Family::V4).unwrap();
@@ -92,8 +92,8 @@ async fn one_private_address_among_others_refuses_the_name() {
 }
 
 #[tokio::test]
-async fn a_second_answer_of_dns_is_never_asked_for() {
-    // The first answer is dialled although the second one would be refused.
+async fn dns_is_asked_only_once() {
+    // The first answer is dialled, although the second one would be refused.
     let (server, address) = listener().await;
     let client = FakeClient::silent();
     let allow = [&*format!("a.test:{}", address.port()), "127.0.0.1"];

@@ -1,4 +1,4 @@
-//! The response to one query of a managed process.
+//! Responds to DNS queries of a managed process.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -7,10 +7,10 @@ use super::super::state::GateState;
 use super::message::{Kind, Query, ResponseCode};
 use crate::network::policy::Host;
 
-/// Short, since a later question may change whether a name is refused.
+/// Short, because a later question may change whether a name is refused.
 const TTL_SECONDS: u32 = 60;
 
-/// The response to a message, unless it must not be answered.
+/// Returns the response to a message, or `None` if the message must not be answered.
 pub(super) fn respond(state: &GateState, message: &[u8], peer: SocketAddr) -> Option<Vec<u8>> {
     match Query::parse(message) {
         Ok(query) => Some(answer(state, &query, peer)),
@@ -25,7 +25,7 @@ fn answer(state: &GateState, query: &Query, peer: SocketAddr) -> Vec<u8> {
         let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
         return query.answer(&loopback, TTL_SECONDS);
     }
-    // Addresses have no names here, and asking for one is no attempt to reach a host.
+    // Synthetic addresses have no reverse entries, and such a query is no attempt to reach a host.
     if name == "arpa" || name.ends_with(".arpa") {
         return no_such_name();
     }
@@ -44,14 +44,14 @@ fn answer(state: &GateState, query: &Query, peer: SocketAddr) -> Vec<u8> {
         (Kind::Other(_), Reach::Open) => return query.empty(),
         (Kind::Other(_), Reach::Prohibited) => return no_such_name(),
     };
-    let mut names = state.names.lock().expect("no code panics while it holds the names");
+    let mut names = state.names.lock().expect("no code panics while it holds the synthetic names");
     match names.address_of(name, reach, family) {
         Some(address) => query.answer(&[address], TTL_SECONDS),
         None => query.fails(ResponseCode::ServerFailure),
     }
 }
 
-/// Whether a resolver seems to have appended a search domain to the name that the program meant.
+/// Whether a resolver probably appended a search domain to the intended name.
 fn is_expansion(state: &GateState, name: &str, host: &Host) -> bool {
     let Some(original) = state.search_domains.strip(name) else { return false };
     let is_original_named = original.parse().is_ok_and(|original| state.judge.names(&original));

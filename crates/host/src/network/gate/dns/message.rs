@@ -1,7 +1,7 @@
-//! The DNS messages of the gate: one question in, one small response out. Pure.
+//! Encodes and decodes the DNS messages of the gate: one question in, one small response out. Pure.
 //!
 //! Every byte of a query comes from the managed process, so each read is bounded. A response fits
-//! into 512 bytes: it never needs truncation.
+//! into 512 bytes, so it never needs truncation.
 
 use std::net::IpAddr;
 
@@ -25,7 +25,7 @@ const FLAG_RESPONSE: u16 = 1 << 15;
 const FLAG_RECURSION_DESIRED: u16 = 1 << 8;
 const FLAG_RECURSION_AVAILABLE: u16 = 1 << 7;
 
-/// The payload size that is offered in an OPT record, as recommended by DNS Flag Day 2020.
+/// The payload size advertised in an OPT record, as recommended by DNS Flag Day 2020.
 const UDP_PAYLOAD: u16 = 1232;
 
 /// A query with exactly one question.
@@ -33,14 +33,14 @@ const UDP_PAYLOAD: u16 = 1232;
 pub(crate) struct Query {
     id: u16,
     recursion_desired: bool,
-    /// Echoed byte for byte: a resolver may hide randomness in the case of letters.
+    /// Echoed byte for byte: resolvers may encode randomness in the case of letters.
     question: Vec<u8>,
     name: Option<String>,
     kind: Kind,
     edns: bool,
 }
 
-/// The type of the records that a question asks for.
+/// The record type that a question asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     A,
@@ -59,7 +59,7 @@ pub(crate) enum ResponseCode {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum QueryError {
-    /// Answering could start a loop, or there is no id to answer to.
+    /// A response could start a loop, or there is no id to respond to.
     #[error("the message is not a DNS query")]
     NotAQuery,
     #[error("the DNS query is malformed")]
@@ -83,8 +83,9 @@ impl Query {
         Self::parse_body(&header, reader).ok_or(QueryError::Malformed { id })
     }
 
-    /// The name in the one spelling of [`Host::Name`]. `None` if no host can have this name, such
-    /// as the root, an address or a label of other characters: answer that it does not exist.
+    /// Returns the name in the canonical spelling of [`Host::Name`]. `None` if no host can have
+    /// this name, such as the root, an address or a label with other characters: respond that it
+    /// does not exist.
     pub(crate) fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
@@ -93,7 +94,7 @@ impl Query {
         self.kind
     }
 
-    /// The addresses of the family that was asked for, at most eight.
+    /// A response with the addresses of the requested family, at most eight.
     pub(crate) fn answer(&self, addresses: &[IpAddr], ttl: u32) -> Vec<u8> {
         let wanted: Vec<IpAddr> = addresses
             .iter()
@@ -108,7 +109,7 @@ impl Query {
         self.response(0, &wanted, ttl)
     }
 
-    /// The name exists, without records of this type.
+    /// A response that the name exists, but has no records of this type.
     pub(crate) fn empty(&self) -> Vec<u8> {
         self.response(0, &[], 0)
     }
@@ -180,7 +181,7 @@ impl Query {
 }
 
 impl QueryError {
-    /// The response, if the sender should get one.
+    /// Returns the response, if the sender should get one.
     pub(crate) fn response(&self) -> Option<Vec<u8>> {
         match *self {
             Self::NotAQuery => None,
@@ -243,7 +244,7 @@ fn response_header(id: u16, flags: u16, counts: [u16; 4]) -> Vec<u8> {
     words.flat_map(u16::to_be_bytes).collect()
 }
 
-/// The labels of a name without compression: a question has no earlier name to point to.
+/// Reads the labels of a name without compression: a question has no earlier name to point to.
 fn read_question_name<'a>(reader: &mut Reader<'a>) -> Option<Vec<&'a [u8]>> {
     let mut labels = Vec::new();
     let mut len = 1;
@@ -262,7 +263,7 @@ fn read_question_name<'a>(reader: &mut Reader<'a>) -> Option<Vec<&'a [u8]>> {
     }
 }
 
-/// The type of an additional record, whose name may end with a pointer that is not followed.
+/// Reads the type of an additional record. Its name may end with a pointer, which is not followed.
 fn read_additional(reader: &mut Reader<'_>) -> Option<u16> {
     let mut is_root = true;
     loop {
@@ -287,7 +288,8 @@ fn read_additional(reader: &mut Reader<'_>) -> Option<u16> {
     (is_root || kind != TYPE_OPT).then_some(kind)
 }
 
-/// The name as text, if it is the name of a host. A dot inside a label must not become a separator.
+/// Returns the name as text, if it is a valid host name. A dot inside a label must not become a
+/// separator.
 fn host_name(labels: &[&[u8]]) -> Option<String> {
     let valid = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     if !labels.iter().all(|label| label.iter().all(valid)) {

@@ -1,5 +1,5 @@
 //! DNS for a managed process. Names are never forwarded to a real server: an allowed name gets a
-//! synthetic address, and is resolved when it is dialled.
+//! synthetic address, and is resolved when that is dialled.
 
 mod answer;
 pub(super) mod message;

@@ -1,8 +1,8 @@
 //! The search list of the machine's resolver.
 //!
 //! A resolver with `search corp.example` and `ndots:5`, as in most clusters, looks up
-//! `pypi.org.corp.example` before `pypi.org`. An answer to the first, even one that cannot be
-//! reached, would keep programs from the second.
+//! `pypi.org.corp.example` before `pypi.org`. If the first lookup returned an address, even an
+//! unreachable one, programs would not try the second.
 
 use std::fs;
 
@@ -10,13 +10,13 @@ use std::fs;
 pub struct SearchDomains(Vec<String>);
 
 impl SearchDomains {
-    /// Of this machine, whose resolver settings programs see. Blocks.
+    /// Reads the search list of this machine, whose resolver settings apply to programs. Blocks.
     #[must_use]
     pub fn of_machine() -> Self {
         Self::parse(&fs::read_to_string("/etc/resolv.conf").unwrap_or_default())
     }
 
-    /// As in `resolv.conf(5)`: the last `search` or `domain` counts.
+    /// Parses `resolv.conf(5)`: the last `search` or `domain` line wins.
     pub(super) fn parse(settings: &str) -> Self {
         let mut domains = Vec::new();
         for line in settings.lines() {
@@ -29,7 +29,7 @@ impl SearchDomains {
         Self(domains)
     }
 
-    /// The name without its search domain, if it ends with one.
+    /// Removes the search domain from a name, if it ends with one.
     pub(super) fn strip<'n>(&self, name: &'n str) -> Option<&'n str> {
         let without = |domain: &String| name.strip_suffix(domain.as_str())?.strip_suffix('.');
         // The longest domain leaves the shortest rest.
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_list_counts() {
+    fn the_last_list_wins() {
         let settings = "nameserver 10.0.0.10\ndomain a.test\n# search b.test\n\
                         search Default.svc.Cluster.local. svc.cluster.local\noptions ndots:5\n";
         let expected = ["default.svc.cluster.local", "svc.cluster.local"].map(str::to_owned);

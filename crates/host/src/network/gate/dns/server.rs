@@ -18,7 +18,7 @@ const TCP_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A query has one question and perhaps a few additional records.
 const MAX_QUERY: usize = 4 << 10;
 
-/// Answers the queries of a UDP socket, each from the address that was asked.
+/// Answers the queries on a UDP socket, each from the address that it was sent to.
 pub(in super::super) fn serve_udp(
     socket: UdpSocket,
     state: Arc<GateState>,
@@ -30,7 +30,7 @@ pub(in super::super) fn serve_udp(
             let received = match socket.receive(&mut buffer).await {
                 Ok(received) => received,
                 Err(error) => {
-                    // Such as ECONNREFUSED for an earlier response.
+                    // For example ECONNREFUSED for an earlier response.
                     tracing::debug!(%error, "cannot receive a DNS query");
                     tokio::task::yield_now().await;
                     continue;
@@ -45,7 +45,7 @@ pub(in super::super) fn serve_udp(
     })
 }
 
-/// Answers the queries of one TCP connection in their order.
+/// Answers the queries of one TCP connection in order.
 pub(in super::super) async fn serve_tcp(state: Arc<GateState>, mut stream: TcpStream) {
     let Ok(peer) = stream.peer_addr() else { return };
     while let Ok(Ok(query)) = timeout(TCP_IDLE_TIMEOUT, read_message(&mut stream)).await {

@@ -1,7 +1,7 @@
-//! A UDP socket that tells which of its addresses a datagram was sent to, and answers from there.
+//! A UDP socket that reports which of its addresses a datagram was sent to, and replies from there.
 //!
-//! A program sends queries to any address, and all of them reach the one wildcard socket. A
-//! resolver drops a response that comes from another address than the one that it asked.
+//! A program sends queries to any address, and all of them arrive at the one wildcard socket. A
+//! resolver drops a response from an address other than the one it queried.
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
@@ -27,7 +27,7 @@ pub(super) struct Received {
     destination: Option<IpAddr>,
 }
 
-/// Room for one control message of either family, aligned as the kernel wants it.
+/// Space for one control message of either family, aligned as the kernel requires.
 #[repr(C, align(8))]
 struct Control([u8; 64]);
 
@@ -39,7 +39,7 @@ impl AddressedUdpSocket {
             false => (libc::IPPROTO_IP, libc::IP_PKTINFO),
         };
         let on: c_int = 1;
-        // SAFETY: the value is a c_int, as both options want, and outlives the call.
+        // SAFETY: the value is a c_int, as both options require, and outlives the call.
         let result = unsafe {
             libc::setsockopt(
                 socket.as_raw_fd(),
@@ -55,13 +55,13 @@ impl AddressedUdpSocket {
         Ok(Self { socket: UdpSocket::from_std(socket)?, is_v6 })
     }
 
-    /// Receives one datagram. A longer one than the buffer is cut.
+    /// Receives one datagram. Truncates it to the buffer.
     pub(super) async fn receive(&self, buffer: &mut [u8]) -> io::Result<Received> {
         let descriptor = self.socket.as_raw_fd();
         self.socket.async_io(Interest::READABLE, || receive(descriptor, buffer)).await
     }
 
-    /// Answers a datagram from the address that it was sent to.
+    /// Replies to a datagram from the address that it was sent to.
     pub(super) async fn send(&self, message: &[u8], to: &Received) -> io::Result<()> {
         let descriptor = self.socket.as_raw_fd();
         let send = || send(descriptor, self.is_v6, message, to);
@@ -133,10 +133,10 @@ fn send(descriptor: RawFd, is_v6: bool, bytes: &[u8], to: &Received) -> io::Resu
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Makes `value` the only control message. The header points to enough zeroed control bytes.
+/// Makes `value` the only control message. The header must point to enough zeroed control bytes.
 fn put_control<T>(message: &mut libc::msghdr, level: c_int, kind: c_int, value: T) {
     let size = size_of::<T>() as u32;
-    // SAFETY: both only compute.
+    // SAFETY: both functions only compute.
     let (space, length) = unsafe { (libc::CMSG_SPACE(size), libc::CMSG_LEN(size)) };
     assert!(space as usize <= size_of::<Control>(), "the largest message is 40 bytes long");
     message.msg_controllen = space as _;
@@ -151,7 +151,7 @@ fn put_control<T>(message: &mut libc::msghdr, level: c_int, kind: c_int, value: 
     }
 }
 
-/// The address in the control message of a received datagram.
+/// Returns the address in the control message of a received datagram.
 fn destination_of(message: &libc::msghdr) -> Option<IpAddr> {
     // SAFETY: the kernel has filled the control bytes, and set their length.
     let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };

@@ -20,7 +20,7 @@ use super::{MAX_HEAD_BYTES, Outside, Tunnel};
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ForwardError {
-    #[error("the exchange failed")]
+    #[error("the HTTP exchange failed")]
     Http(#[from] hyper::Error),
     #[error("the request has an invalid URI or host")]
     Uri,
@@ -28,8 +28,8 @@ pub(super) enum ForwardError {
     Framing(&'static str),
 }
 
-/// Forwards a request over a new connection. If the host switches protocols, the tunnel is
-/// returned, too.
+/// Forwards a request over a new connection. If the host switches protocols, also returns the
+/// tunnel.
 pub(super) async fn forward(
     mut request: Request<Incoming>,
     authority: &str,
@@ -59,7 +59,7 @@ pub(super) async fn forward(
         return Ok((response.map(|body| UpstreamBody { body, _task: Some(task) }), None));
     }
     let Some(protocol) = switched.filter(|_| wants_upgrade) else {
-        return Err(ForwardError::Framing("the host switched protocols without being asked"));
+        return Err(ForwardError::Framing("the host switched protocols unrequested"));
     };
     set_upgrade(response.headers_mut(), protocol);
     let outside = Outside::Upgrading(hyper::upgrade::on(&mut response), task);
@@ -67,7 +67,7 @@ pub(super) async fn forward(
     Ok((response, Some(Tunnel { inside, outside })))
 }
 
-/// Makes a request for the host itself from one for a proxy.
+/// Turns a proxy request into a request to the host itself.
 fn rewrite(
     request: &mut Request<Incoming>,
     authority: &str,
@@ -88,7 +88,7 @@ fn rewrite(
     Ok(())
 }
 
-/// A task that ends with its owner.
+/// A task that is aborted when its owner is dropped.
 #[derive(Debug)]
 pub(super) struct OwnedTask(JoinHandle<()>);
 
@@ -98,7 +98,7 @@ impl Drop for OwnedTask {
     }
 }
 
-/// The body of a response, and the task that drives its connection.
+/// The body of a response, with the task that drives its connection.
 #[derive(Debug)]
 pub(super) struct UpstreamBody {
     body: Incoming,

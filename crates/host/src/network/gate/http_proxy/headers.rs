@@ -1,4 +1,4 @@
-//! The headers that belong to one connection and are not forwarded.
+//! Headers that belong to one connection and are not forwarded.
 
 use hyper::HeaderMap;
 use hyper::header::{
@@ -6,10 +6,10 @@ use hyper::header::{
     UPGRADE,
 };
 
-/// Headers of one connection. Those that start with `proxy-` are removed as well.
+/// Headers of one connection. Those that start with `proxy-` are removed too.
 const HOP_BY_HOP: [HeaderName; 5] = [CONNECTION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE];
 
-/// Whether the message can be framed anew without a change of its content.
+/// Fails if the message cannot be reframed without changing its content.
 pub(super) fn check_framing(headers: &HeaderMap) -> Result<(), &'static str> {
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
     let chunked = match codings.next() {
@@ -25,7 +25,7 @@ pub(super) fn check_framing(headers: &HeaderMap) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Removes the headers of the connection, and those that its `Connection` header names.
+/// Removes the headers of the connection, including those named in its `Connection` header.
 pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
@@ -37,14 +37,14 @@ pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
         .collect();
     let of_proxies = headers.keys().filter(|name| name.as_str().starts_with("proxy-")).cloned();
     let keep_alive = HeaderName::from_static("keep-alive");
-    // `Expect` was answered by the gate when it began to read the body.
+    // The gate answered `Expect` when it started reading the body.
     let removed: Vec<_> = named.into_iter().chain(of_proxies).chain([keep_alive, EXPECT]).collect();
     for name in removed.iter().chain(&HOP_BY_HOP) {
         headers.remove(name);
     }
 }
 
-/// The protocol that a message wants to switch to.
+/// Returns the protocol that a message requests to switch to.
 pub(super) fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
     let names_upgrade = headers
         .get_all(CONNECTION)

@@ -1,7 +1,7 @@
 //! The HTTP proxy of a managed process: CONNECT, and requests of plain HTTP.
 //!
-//! Every request is judged by itself. It goes out on a connection of its own, written anew by the
-//! HTTP library, so the framing that the program chose cannot smuggle a second request.
+//! Every request is judged separately. It is sent over a new connection and serialized again by the
+//! HTTP library, so the framing chosen by the program cannot smuggle a second request.
 
 mod forward;
 mod headers;
@@ -65,7 +65,7 @@ async fn serve(state: Arc<GateState>, stream: TcpStream, fixed: Option<Target>) 
         .max_header_size(MAX_HEAD_BYTES)
         .max_buf_size(MAX_HEAD_BYTES)
         .max_headers(MAX_HEADERS)
-        // Programs such as `nc` end their side when they have sent a request.
+        // Programs such as `nc` half-close the connection after they have sent a request.
         .half_close(true)
         .preserve_header_case(true)
         .auto_date_header(false)
@@ -74,7 +74,7 @@ async fn serve(state: Arc<GateState>, stream: TcpStream, fixed: Option<Target>) 
     if let Err(error) = Box::pin(served).await {
         tracing::debug!(%error, "a proxy connection of a managed process failed");
     }
-    let tunnel = service.tunnel.lock().expect("no code panics while it holds this").take();
+    let tunnel = service.tunnel.lock().expect("no code panics while it holds the tunnel").take();
     if let Some(tunnel) = tunnel {
         tunnel.run(&service.state).await;
     }
@@ -83,9 +83,9 @@ async fn serve(state: Arc<GateState>, stream: TcpStream, fixed: Option<Target>) 
 struct ProxyService {
     state: Arc<GateState>,
     peer: Option<SocketAddr>,
-    /// The only target, of a direct connection. A proxy takes it from each request.
+    /// The only target of a direct connection. For a proxy connection, each request names its own.
     fixed: Option<Target>,
-    /// Set by the request that turns the connection into a tunnel, which is its last.
+    /// Set by the request that turns the connection into a tunnel; it is the last request.
     tunnel: Mutex<Option<Tunnel>>,
 }
 
@@ -133,14 +133,14 @@ impl ProxyService {
         };
         let outside = self.state.connect(&access, self.peer).await;
         let outside = outside.map_err(|error| Rejection::from_dial(&error, &host, port))?;
-        // The bytes behind an upgrade are no requests that could be judged.
+        // The bytes after an upgrade are not HTTP requests and cannot be judged.
         let opaque = Access { protocol: Protocol::HttpsConnect, method: None, ..access.clone() };
         let may_upgrade = !self.state.judge.refuses_by_mode(&opaque);
         let stream = CountedStream::new(outside, Arc::clone(&self.state));
         let forwarded = forward(request, &host.with_port(port), stream, may_upgrade).await;
         let (response, tunnel) = forwarded.map_err(|error| {
             tracing::debug!(%error, "a forwarded request failed");
-            Rejection::bad_gateway(format!("{}: the exchange failed", host.with_port(port)))
+            Rejection::bad_gateway(format!("{}: the HTTP exchange failed", host.with_port(port)))
         })?;
         if let Some(tunnel) = tunnel {
             self.start_tunnel(tunnel);
@@ -156,7 +156,7 @@ impl ProxyService {
     }
 
     fn start_tunnel(&self, tunnel: Tunnel) {
-        *self.tunnel.lock().expect("no code panics while it holds this") = Some(tunnel);
+        *self.tunnel.lock().expect("no code panics while it holds the tunnel") = Some(tunnel);
     }
 }
 
@@ -168,7 +168,7 @@ struct Tunnel {
 
 enum Outside {
     Connected(TcpStream),
-    /// The host agreed to an upgrade. The task drives its connection up to there.
+    /// The host agreed to an upgrade. The task drives its connection until then.
     Upgrading(OnUpgrade, OwnedTask),
 }
 
@@ -202,7 +202,7 @@ impl Tunnel {
     }
 }
 
-/// The socket of an upgraded connection, and the bytes that were read from it already.
+/// Returns the socket of an upgraded connection, with the bytes already read from it.
 fn into_stream<T>(
     upgraded: Upgraded,
     into_inner: impl FnOnce(T) -> TcpStream,

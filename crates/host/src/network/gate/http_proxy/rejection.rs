@@ -1,4 +1,4 @@
-//! The proxy's own responses.
+//! Responses that the proxy generates itself.
 
 use http_body_util::{Either, Full};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
@@ -11,7 +11,7 @@ use crate::network::policy::{DenyReason, Host};
 
 const PROXY_ERROR: &str = "x-proxy-error";
 
-/// A response of one line of text instead of one from the host.
+/// A response with one line of text, sent instead of a response of the host.
 #[derive(Debug)]
 pub(super) struct Rejection {
     status: StatusCode,
@@ -29,7 +29,7 @@ impl Rejection {
         Self { status: StatusCode::BAD_GATEWAY, code: None, line }
     }
 
-    /// For a request whose host was refused or cannot be reached.
+    /// The response for a host that was refused or cannot be reached.
     pub(super) fn from_dial(error: &DialError, host: &Host, port: u16) -> Self {
         let target = host.with_port(port);
         let source: &dyn std::error::Error = match error {

@@ -1,4 +1,4 @@
-//! Which host a request of a program is for.
+//! Finds the host that a program's request is for.
 
 use hyper::Request;
 use hyper::header::HOST;
@@ -14,17 +14,17 @@ pub(super) struct Target {
 
 const HTTP_PORT: u16 = 80;
 
-/// The target of CONNECT, which must name its port.
+/// Returns the target of CONNECT, which must name its port.
 pub(super) fn connect_target<B>(request: &Request<B>) -> Result<Target, &'static str> {
     let authority = request.uri().authority().ok_or("CONNECT needs a target HOST:PORT")?;
     let target = parse(authority, None).ok_or("CONNECT needs a target HOST:PORT")?;
-    // Some programs leave the port out of the Host header.
+    // Some programs omit the port from the Host header.
     check_host_header(request, &target, target.port)?;
     Ok(target)
 }
 
-/// The target of a request of plain HTTP. A proxy request names it in its URI; all requests of a
-/// direct connection are for `fixed`.
+/// Returns the target of a plain HTTP request. A proxy request names it in its URI; all requests of
+/// a direct connection are for `fixed`.
 pub(super) fn request_target<B>(
     request: &Request<B>,
     fixed: Option<&Target>,
@@ -54,7 +54,8 @@ pub(super) fn request_target<B>(
     Ok(target)
 }
 
-/// A server that trusts the header would serve another host than the one that was judged.
+/// Checks the Host header. A server that trusts the header could otherwise serve another host than
+/// the one that was judged.
 fn check_host_header<B>(
     request: &Request<B>,
     target: &Target,

@@ -31,7 +31,7 @@ impl Program {
     }
 }
 
-/// Reads up to the end of a head.
+/// Reads to the end of a head.
 async fn read_head(stream: &mut TcpStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -63,7 +63,7 @@ async fn connect_opens_a_tunnel() {
     let state = state(local_rules(&["a.test"]), &FakeClient::silent());
     let mut program = Program::new(&state).await;
     let port = address.port();
-    // The first bytes of the tunnel may follow the request at once.
+    // The first bytes of the tunnel may directly follow the request.
     program
         .send(&format!("CONNECT a.test:{port} HTTP/1.1\r\nHost: a.test:{port}\r\n\r\nearly"))
         .await;
@@ -79,7 +79,7 @@ async fn connect_opens_a_tunnel() {
 }
 
 #[tokio::test]
-async fn refusals_name_their_reason_and_the_remedy() {
+async fn refusals_name_reason_and_remedy() {
     let connect = "CONNECT other.org:443 HTTP/1.1\r\nHost: other.org:443\r\n\r\n";
     let deny = Rules { deny: vec!["other.org".parse().unwrap()], ..rules(&["a.test"]) };
     let limited = Rules { mode: Mode::Limited, ..rules(&["other.org"]) };
@@ -103,7 +103,7 @@ async fn refusals_name_their_reason_and_the_remedy() {
 }
 
 #[tokio::test]
-async fn a_request_is_rewritten_for_its_host_and_the_connection_is_kept() {
+async fn a_request_is_rewritten_and_the_connection_kept_alive() {
     let (server, address) = listener().await;
     let port = address.port();
     let state = state(local_rules(&["a.test"]), &FakeClient::silent());
@@ -140,7 +140,7 @@ async fn a_request_is_rewritten_for_its_host_and_the_connection_is_kept() {
 }
 
 #[tokio::test]
-async fn a_length_beside_chunks_is_dropped_and_the_connection_closed() {
+async fn content_length_with_chunked_encoding_closes_the_connection() {
     let (server, address) = listener().await;
     let port = address.port();
     for framing in [
@@ -182,7 +182,7 @@ async fn invalid_requests_are_answered_without_a_dial() {
         let response = respond(local_rules(&["a.test"]), request).await;
         assert!(response.starts_with(&format!("HTTP/1.1 {status}")), "{request}: {response}");
     }
-    // The rest of a head that is too long is not read, so a reset may overtake the response.
+    // The rest of an overlong head is not read, so a reset may overtake the response.
     let client = FakeClient::silent();
     let state = state(local_rules(&["a.test"]), &client);
     let Program { mut stream, mut _gate } = Program::new(&state).await;
@@ -192,7 +192,7 @@ async fn invalid_requests_are_answered_without_a_dial() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_head_ends_the_connection() {
+async fn a_slow_head_times_out() {
     let state = state(local_rules(&["a.test"]), &FakeClient::silent());
     let Program { mut stream, mut _gate } = Program::new(&state).await;
     stream.write_all(b"GET http://a.test/ HTTP/1.1\r\n").await.unwrap();
@@ -200,7 +200,7 @@ async fn a_slow_head_ends_the_connection() {
 }
 
 #[tokio::test]
-async fn hosts_that_cannot_be_reached_are_bad_gateways() {
+async fn unreachable_hosts_are_bad_gateways() {
     let (server, address) = listener().await;
     drop(server);
     let port = address.port();

@@ -48,7 +48,7 @@ async fn bytes_pass_and_are_counted() {
 }
 
 #[tokio::test]
-async fn the_end_of_one_direction_leaves_the_other_open() {
+async fn ending_one_direction_leaves_the_other_open() {
     let Pumped { mut program, mut server, traffic: _, pump: _pump } = pumped().await;
     server.shutdown().await.unwrap();
     assert_eq!(program.read(&mut [0; 8]).await.unwrap(), 0);
@@ -77,7 +77,7 @@ async fn a_reset_after_the_end_of_a_direction_is_passed_on() {
     program.shutdown().await.unwrap();
     assert_eq!(server.read(&mut [0; 8]).await.unwrap(), 0);
     reset(program);
-    // Not before the reset arrives: the end alone is no error.
+    // Waits for the reset: the end of a direction alone is not an error.
     let error = wait_for_error(&server).await;
     assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
 }

@@ -1,4 +1,4 @@
-//! Addresses as SOCKS5 writes them: their kind, the address, the port.
+//! The address format of SOCKS5: kind, address, port.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -19,13 +19,13 @@ pub(super) struct Address {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum AddressError {
-    /// The kind of address is unknown, and so is its length.
+    /// The address kind is unknown, and therefore its length.
     Kind,
     /// The name is neither a host name nor an address.
     Host { port: u16 },
 }
 
-/// Reads one address. The outer error is one of the stream.
+/// Reads one address. The outer error is an error of the stream.
 pub(super) async fn read(
     stream: &mut (impl AsyncRead + Unpin),
 ) -> io::Result<Result<Address, AddressError>> {

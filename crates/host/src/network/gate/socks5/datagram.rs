@@ -1,11 +1,11 @@
-//! Datagrams as SOCKS5 wraps them. Pure.
+//! The datagram format of SOCKS5. Pure.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::address::{self, Address};
 use crate::network::policy::Host;
 
-/// The destination and the payload of a client's datagram. Fragments are not supported.
+/// Splits a client's datagram into destination and payload. Fragments are not supported.
 pub(super) fn parse(datagram: &[u8]) -> Option<(Address, &[u8])> {
     let [0, 0, 0, kind, rest @ ..] = datagram else { return None };
     let (host, rest) = match *kind {
@@ -52,7 +52,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_parsed_without_a_panic(bytes: Vec<u8>) {
+        fn arbitrary_bytes_never_panic(bytes: Vec<u8>) {
             let head = [&[0, 0, 0], &bytes[..]].concat();
             let _ = (parse(&bytes), parse(&head));
         }

@@ -1,5 +1,5 @@
-//! The SOCKS5 proxy of a managed process (RFC 1928): CONNECT and UDP ASSOCIATE, without
-//! authentication, since only the process can reach the listener.
+//! The SOCKS5 proxy of a managed process (RFC 1928): CONNECT and UDP ASSOCIATE. It needs no
+//! authentication, because only the process can reach the listener.
 
 mod address;
 mod datagram;
@@ -46,20 +46,20 @@ enum ReplyCode {
 #[derive(Debug)]
 enum Command {
     Connect(Address),
-    /// With the port that the client will send from, or 0.
+    /// Contains the port that the client will send from, or 0.
     UdpAssociate {
         port: u16,
     },
 }
 
-/// Why there is no command to run.
+/// Reasons why a handshake yields no command.
 #[derive(Debug, thiserror::Error)]
 enum HandshakeError {
     #[error("the handshake failed")]
     Io(#[from] io::Error),
     #[error("the peer does not speak SOCKS5")]
     Version,
-    #[error("the peer insists on authentication")]
+    #[error("the peer requires authentication")]
     Authentication,
     #[error("the request was refused with {0:?}")]
     Request(ReplyCode),
@@ -124,7 +124,7 @@ async fn associate(
     }
     let mut ignored = [0; 64];
     tokio::select! {
-        // The association ends with its connection, which carries nothing else.
+        // The association ends with its connection, which carries no further data.
         () = async { while matches!(stream.read(&mut ignored).await, Ok(1..)) {} } => {}
         () = association.relay(state, peer) => {}
     }
@@ -158,7 +158,7 @@ async fn read_command(stream: &mut TcpStream) -> Result<Command, HandshakeError>
     match (command, address) {
         (CONNECT, Ok(address)) if address.port != 0 => Ok(Command::Connect(address)),
         (CONNECT, _) => Err(refused(ReplyCode::HostUnreachable)),
-        // The address of the sender is not used, so it may be anything.
+        // The address of the sender is not used, so any value is accepted.
         (UDP_ASSOCIATE, Ok(Address { port, .. }) | Err(port)) => Ok(Command::UdpAssociate { port }),
         _ => Err(refused(ReplyCode::CommandNotSupported)),
     }

@@ -29,7 +29,7 @@ impl Client {
         client
     }
 
-    /// Sends a request and returns the code of the reply, and the bound port.
+    /// Sends a request. Returns the code of the reply and the bound port.
     async fn request(&mut self, command: u8, address: &[u8], port: u16) -> (u8, u16) {
         let message = [&[5, command, 0], address, &port.to_be_bytes()].concat();
         self.stream.write_all(&message).await.unwrap();
@@ -101,7 +101,7 @@ async fn failed_dials_have_their_code() {
 }
 
 #[tokio::test]
-async fn only_version_5_without_authentication_is_spoken() {
+async fn only_version_5_without_authentication_is_accepted() {
     let state = state(local_rules(&["a.test"]), &FakeClient::silent());
     let mut client = Client::new(&state, None).await;
     client.stream.write_all(&[5, 1, 2]).await.unwrap();
@@ -114,7 +114,7 @@ async fn only_version_5_without_authentication_is_spoken() {
 }
 
 #[tokio::test]
-async fn an_upstream_proxy_gets_the_name() {
+async fn an_upstream_proxy_receives_the_name() {
     let (proxy, address) = listener().await;
     let client = FakeClient::silent();
     let settings =
@@ -165,7 +165,7 @@ fn wrapped(address: &[u8], port: u16, payload: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn datagrams_reach_allowed_destinations_and_replies_come_back() {
+async fn datagrams_and_replies_pass_for_allowed_destinations() {
     let client = FakeClient::silent();
     let udp = udp(state(local_rules(&["a.test"]), &client));
     let (server, program) = (bound().await, bound().await);
@@ -182,7 +182,7 @@ async fn datagrams_reach_allowed_destinations_and_replies_come_back() {
         let mut buffer = [0; 64];
         let (bytes, from) = server.recv_from(&mut buffer).await.unwrap();
         assert_eq!(&buffer[..bytes], payload);
-        // Only the server may answer. The stranger comes first, and is dropped.
+        // Only the server may reply. The stranger's datagram arrives first, and is dropped.
         bound().await.send_to(b"stranger", from).await.unwrap();
         server.send_to(b"reply", from).await.unwrap();
         let bytes = program.recv(&mut buffer).await.unwrap();

@@ -1,5 +1,5 @@
-//! UDP through SOCKS5. All associations of a process share the socket inside of its namespace; each
-//! has sockets of its own outside.
+//! UDP through SOCKS5. All associations of a process share one socket inside the namespace; each
+//! has its own sockets outside.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -17,11 +17,11 @@ use crate::network::gate::state::GateState;
 use crate::network::policy::{Access, Host, Protocol, Route};
 
 const MAX_ASSOCIATIONS: usize = 64;
-/// Datagrams that wait for an association. Further ones are dropped, as networks do.
+/// Queued datagrams of one association. Further ones are dropped, as on any network.
 const MAX_WAITING: usize = 64;
-/// Destinations of an association. Further ones are dropped.
+/// Destinations of one association. Further ones are dropped.
 const MAX_DESTINATIONS: usize = 256;
-/// Destinations of an association that wait for a decision. Further ones are dropped.
+/// Undecided destinations of one association. Further ones are dropped.
 const MAX_UNDECIDED: usize = 16;
 const MAX_DATAGRAM: usize = 64 << 10;
 
@@ -50,10 +50,10 @@ struct Entry {
     datagrams: mpsc::Sender<Vec<u8>>,
 }
 
-/// Where the client of an association sends from.
+/// The address that the client of an association sends from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ClientAddress {
-    /// Whichever socket of the process sends next and has no association.
+    /// Unknown: the next socket of the process that sends without an association of its own.
     Unknown,
     Port(u16),
     Known(SocketAddr),
@@ -69,7 +69,7 @@ impl Associations {
         self.port
     }
 
-    /// A new association, unless there are too many. It ends when it is dropped.
+    /// Registers a new association, unless there are too many. It ends when dropped.
     pub(super) fn register(associations: &Arc<Self>, port: u16) -> Option<Association> {
         let mut table = associations.lock();
         if table.entries.len() >= MAX_ASSOCIATIONS {
@@ -84,7 +84,7 @@ impl Associations {
         Some(Association { id, associations: Arc::clone(associations), datagrams })
     }
 
-    /// Brings the datagrams of the process to their associations, for as long as it is polled.
+    /// Dispatches the datagrams of the process to their associations while it is polled.
     pub(in super::super) async fn receive(&self) {
         loop {
             let (datagram, sender) = receive_from(&self.inside).await;
@@ -143,7 +143,7 @@ impl Drop for Association {
 }
 
 impl Association {
-    /// Relays for as long as it is polled.
+    /// Relays datagrams while it is polled.
     pub(super) async fn relay(mut self, state: Arc<GateState>, peer: SocketAddr) {
         let mut outside = OutsideSockets::default();
         let mut destinations = Destinations::default();
@@ -170,7 +170,7 @@ impl Association {
         }
     }
 
-    /// Brings a reply to the client, if it comes from an allowed destination.
+    /// Sends a reply to the client, if it comes from an allowed destination.
     async fn send_back(
         &self,
         state: &GateState,
@@ -187,12 +187,12 @@ impl Association {
     }
 }
 
-/// Where the datagrams of an association go.
+/// The destinations of the datagrams of an association.
 #[derive(Debug, Default)]
 struct Destinations {
-    /// `None` where it is undecided or refused: its datagrams are dropped.
+    /// `None` while undecided or if refused; datagrams to it are dropped.
     known: HashMap<Address, Option<SocketAddr>>,
-    /// The allowed destinations, with the address that the client knows each by.
+    /// The allowed destinations, each with the address by which the client knows it.
     senders: HashMap<SocketAddr, SocketAddr>,
     undecided: JoinSet<Decided>,
 }
@@ -235,7 +235,7 @@ impl Destinations {
     }
 }
 
-/// The address to send to, if the destination is allowed.
+/// Returns the address to send to, if the destination is allowed.
 async fn find_destination(
     state: &GateState,
     peer: SocketAddr,
@@ -254,7 +254,7 @@ async fn find_destination(
     addresses.first().copied()
 }
 
-/// One socket for each family, opened when it is first used.
+/// One socket per address family, opened at first use.
 #[derive(Debug, Default)]
 struct OutsideSockets {
     v4: Option<UdpSocket>,
@@ -276,7 +276,7 @@ impl OutsideSockets {
         }
     }
 
-    /// The next datagram from outside. Waits forever if there is no socket yet.
+    /// Receives the next datagram from outside. Waits forever if there is no socket yet.
     async fn receive(&self) -> (Vec<u8>, SocketAddr) {
         let receive = async |socket: &Option<UdpSocket>| match socket {
             Some(socket) => receive_from(socket).await,
@@ -289,10 +289,10 @@ impl OutsideSockets {
     }
 }
 
-/// The next datagram of a socket. No buffer is held while it waits.
+/// Receives the next datagram of a socket. Holds no buffer while it waits.
 async fn receive_from(socket: &UdpSocket) -> (Vec<u8>, SocketAddr) {
     loop {
-        // Errors are those of earlier datagrams, such as ECONNREFUSED.
+        // Errors belong to earlier datagrams, such as ECONNREFUSED.
         if socket.readable().await.is_err() {
             tokio::task::yield_now().await;
         }

@@ -30,7 +30,7 @@ fn connect(host: &Host, port: u16, route: Route) -> Access<'_> {
     Access { host, port, protocol: Protocol::HttpsConnect, route, method: None }
 }
 
-/// The decision for a direct connection to `HOST` and a port.
+/// Decides about a direct connection to a host and port.
 fn direct(layers: &[Rules], name: &str, port: u16) -> Decision {
     let policy = NetworkPolicy::new(layers.to_vec());
     policy.decide(&connect(&host(name), port, Route::Direct))
@@ -65,7 +65,7 @@ fn deny_wins_over_allow() {
 }
 
 #[test]
-fn a_question_is_only_for_hosts_without_a_rule() {
+fn only_hosts_without_a_rule_cause_a_question() {
     let layer = [Rules { unnamed: Unnamed::Ask, ..rules(&["example.org:22"], &["*.bad.test"]) }];
     assert_eq!(direct(&layer, "example.com", 443), Decision::Ask);
     assert_eq!(direct(&layer, "example.org", 22), Decision::Allow);
@@ -169,7 +169,7 @@ fn a_resolved_address_is_checked_by_every_layer() {
 }
 
 #[test]
-fn a_name_is_reachable_if_one_port_is() {
+fn a_name_is_reachable_if_any_port_is() {
     let reach = |layers: &[Rules], name| NetworkPolicy::new(layers.to_vec()).may_reach(&host(name));
     let client =
         rules(&["example.org:22", "*.example.com"], &["b.example.com", "c.example.com:80"]);

@@ -1,4 +1,4 @@
-//! Any policy over a few hosts and ports.
+//! Properties of any policy over a few hosts and ports.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -9,7 +9,7 @@ use proptest::sample::select;
 
 use super::*;
 
-/// Few enough that patterns and hosts often meet.
+/// Few enough that patterns often match hosts.
 const HOSTS: [&str; 12] = [
     "x.test",
     "a.x.test",
@@ -118,7 +118,7 @@ proptest! {
                 layer.decide(&access(&plain, request))
             );
         }
-        // Also for a host that was not parsed.
+        // Also for a host that was not parsed from text.
         let mapped = Host::Address(IpAddr::V6(address.to_ipv6_mapped()));
         prop_assert_eq!(
             layer.decide(&access(&mapped, request)),
@@ -181,7 +181,7 @@ proptest! {
     }
 
     #[test]
-    fn one_star_names_subdomains_and_two_also_the_domain(host in a_host(), name in a_host()) {
+    fn one_star_matches_subdomains_and_two_also_the_domain(host in a_host(), name in a_host()) {
         if let Host::Name(domain) = &name {
             let subdomains: HostPattern = format!("*.{domain}").parse().unwrap();
             let both: HostPattern = format!("**.{domain}").parse().unwrap();

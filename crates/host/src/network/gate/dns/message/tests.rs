@@ -85,7 +85,7 @@ fn other_types_and_classes_have_no_addresses() {
 }
 
 #[test]
-fn a_name_that_no_host_has_is_not_text() {
+fn an_invalid_host_name_has_no_text() {
     let names: [&[&[u8]]; 8] = [
         &[],
         &[b"a.b", b"org"],

@@ -24,7 +24,7 @@ fn query(name: &str, kind: u16) -> Vec<u8> {
     message
 }
 
-/// The response code, and the address of the only answer.
+/// Returns the response code and the address of the only answer.
 fn read_response(response: &[u8]) -> (u8, Option<IpAddr>) {
     assert_eq!(&response[..2], [0, 7]);
     let code = response[3] & 0xf;
@@ -101,7 +101,7 @@ fn special_names_are_answered_without_a_record() {
 }
 
 #[tokio::test]
-async fn udp_responses_come_from_the_address_that_was_asked() {
+async fn udp_responses_come_from_the_queried_address() {
     for (bound, asked) in [("0.0.0.0", "127.0.0.9"), ("::", "127.0.0.9"), ("::", "::1")] {
         let socket = std::net::UdpSocket::bind((bound, 0)).unwrap();
         socket.set_nonblocking(true).unwrap();
@@ -112,7 +112,7 @@ async fn udp_responses_come_from_the_address_that_was_asked() {
         let asked: IpAddr = asked.parse().unwrap();
         let any = if asked.is_ipv4() { "0.0.0.0" } else { "::" };
         let program = tokio::net::UdpSocket::bind((any, 0)).await.unwrap();
-        // A message that is no query is dropped; the next one is answered.
+        // A message that is not a query is dropped; the next one is answered.
         program.send_to(b"x", (asked, port)).await.unwrap();
         program.send_to(&query("a.test", A), (asked, port)).await.unwrap();
         let mut buffer = [0; 512];
