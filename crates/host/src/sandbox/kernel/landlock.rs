@@ -1,7 +1,8 @@
-//! Grants as a Landlock ruleset of the kernel.
+//! Translates grants into a Landlock ruleset.
 //!
-//! Every right that the ABI knows is handled, so what is not granted is denied. Landlock only adds: carve-outs inside a grant are
-//! not its business. Neither are the rights it does not know at all (`stat`, `chmod`, times, extended attributes).
+//! Every right that the ABI knows is handled, so access without a grant is denied. Landlock rules
+//! can only add rights: it cannot express carve-outs inside a grant. It also does not restrict
+//! `stat`, `chmod`, times and extended attributes.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -18,29 +19,30 @@ use super::open_real::open_real;
 use crate::sandbox::plan::LandlockRules;
 use crate::sandbox::policy::{Access, Grant};
 
-/// The first ABI with scopes: a confined process can then not signal what is outside.
+/// The first ABI with scopes. They keep a confined process from signalling processes outside.
 pub const SCOPES_SINCE: u32 = 6;
 
-/// The first ABI with rules for ports of TCP.
+/// The first ABI with rules for TCP ports.
 pub const PORTS_SINCE: u32 = 4;
 
-/// Nobody who is confined needs a new device, and whoever can make one has all that it stands for.
+/// Never granted: no confined program needs to create devices, and creating a device node gives
+/// access to the device itself.
 const DEVICE_NODES: BitFlags<AccessFs> = make_bitflags!(AccessFs::{MakeChar | MakeBlock});
 
 #[derive(Debug, thiserror::Error)]
 pub enum LandlockError {
     #[error("the kernel has no Landlock")]
     Missing,
-    #[error("Landlock does not take the ruleset: {0}")]
+    #[error("Landlock rejected the ruleset: {0}")]
     Ruleset(#[from] RulesetError),
     #[error("cannot open {} for a Landlock rule: {source}", path.display())]
     Path { path: PathBuf, source: io::Error },
-    #[error("cannot tell what the terminal is that Landlock is to grant: {source}")]
+    #[error("cannot inspect the terminal for a Landlock rule: {source}")]
     Terminal { source: io::Error },
 }
 
 impl LandlockError {
-    /// The error of the system call, if it came to one.
+    /// The error of the system call, if a system call failed.
     pub fn raw_os_error(&self) -> Option<i32> {
         let mut cause: &(dyn std::error::Error + 'static) = self;
         while let Some(source) = cause.source() {
@@ -50,21 +52,22 @@ impl LandlockError {
     }
 }
 
-/// A ruleset of the kernel, not yet in force.
+/// A kernel ruleset that is not yet in force.
 #[derive(Debug)]
 pub struct Ruleset(RulesetCreated);
 
 impl Ruleset {
-    /// Grants exactly this of the file system.
+    /// Grants exactly these parts of the file system.
     ///
-    /// A granted path that does not exist (any more), or that we cannot get at, grants nothing. One with a symlink in it is an error: the policy speaks of real
-    /// paths, so somebody has changed it since.
+    /// A path that does not exist (any more) or is inaccessible grants nothing. A path with a
+    /// symlink in it is an error: policies name real paths, so it has changed since.
     pub fn new(grants: &[Grant], abi: u32) -> Result<Self, LandlockError> {
         let grants = Some(grants.to_vec());
         Self::of_plan(&LandlockRules { abi, grants, listed: vec![], connect_ports: None }, &[])
     }
 
-    /// With terminals, or directories of them, that the process may open once more.
+    /// Builds the ruleset of a plan, with additional terminals, or directories of them, that the
+    /// process may open.
     pub fn of_plan(
         rules: &LandlockRules,
         terminals: &[BorrowedFd<'_>],
@@ -107,16 +110,17 @@ impl Ruleset {
         Ok(Self(created))
     }
 
-    /// For [`restrict_self`]. Closed on exec.
+    /// Returns the descriptor for [`restrict_self`]. It is closed on exec.
     pub fn into_fd(self) -> Result<OwnedFd, LandlockError> {
         Option::from(self.0).ok_or(LandlockError::Missing)
     }
 }
 
-/// Confines the calling thread, and what it starts from now on, for good. It must have given up new privileges before.
+/// Permanently confines the calling thread and everything that it starts from now on. The thread
+/// must have set `no_new_privs` before.
 ///
-/// What the ruleset handles was settled when it was made, so this is all or nothing. No memory is touched but that of `errno`: it may be
-/// called between fork and exec.
+/// The handled rights were fixed when the ruleset was created, so this is all or nothing. It
+/// touches no memory except `errno`, so it may be called between fork and exec.
 pub fn restrict_self(ruleset: BorrowedFd<'_>) -> Result<(), Errno> {
     // SAFETY: the call takes a descriptor, which is open, and flags; no memory is involved.
     let result = unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) };
@@ -126,18 +130,18 @@ pub fn restrict_self(ruleset: BorrowedFd<'_>) -> Result<(), Errno> {
     Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
 }
 
-/// What the kernel offers. Whether it may be used is another question.
+/// Returns the ABI that the kernel offers. Using it may still be forbidden.
 pub fn kernel_abi() -> io::Result<u32> {
     const VERSION: libc::c_ulong = 1;
     let no_attributes = std::ptr::null::<libc::c_void>();
-    // SAFETY: asked for the version, the kernel touches no memory.
+    // SAFETY: a query for the version touches no memory.
     let abi = unsafe {
         libc::syscall(libc::SYS_landlock_create_ruleset, no_attributes, 0_usize, VERSION)
     };
     u32::try_from(abi).map_err(|_| io::Error::last_os_error())
 }
 
-/// Anything the kernel does not do is an error, not a weaker ruleset.
+/// An unsupported feature is an error, not a weaker ruleset.
 fn strict() -> landlock::Ruleset {
     landlock::Ruleset::default().set_compatibility(CompatLevel::HardRequirement)
 }
@@ -169,7 +173,7 @@ fn add(
     Ok(ruleset.add_rule(PathBeneath::new(opened, rights))?)
 }
 
-/// The kernel refuses rights to something that is no directory if they are about what is in one.
+/// Drops the rights about directory contents for files: the kernel refuses such a rule.
 fn applicable(
     opened: BorrowedFd<'_>,
     rights: BitFlags<AccessFs>,
@@ -196,7 +200,7 @@ mod tests {
         restrict_self(ruleset.into_fd().unwrap().as_fd()).unwrap();
     }
 
-    /// What a thread can do that was confined, or `None` where the kernel has no Landlock.
+    /// Runs `act` in a confined thread. Returns `None` if the kernel has no Landlock.
     fn confined<T: Send>(grants: &[Grant], act: impl FnOnce() -> T + Send) -> Option<T> {
         let Ok(abi) = kernel_abi() else {
             skipped("this kernel has no Landlock");
@@ -216,7 +220,8 @@ mod tests {
         Grant { path: path.into(), access }
     }
 
-    /// `readable/old`, `writable/`, `hidden/old`, with a grant for the first two.
+    /// Creates `readable/old`, `writable/old` and `hidden/old`, with grants for the first two
+    /// directories.
     fn scene() -> (TempDir, Vec<Grant>) {
         let scene = tempfile::tempdir().unwrap();
         for name in ["readable", "writable", "hidden"] {
@@ -235,7 +240,7 @@ mod tests {
         result.is_err_and(|error| refused.contains(&error.raw_os_error()))
     }
 
-    /// By path, for which there is no safe wrapper.
+    /// Truncates by path, which has no safe wrapper.
     fn truncate(path: &Path) -> io::Result<()> {
         let path = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
         // SAFETY: the path ends with its NUL.
@@ -246,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_granted_can_be_done() {
+    fn granted_operations_work() {
         let (scene, grants) = scene();
         let (readable, writable) = (scene.path().join("readable"), scene.path().join("writable"));
         confined(&grants, || {
@@ -262,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_can() {
+    fn all_other_operations_are_denied() {
         let (scene, grants) = scene();
         let at = |name: &str| scene.path().join(name);
         confined(&grants, || {
@@ -286,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn no_device_can_be_made_even_where_everything_can_be_written() {
+    fn a_write_grant_does_not_allow_creating_devices() {
         use rustix::fs::{CWD, Mode, mknodat};
         let (scene, grants) = scene();
         let device = scene.path().join("writable/device");
@@ -311,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn signals_do_not_get_out() {
+    fn signals_to_outside_processes_are_denied() {
         if kernel_abi().unwrap_or(0) < SCOPES_SINCE {
             skipped("Landlock of this kernel has no scopes");
             return;
@@ -336,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_grants_nothing_and_a_symlink_is_refused() {
+    fn a_missing_path_grants_nothing_and_a_symlink_is_an_error() {
         let (scene, mut grants) = scene();
         grants.push(grant(&scene.path().join("missing"), Access::Write));
         grants.push(grant(&scene.path().join("readable/old/below"), Access::Write));
@@ -356,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn every_older_abi_is_as_strict_as_it_can_be() {
+    fn every_older_abi_confines_the_same_files() {
         let (scene, grants) = scene();
         let Ok(abi) = kernel_abi() else {
             return skipped("this kernel has no Landlock");

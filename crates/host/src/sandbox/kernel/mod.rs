@@ -1,4 +1,4 @@
-//! The parts of a plan in the form that the kernel takes them.
+//! The parts of a plan in the form that the kernel accepts.
 
 pub mod landlock;
 pub(super) mod open_real;

@@ -1,4 +1,4 @@
-//! Opening paths that must not lead through a symlink.
+//! Opens paths that must not lead through a symlink.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -6,11 +6,11 @@ use std::path::Path;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 
-/// Opens a path that has no symlink in it.
+/// Opens a path. A symlink in it is an error.
 pub(in crate::sandbox) fn open_real(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     loop {
         match openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
-            // The kernel saw a rename at the same time and could not tell where it was.
+            // A concurrent rename kept the kernel from finding its position in the tree.
             Err(Errno::AGAIN | Errno::INTR) => {}
             opened => return opened,
         }

@@ -1,9 +1,10 @@
-//! A policy as a profile for macOS's Seatbelt, in the language of its `sandbox_init`.
+//! Translates a policy into a Seatbelt profile for the `sandbox_init` of macOS.
 //!
-//! Everything is denied but what a rule allows, and every rule carries its own exceptions, so that the order of rules does not
-//! matter. What the language cannot say is left denied, but for one thing: a directory above what a pattern denies can be renamed, to
-//! where the pattern does not match. Before programs are started with it that has to be solved. The texts are compared with golden files on every system; nothing here has
-//! been run on macOS.
+//! Everything is denied except what a rule allows, and every rule carries its own exceptions, so
+//! that the order of rules does not matter. Access that the language cannot express stays denied,
+//! with one gap: a directory above a path that a pattern denies can be renamed, to a place where
+//! the pattern does not match. The gap must be closed before programs are started with a profile.
+//! The texts are compared with golden files on every system; nothing here has been run on macOS.
 
 mod basics;
 mod pattern;
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use crate::sandbox::policy::{Access, Network, Policy};
 
-/// The text for `sandbox_init`, or for `sandbox-exec -p`.
+/// Returns the text for `sandbox_init`, or for `sandbox-exec -p`.
 pub fn profile(policy: &Policy) -> String {
     let mut text = String::from(basics::ALWAYS);
     if policy.restricts_files() {
@@ -35,28 +36,29 @@ pub fn profile(policy: &Policy) -> String {
     text
 }
 
-/// Where some access is had.
+/// The trees with a certain access.
 struct Regions(Vec<Region>);
 
-/// A tree, without the trees and names that are taken out of it again.
+/// A tree, without the trees and names that are excluded from it.
 struct Region {
     root: PathBuf,
     without: Vec<TakenOut>,
-    /// Between the root and a tree that is taken out. To be renamed they would have to be changed, and then somebody could put
-    /// something else in the place of what is protected.
+    /// Directories between the root and an excluded tree. They must not be renamed: a process could
+    /// then put other content in place of the protected tree.
     pinned: BTreeSet<PathBuf>,
 }
 
 struct TakenOut {
     path: PathBuf,
-    /// Most disks take `.GIT` for `.git`, but as long as neither exists a profile does not.
+    /// Match the name in any case. Most disks ignore case, but a profile does not as long as the
+    /// file does not exist.
     in_any_case: bool,
 }
 
 impl Regions {
     fn of(policy: &Policy, access: Access) -> Self {
         let mut regions: Vec<Region> = Vec::new();
-        // Rules are sorted, so the one that decides around a path comes before it.
+        // Rules are sorted, so the rule around a path comes before it.
         for (index, rule) in policy.rules().iter().enumerate() {
             let around = policy.rules()[..index]
                 .iter()
@@ -83,14 +85,14 @@ impl Regions {
 }
 
 impl Region {
-    /// `None` if its path cannot be written down.
+    /// Returns `None` if the profile language cannot express the path.
     fn new(root: &Path) -> Option<Self> {
         let root = expressible(root).filter(|path| *path == root)?.to_owned();
         Some(Self { root, without: Vec::new(), pinned: BTreeSet::new() })
     }
 
     fn take_out(&mut self, path: &Path, in_any_case: bool) {
-        // If need be more than was asked for.
+        // Excludes more than requested if the path cannot be expressed.
         let path = expressible(path).unwrap_or(Path::new("/"));
         let between = path.ancestors().skip(1).take_while(|above| *above != self.root);
         self.pinned
@@ -119,7 +121,7 @@ fn allow(text: &mut String, operations: &str, regions: &Regions, exceptions: &[S
     }
 }
 
-/// To get to what is granted, what is above it has to be passed.
+/// Allows reading the metadata of directories above readable trees, which path lookup needs.
 fn allow_passing(text: &mut String, readable: &Regions) {
     let above = |region: &Region| -> Vec<PathBuf> {
         region.root.ancestors().skip(1).map(PathBuf::from).collect()
@@ -135,7 +137,7 @@ fn allow_passing(text: &mut String, readable: &Regions) {
     text.push_str(")\n");
 }
 
-/// The longest part of a path, from its root, that a profile can hold.
+/// Returns the longest leading part of a path that a profile can express.
 fn expressible(path: &Path) -> Option<&Path> {
     let is_plain = |path: &Path| path.to_str().is_some_and(|text| !text.contains(char::is_control));
     path.ancestors().find(|path| is_plain(path))

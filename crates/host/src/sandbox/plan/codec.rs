@@ -1,7 +1,8 @@
-//! A plan as bytes, from the server to the keeper.
+//! Encodes a plan as bytes for the way from the server to the keeper.
 //!
-//! Both are one executable, so numbers are native and there is no version. Decoding still believes nothing: what is not exactly
-//! one plan is `None`, and then nothing is started.
+//! Both ends are the same executable, so numbers are in native order and there is no version.
+//! Decoding still trusts nothing: bytes that are not exactly one plan yield `None`, and then no
+//! process is started.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -230,7 +231,7 @@ impl<'a> Decoder<'a> {
         })
     }
 
-    /// Grows as items are really there, whatever length is claimed.
+    /// Grows with the items that are really there, whatever length is claimed.
     fn list<T>(&mut self, mut decode: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         let len = self.number()?;
         let mut items = Vec::new();
@@ -240,7 +241,7 @@ impl<'a> Decoder<'a> {
         Some(items)
     }
 
-    /// `None` if it cannot be read, `Some(None)` if it was left out.
+    /// `None` on malformed input, `Some(None)` if the value is absent.
     fn option<T>(&mut self, decode: impl FnOnce(&mut Self) -> Option<T>) -> Option<Option<T>> {
         if self.flag()? { decode(self).map(Some) } else { Some(None) }
     }

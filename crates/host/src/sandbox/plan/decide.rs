@@ -10,19 +10,19 @@ use crate::sandbox::report::capabilities::Capabilities;
 /// The facts about a start that a plan depends on, besides the policy.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StartFacts<'a> {
-    /// Where the process starts, which it must not lose.
+    /// The working directory of the process, which must stay accessible.
     pub cwd: Option<&'a Path>,
-    /// Of a process with a managed network.
+    /// The gate of a process with a managed network.
     pub gate: Option<&'a GateRequest>,
 }
 
 impl Plan {
-    /// Looks at the names that the policy protects, as they are now.
+    /// Plans from the current state of the protected names.
     pub fn new(policy: &Policy, has: &Capabilities, names: &impl Names) -> Result<Self, PlanError> {
         Self::for_start(StartFacts::default(), policy, has, names)
     }
 
-    /// The same for a process of which more is known.
+    /// Plans for a process whose start facts are known.
     pub fn for_start(
         start: StartFacts<'_>,
         policy: &Policy,

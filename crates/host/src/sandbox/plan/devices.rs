@@ -1,9 +1,11 @@
-//! Devices are not files: who may read or write everything gets no disk by that, and no terminal of somebody else.
+//! Devices are not files: access to everything includes no disks and no terminals of other
+//! processes.
 //!
-//! An entry above `/dev` means, of what is in there, only what every program gets; others need an entry of their own. Landlock can say
-//! so where `/` is read: it grants what is in `/` by its names. Where `/` is written, names may be added to it, and a grant of
-//! `/` itself is the only one for those; then a mount takes the devices away. Without carve-outs to enforce there may be no mounts:
-//! whoever may write every file on a disk may then use the disk, too.
+//! An entry above `/dev` includes only the devices that every program gets; other devices need
+//! their own entry. If `/` is readable, Landlock can express this: it grants the names in `/` one
+//! by one. If `/` is writable, new names may appear in it, and only a grant of `/` itself covers
+//! those; then a mount hides the devices. Without carve-outs there may be no mounts: a program that
+//! may write every file on a disk may then use the disk, too.
 
 use std::path::{Path, PathBuf};
 
@@ -15,12 +17,12 @@ const ALL: &str = "/dev";
 const SHARED_MEMORY: &str = "/dev/shm";
 const TERMINALS: &str = "/dev/pts";
 
-/// One of those that every program gets.
+/// Whether the path is one of the devices that every program gets.
 pub(super) fn is_essential(path: &Path) -> bool {
     DEVICES.iter().any(|(device, _)| path == Path::new(device))
 }
 
-/// The grants for Landlock, and the directories of which only names are granted.
+/// Returns the grants for Landlock, and the directories in which only listing names is granted.
 pub(super) fn narrow(
     policy: &Policy,
     mut grants: Vec<Grant>,
@@ -36,7 +38,7 @@ pub(super) fn narrow(
     let unknown = |source| PlanError::Unknown { path: root.into(), source };
     for (name, kind) in names.list(root, usize::MAX).map_err(unknown)? {
         let path = root.join(name);
-        // What a symlink leads to is granted where it is.
+        // The target of a symlink is granted at its own path.
         let is_file = matches!(kind, NameKind::Directory | NameKind::File);
         if is_file && path != Path::new(ALL) && policy.access(&path) >= Access::Read {
             readable.push(Grant { path, access: Access::Read });
@@ -48,7 +50,7 @@ pub(super) fn narrow(
     Ok((grants, vec![root.into()]))
 }
 
-/// What the mounts have to do about devices.
+/// Returns the mounts that restrict devices.
 pub(super) fn mounts(policy: &Policy, names: &impl Names) -> Result<Vec<Mount>, PlanError> {
     let mut mounts = Vec::new();
     let all = Path::new(ALL);
@@ -71,13 +73,13 @@ pub(super) fn mounts(policy: &Policy, names: &impl Names) -> Result<Vec<Mount>, 
     Ok(mounts)
 }
 
-/// Whether the program may have terminals that are not those of everybody.
+/// Whether the program may have a private `/dev/pts`.
 pub(super) fn can_have_terminals(policy: &Policy, names: &impl Names) -> Result<bool, PlanError> {
     let terminals = Path::new(TERMINALS);
     Ok(can_be_replaced(policy, terminals) && kind_of(terminals, names)? == NameKind::Directory)
 }
 
-/// Nobody has asked for this very place, only for everything.
+/// Whether the policy grants the place only as part of everything, without an entry for it.
 fn can_be_replaced(policy: &Policy, place: &Path) -> bool {
     let is_meant = |path: &Path| path == Path::new(ALL) || path.starts_with(place);
     policy.access(Path::new(ROOT)) >= Access::Read

@@ -11,42 +11,42 @@ use crate::sandbox::report::mechanism::Mechanism;
 
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
-    #[error("{need}, which takes {mechanism} ({lack}){}", lack.advice(mechanism.remedy()))]
+    #[error("{need}; this requires {mechanism} ({lack}){}", lack.advice(mechanism.remedy()))]
     Missing { need: Requirement, mechanism: Mechanism, lack: Lack },
     #[error(
-        "{need}, which takes user namespaces ({namespaces}) or bubblewrap ({bubblewrap}){}",
+        "{need}; this requires user namespaces ({namespaces}) or bubblewrap ({bubblewrap}){}",
         namespaces.max(bubblewrap).advice(
-            "`apt-get install bubblewrap`, or let this user create user namespaces; `exec-server doctor` says what is in the way"
+            "`apt-get install bubblewrap`, or let this user create user namespaces; `exec-server doctor` shows the obstacle"
         )
     )]
     NoIsolation { need: Requirement, namespaces: Lack, bubblewrap: Lack },
-    #[error("programs cannot be confined on {system}: there is no sandbox for it yet")]
+    #[error("sandboxes are not supported on {system} yet")]
     UnsupportedSystem { system: &'static str },
-    #[error("cannot tell what {} is: {source}", path.display())]
+    #[error("cannot inspect {}: {source}", path.display())]
     Unknown { path: PathBuf, source: io::Error },
-    #[error("{} has become a symlink, so it cannot be protected", path.display())]
+    #[error("cannot protect {}: it has become a symlink", path.display())]
     Symlink { path: PathBuf },
     #[error(
-        "the denied pattern that matches the symlink {} cannot be enforced: bubblewrap would hide {} with it, which the sandbox needs; remove the symlink, or deny less",
+        "cannot enforce the denied pattern that matches the symlink {}: bubblewrap would hide its target {}, which the sandbox needs; remove the symlink, or deny less",
         link.display(), target.display()
     )]
     NeededTarget { link: PathBuf, target: PathBuf },
     #[error(
-        "to look for the denied patterns below {} takes more than {limit}; deny directories by path, or lower glob_scan_max_depth",
+        "scanning {} for denied patterns takes more than {limit}; deny directories by path, or lower glob_scan_max_depth",
         base.display()
     )]
     TooMuchToScan { base: PathBuf, limit: TooMuch },
     #[error(
-        "{} was renamed or removed again and again while the denied patterns were looked for",
+        "{} was renamed or removed repeatedly during the scan for denied patterns",
         path.display()
     )]
     Unsteady { path: PathBuf },
     #[error(
-        "the policy takes more than {limit} mounts; deny directories by path rather than files by patterns"
+        "the policy needs more than {limit} mounts; deny directories by path rather than files by patterns"
     )]
     TooManyMounts { limit: usize },
     #[error(
-        "the policy denies /proc, without which bubblewrap cannot start a program; that takes user namespaces, or a policy that denies less"
+        "the policy denies /proc, but bubblewrap needs it to start a program; use user namespaces, or a policy that does not deny /proc"
     )]
     HiddenProc,
 }
@@ -66,7 +66,7 @@ impl PlanError {
     }
 }
 
-/// Why a mechanism is not there, in the order of what can be done about it.
+/// Why a mechanism is not available. The order decides which advice is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lack {
     TurnedOff,
@@ -78,7 +78,7 @@ impl Lack {
         if has.turned_off.contains(&mechanism) { Self::TurnedOff } else { Self::NotUsable }
     }
 
-    /// Whoever turned it off needs none.
+    /// An operator who turned the mechanism off needs no advice.
     fn advice(self, remedy: &str) -> String {
         match self {
             Self::TurnedOff => String::new(),
@@ -96,18 +96,18 @@ impl fmt::Display for Lack {
     }
 }
 
-/// What a policy asks for that takes a mechanism.
+/// The part of a policy that requires a mechanism.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Requirement {
     #[error("the policy restricts files")]
     Files,
     #[error("every sandbox denies dangerous system calls")]
     SystemCalls,
-    #[error("the policy protects {} inside of what it grants", path.display())]
+    #[error("the policy protects {} inside a granted directory", path.display())]
     CarveOut { path: PathBuf },
-    #[error("Landlock of this kernel (ABI {abi}) does not keep signals inside")]
+    #[error("Landlock of this kernel (ABI {abi}) does not confine signals")]
     Signals { abi: u32 },
-    #[error("managed networking has to see every connection (network.require = transparent)")]
+    #[error("managed networking must see every connection (network.require = transparent)")]
     EveryConnection,
     #[error(
         "Landlock of this kernel (ABI {abi}) does not restrict ports, so managed networking needs a namespace"

@@ -1,22 +1,23 @@
-//! The sockets by which a managed process reaches its gate.
+//! The sockets through which a managed process reaches its gate.
 
-/// Where programs find the proxies of their gate, in a network namespace of their own.
+/// The ports of the gate's proxies inside a private network namespace.
 pub const HTTP_PROXY_PORT: u16 = 43128;
 pub const SOCKS5_PORT: u16 = 41080;
 
 const DNS_PORT: u16 = 53;
 
-/// The request of a start for a gate.
+/// The gate that a start requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GateRequest {
     pub sockets: GateSockets,
-    /// Whether programs may use Unix sockets, by which they could have others act for them.
+    /// Whether programs may use Unix sockets. Through them they can make other processes act for
+    /// them.
     pub unix_sockets: bool,
-    /// Refuse the start where the gate would not see every connection.
+    /// Refuse the start if the gate would not see every connection.
     pub require_transparent: bool,
 }
 
-/// Which sockets a gate has.
+/// The sockets of a gate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GateSockets {
     pub dns: bool,
@@ -34,7 +35,7 @@ pub struct GateSocket {
 }
 
 impl GateSockets {
-    /// In the order in which they are bound and passed.
+    /// Returns the sockets in the order in which they are bound and passed.
     #[must_use]
     pub fn list(&self) -> Vec<GateSocket> {
         let stream = |port| GateSocket { port, is_datagram: false };

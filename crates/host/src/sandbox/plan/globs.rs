@@ -1,8 +1,9 @@
-//! What denied patterns match now, since mounts cover names and not patterns.
+//! Finds the current matches of denied patterns, since mounts cover names and not patterns.
 //!
-//! A file that is made later is not found here: to a process only what exists at its start is hidden. A process that began before there
-//! was a match can rename directories while another one starts; whoever notices looks again, or starts nothing. Nor is anything looked for in
-//! the kernel's own trees, where names come and go all the time.
+//! Only files that exist when a process starts are hidden from it. A process that started before
+//! there was a match can rename directories while another one starts. If the scan notices, it
+//! starts over or refuses the start. The kernel's own trees are not scanned: their names change all
+//! the time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -15,12 +16,12 @@ use crate::sandbox::policy::{
     real_path,
 };
 
-/// How often to look through it all because something was renamed or removed meanwhile.
+/// How often to scan when names are renamed or removed during the scan.
 const ATTEMPTS: usize = 8;
 
 const OF_THE_KERNEL: [&str; 2] = ["/proc", "/sys"];
 
-/// The topmost matches, sorted by path.
+/// Returns covers for the topmost matches, sorted by path.
 pub(super) fn existing_matches(
     policy: &Policy,
     names: &impl Names,
@@ -38,7 +39,7 @@ pub(super) fn existing_matches(
             Err(Interrupted::Vanished { path }) if attempts == ATTEMPTS => {
                 return Err(PlanError::Unsteady { path });
             }
-            // It may be anywhere by now, also where we have been already.
+            // It may have moved to a place that was already scanned.
             Err(Interrupted::Vanished { .. }) => {
                 attempts += 1;
                 scan.effort.start_over();
@@ -48,11 +49,11 @@ pub(super) fn existing_matches(
     }
 }
 
-/// Hides what the symlinks among the covers lead to instead, which denies more. Nothing is hidden
-/// for one that leads nowhere, to what is denied in any case, or to a device that holds nothing.
+/// Replaces each symlink among the covers by its target, which denies more. Nothing is hidden for a
+/// broken symlink, or if the target is denied anyway or is a device without content.
 ///
-/// A process in an earlier sandbox could have made the symlink. It must not take away what this
-/// sandbox is for, so one that would is an error.
+/// A process in an earlier sandbox could have created the symlink. It must not hide a path that
+/// this sandbox needs, so that is an error.
 pub(super) fn targets_of_links(
     covers: Vec<Cover>,
     cwd: Option<&Path>,
@@ -85,14 +86,14 @@ pub(super) fn targets_of_links(
     Ok(by_path.into_values().collect())
 }
 
-/// Part of what programs need in order to start, or around it.
+/// Whether the path is, contains, or is inside a path that programs need to start.
 fn is_of_the_system(path: &Path) -> bool {
     MINIMAL.iter().map(Path::new).any(|one| path.starts_with(one) || one.starts_with(path))
 }
 
 enum Interrupted {
     Failed(PlanError),
-    /// Somebody has moved or removed what was there a moment ago.
+    /// The name was renamed or removed during the scan.
     Vanished {
         path: PathBuf,
     },
@@ -141,7 +142,8 @@ impl<N: Names> Scan<'_, N> {
         !OF_THE_KERNEL.iter().any(|tree| path == Path::new(tree)) && self.policy.may_read_in(path)
     }
 
-    /// `None` if we may not list it. The process may still know a name in it, or change its mode.
+    /// Returns `None` if the server may not list the directory. The process may still know a name
+    /// in it, or change its mode.
     fn list(
         &self,
         directory: &Path,
@@ -154,7 +156,8 @@ impl<N: Names> Scan<'_, N> {
                 io::ErrorKind::NotFound | io::ErrorKind::NotADirectory if directory == base => {
                     Ok(Some(vec![]))
                 }
-                // What is in it would not be hidden, and its old name may be back before the process starts.
+                // Its matches would not be hidden, and its old name may exist again before the
+                // process starts.
                 io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
                     Err(Interrupted::Vanished { path: directory.into() })
                 }
@@ -167,7 +170,7 @@ impl<N: Names> Scan<'_, N> {
         }
     }
 
-    /// Without those that lie in another match: that one hides them.
+    /// Leaves out matches inside another match, which hides them.
     fn into_covers(self) -> Vec<Cover> {
         let matches: BTreeSet<_> = self.found.keys().cloned().collect();
         let is_topmost =

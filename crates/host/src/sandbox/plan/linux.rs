@@ -1,4 +1,4 @@
-//! Which mechanisms of Linux a policy takes on a host that has some of them.
+//! Chooses the Linux mechanisms for a policy among those of the host.
 
 use std::path::Path;
 
@@ -53,15 +53,15 @@ fn for_restricted_files(
     let tier = match (need, isolation(has)) {
         (Some(need), None) => return Err(PlanError::no_isolation(need, has)),
         (Some(_), Some(isolation)) => isolation,
-        // Landlock does not know modes, owners, times and extended attributes. They have to be changed where files are written,
-        // and only a read-only mount keeps that from everything else.
+        // Landlock does not restrict changes to modes, owners, times and extended attributes. They
+        // must be changeable for writable files, and only read-only mounts protect all other files.
         (None, Some(isolation)) if changes_files || network.gate.is_some() => isolation,
         (None, Some(isolation)) if has.fresh_proc && grants_only_own_proc(policy) => isolation,
         (None, _) => Tier::Direct,
     };
     let isolated = tier != Tier::Direct;
     let hidden = match tier {
-        // It follows symlinks to where it mounts.
+        // Bubblewrap follows symlinks to its mount points.
         Tier::Bubblewrap(_) => globs::targets_of_links(hidden, cwd, policy, names)?,
         _ => hidden,
     };
@@ -96,8 +96,9 @@ fn for_restricted_files(
     })
 }
 
-/// Whoever may change every file could get out anyway, so this is about the network, and about honest programs. Processes outside are
-/// out of reach all the same: what is promised of every sandbox does not depend on its files.
+/// Plans without file restrictions. A program that may change every file can escape anyway, so this
+/// restricts the network and protects against mistakes. Outside processes stay out of reach all the
+/// same: that promise does not depend on the file policy.
 fn for_all_files(network: &NetworkPlan, has: &Capabilities) -> Result<Plan, PlanError> {
     let abi = has.landlock_abi;
     let (tier, grants) = if abi >= SCOPES_SINCE && network.gate.is_none() {
@@ -105,7 +106,8 @@ fn for_all_files(network: &NetworkPlan, has: &Capabilities) -> Result<Plan, Plan
     } else {
         let need = Requirement::Signals { abi };
         let tier = isolation(has).ok_or_else(|| PlanError::no_isolation(need, has))?;
-        // A domain that denies nothing still keeps others from being traced, also where their `/proc` can be seen.
+        // A Landlock domain that denies nothing still prevents tracing of other processes, even if
+        // their `/proc` entries are visible.
         (tier, Some(vec![Grant { path: "/".into(), access: Access::Write }]))
     };
     let isolated = tier != Tier::Direct;
@@ -124,8 +126,9 @@ fn for_all_files(network: &NetworkPlan, has: &Capabilities) -> Result<Plan, Plan
     })
 }
 
-/// Whoever has `/proc` without everything else, as `minimal` grants it, needs it for what it says of himself. Rules are about
-/// paths and cannot say that; a `/proc` of the sandbox's own shows nobody else.
+/// Whether the policy grants `/proc` but not `/`, as `minimal` does. The program then needs `/proc`
+/// only for information about itself. Rules about paths cannot express that; a private `/proc`
+/// shows no other processes.
 fn grants_only_own_proc(policy: &Policy) -> bool {
     policy.access(Path::new("/proc")) >= Access::Read
         && policy.access(Path::new("/")) == Access::Deny
@@ -143,7 +146,7 @@ fn neighbours(isolated: bool) -> Neighbours {
     if isolated { Neighbours::Absent } else { Neighbours::InReach }
 }
 
-/// Rules do not know of denied globs, and Landlock would grant what they say.
+/// Drops grants whose path a glob denies. Rules ignore globs, so Landlock would grant these paths.
 fn effective_grants(policy: &Policy) -> Vec<Grant> {
     let mut grants = policy.grants();
     grants.retain(|grant| policy.access(&grant.path) >= grant.access);

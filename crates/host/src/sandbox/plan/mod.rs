@@ -1,9 +1,10 @@
-//! From a policy and what a host has to what has to be done to a process.
+//! Turns a policy and the capabilities of a host into the restrictions of a process.
 //!
-//! A [`Plan`] is plain data: everything the keeper needs and nothing it has to decide. Whatever a host cannot enforce is a
-//! [`PlanError`]; there is no weaker plan. `decide` and `linux` choose the mechanisms, `mounts` lays out what they cover,
-//! `network` and `gate` say how its network is restricted,
-//! `devices` keeps disks and terminals out of what is granted, `globs` finds what patterns deny, `codec` carries a plan to the keeper.
+//! A [`Plan`] is plain data: it holds everything that the keeper needs and leaves it no decisions.
+//! A policy that the host cannot enforce is a [`PlanError`]; there is no weaker plan. `decide` and
+//! `linux` choose the mechanisms, `mounts` lays out their mounts, `network` and `gate` restrict the
+//! network, `devices` excludes disks and terminals from grants, `globs` finds the matches of
+//! denying patterns, and `codec` encodes a plan for the keeper.
 
 mod codec;
 mod decide;
@@ -36,38 +37,40 @@ use crate::sandbox::report::enforcement::{Enforcement, NetworkEnforcement};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     pub tier: Tier,
-    /// In the order in which they are made: sorted by path, so one comes after every one above it. Empty for [`Tier::Direct`].
+    /// In mount order: sorted by path, so a mount comes after all mounts above it. Empty for
+    /// [`Tier::Direct`].
     pub mounts: Vec<Mount>,
     pub landlock: Option<LandlockRules>,
     /// A complete BPF program, as `struct sock_filter` in native order. Empty for [`Tier::Seatbelt`].
     pub seccomp: Vec<u8>,
     pub network: Network,
     pub network_namespace: NetworkNamespace,
-    /// Whether to mount a `/proc` of its own in the new PID namespace.
+    /// Whether to mount a new `/proc` in the new PID namespace.
     pub fresh_proc: bool,
-    /// Whether a program that is not given a terminal can make some, which nobody outside can see. Only with [`Tier::Namespaces`].
+    /// Whether a program without a terminal can create private ones, invisible outside. Only with
+    /// [`Tier::Namespaces`].
     pub own_terminals: bool,
 }
 
 /// The network namespace of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NetworkNamespace {
-    /// That of the server.
+    /// The network namespace of the server.
     Inherited,
-    /// One in which nothing can be reached.
+    /// A namespace without any reachable host.
     Empty,
-    /// One of its own, where every address leads to these sockets.
+    /// A private namespace in which every address leads to these sockets.
     Gated(GateSockets),
 }
 
-/// What the process is put into before its own rights are taken away.
+/// The isolation of the process, set up before its own rights are dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tier {
     /// Nothing: Landlock and seccomp suffice.
     Direct,
     /// New user, mount, PID and IPC namespaces.
     Namespaces,
-    /// The same, made by this program.
+    /// The same namespaces, created by this program.
     Bubblewrap(PathBuf),
     /// The profile for macOS's `sandbox_init`.
     Seatbelt(String),
@@ -78,19 +81,21 @@ pub enum Tier {
 pub enum Mount {
     Cover(Cover),
     Regrant(Regrant),
-    /// An empty directory in memory in the place of another one. Everybody in the sandbox can write there, and nobody else sees it.
+    /// An empty in-memory directory mounted over another one. Every process in the sandbox can
+    /// write there, and none outside can see it.
     Fresh(PathBuf),
 }
 
-/// Takes access away from everything at and below a path.
+/// Reduces access to everything at and below a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cover {
-    /// Absolute and real. `/` can only be the first, is [`CoverKind::ReadOnly`], and means every mount there is.
+    /// Absolute and real. `/` is always the first mount and [`CoverKind::ReadOnly`], and applies to
+    /// every existing mount.
     pub path: PathBuf,
     pub kind: CoverKind,
     pub is_directory: bool,
-    /// Nothing is there, and the process could create it: a placeholder has to be. What is missing above it is part of a
-    /// writable root, and is made for good.
+    /// The path does not exist, but the process could create it, so a placeholder is needed.
+    /// Missing directories above it belong to a writable root and are created permanently.
     pub missing: bool,
 }
 
@@ -99,34 +104,33 @@ pub enum CoverKind {
     ReadOnly,
     /// Neither content nor names can be read.
     Hidden,
-    /// The same for a symlink, which is covered itself: what it leads to stays as it is under its
-    /// own name.
+    /// Hides a symlink itself. Its target stays accessible under its own name.
     HiddenLink,
     /// Read-only, and no device in it can be opened.
     NoDevices,
 }
 
-/// What was there before the covers above it, in its place again. It exists.
+/// Restores a path below a cover to its state before the cover. The path exists.
 ///
-/// One with [`Access::Write`] in a writable place only pins it: what is a mount point cannot be renamed, nor can what it is to protect
-/// then be planted under its old name.
+/// With [`Access::Write`] in a writable place it only pins the path: a mount point cannot be
+/// renamed, so no other directory can take the name of one with protected content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Regrant {
     pub path: PathBuf,
-    /// Never [`Access::Deny`]; with [`Access::Read`] it is read-only.
+    /// Never [`Access::Deny`]. [`Access::Read`] mounts read-only.
     pub access: Access,
     pub is_directory: bool,
 }
 
-/// What Landlock is to enforce. Signals and abstract sockets are always kept inside, where the ABI can.
+/// The rules for Landlock. Signals and abstract sockets are always confined if the ABI supports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LandlockRules {
     pub abi: u32,
     /// `None`: files are not restricted.
     pub grants: Option<Vec<Grant>>,
-    /// Directories where, at any depth, the names can be listed and nothing else is granted.
+    /// Directories in which names can be listed at any depth, without any other access.
     pub listed: Vec<PathBuf>,
-    /// The only ports to which TCP connections can be made. `None`: TCP is not restricted.
+    /// The only ports that TCP connections can use. `None`: TCP is not restricted.
     pub connect_ports: Option<Vec<u16>>,
 }
 

@@ -1,6 +1,7 @@
-//! What the process sees of the file system: where access is taken away, and where inside of that it is given again.
+//! Lays out the mounts of a process: where access is reduced, and where inside of that it is
+//! restored.
 //!
-//! Pure apart from asking [`Names`] what is there. How a cover is made is not known here.
+//! Pure apart from queries to [`Names`]. This module does not know how a cover is made.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -8,10 +9,11 @@ use std::path::{Path, PathBuf};
 use super::{Cover, CoverKind, Mount, PlanError, Regrant, devices};
 use crate::sandbox::policy::{Access, CarveOut, Grant, NameKind, Names, PROTECTED_NAMES, Policy};
 
-/// Each takes some microseconds while a process starts and again when it ends, and the kernel has a limit of its own.
+/// Each mount takes some microseconds when a process starts and again when it ends, and the kernel
+/// has its own limit.
 const MAX_MOUNTS: usize = 10_000;
 
-/// Covers for the carve-outs that a process could otherwise get at, sorted by path.
+/// Returns covers for the carve-outs that a process could otherwise access, sorted by path.
 pub(super) fn covers(policy: &Policy, names: &impl Names) -> Result<Vec<Cover>, PlanError> {
     let carve_outs = policy.carve_outs();
     let names = &WithRoots { names, to_make: missing_roots(policy, &carve_outs, names)? };
@@ -19,7 +21,7 @@ pub(super) fn covers(policy: &Policy, names: &impl Names) -> Result<Vec<Cover>, 
     for carve_out in &carve_outs {
         if let Some(cover) = cover(policy, carve_out, names)? {
             let same = covers.entry(cover.path.clone()).or_insert_with(|| cover.clone());
-            // Two that are missing may begin with the same missing directory.
+            // Two missing paths may start with the same missing directory.
             if cover.kind == CoverKind::Hidden {
                 same.kind = CoverKind::Hidden;
             }
@@ -28,7 +30,7 @@ pub(super) fn covers(policy: &Policy, names: &impl Names) -> Result<Vec<Cover>, 
     Ok(covers.into_values().collect())
 }
 
-/// `None` when nothing is there and nothing can come to be there.
+/// Returns `None` if the path does not exist and the process cannot create it.
 fn cover(
     policy: &Policy,
     carve_out: &CarveOut,
@@ -39,7 +41,8 @@ fn cover(
         Access::Read | Access::Write => CoverKind::ReadOnly,
     };
     let found = match kind_of(&carve_out.path, names.names) {
-        // As the same user the process gets no further, unless it may change the mode of what is in the way.
+        // The process runs as the same user, so it gets no further either, unless it may change the
+        // mode of the obstacle.
         Err(error) if error.is_permission_denied() && !is_in_writable_place(policy, carve_out) => {
             return Ok(None);
         }
@@ -56,7 +59,8 @@ fn cover(
     let is_replaceable =
         |path: &Path| path.parent().is_some_and(|parent| policy.access(parent) == Access::Write);
     Ok(match obstacle {
-        // A process that may remove the file could make a directory of its name; it cannot remove a mount point.
+        // A process that may remove the file could create a directory with its name. It cannot
+        // remove a mount point.
         Some(file) => is_replaceable(file).then(|| Cover {
             path: file.into(),
             kind: CoverKind::ReadOnly,
@@ -76,7 +80,7 @@ fn is_in_writable_place(policy: &Policy, carve_out: &CarveOut) -> bool {
     carve_out.path.parent().is_some_and(|parent| policy.access(parent) == Access::Write)
 }
 
-/// The missing name that has an existing parent, and that parent if it is a file.
+/// Returns the first missing name below an existing parent, and that parent if it is a file.
 fn first_missing(
     missing: &Path,
     kind_of: impl Fn(&Path) -> Result<NameKind, PlanError>,
@@ -92,7 +96,7 @@ fn first_missing(
     Ok(None)
 }
 
-/// The names as they will be when the mounts are made.
+/// The names as they will be when the mounts are set up.
 struct WithRoots<'a, N> {
     names: &'a N,
     to_make: BTreeSet<PathBuf>,
@@ -107,8 +111,9 @@ impl<N: Names> WithRoots<'_, N> {
     }
 }
 
-/// Writable roots that do not exist, with what is missing above them, where a process could make them. A placeholder for what is
-/// protected in one would have to stand in the place of the root itself, and take away what is granted. So they are made.
+/// Returns missing writable roots that the process could create, with the missing directories above
+/// them. They are created in advance: a placeholder for a protected name in such a root would have
+/// to take the place of the root itself and make it unusable.
 fn missing_roots(
     policy: &Policy,
     carve_outs: &[CarveOut],
@@ -133,14 +138,14 @@ fn missing_roots(
     Ok(to_make)
 }
 
-/// Not the directory that a `.git` file names: nobody has asked to write in the one above that.
+/// Excludes the directory that a `.git` file names: no entry grants write access to its parent.
 fn is_protected_name(carve_out: &CarveOut) -> bool {
     let name = carve_out.path.file_name();
     carve_out.protected_name
         && name.is_some_and(|name| PROTECTED_NAMES.iter().any(|known| name == *known))
 }
 
-/// All mounts, in their order. `hidden` are covers for what globs deny.
+/// Returns all mounts in order. `hidden` are the covers for denied globs.
 pub(super) fn lay_out(
     policy: &Policy,
     grants: &[Grant],
@@ -157,7 +162,7 @@ pub(super) fn lay_out(
     }
     for grant in grants.iter().filter(|grant| grant.path != root) {
         let is_directory = match kind_of(&grant.path, names) {
-            // Its parent grants less, so nothing can be made there.
+            // Its parent grants less, so the process cannot create it.
             Ok(NameKind::Missing) => continue,
             Err(error) if error.is_permission_denied() => continue,
             kind => kind? == NameKind::Directory,
@@ -182,13 +187,13 @@ pub(super) fn lay_out(
     Ok(mounts.0.into_values().collect())
 }
 
-/// Mounts by path, without those that change nothing.
+/// Mounts by path, without redundant ones.
 struct Layout(BTreeMap<PathBuf, Mount>);
 
 impl Layout {
     fn of(wanted: BTreeMap<PathBuf, Mount>) -> Self {
         let mut layout = Self(BTreeMap::new());
-        // Sorted by path, so everything above has been decided.
+        // Sorted by path, so all mounts above are already decided.
         for (path, mount) in wanted {
             if layout.is_needed(&mount) {
                 layout.0.insert(path, mount);
@@ -202,14 +207,14 @@ impl Layout {
         let takes_devices =
             |mount: &Mount| matches!(mount, Mount::Cover(Cover { kind: CoverKind::NoDevices, .. }));
         match mount {
-            // There is nothing to take away from what is hidden or empty, and no place to mount at.
+            // Inside a hidden or empty directory there is nothing to cover and no mount point.
             Mount::Cover(_) => around.is_none_or(|around| {
                 effect(around) != Access::Deny && !matches!(around, Mount::Fresh(_))
             }),
             Mount::Regrant(_) if around.is_some_and(takes_devices) => true,
             Mount::Regrant(regrant) => match (around.map(effect), regrant.access) {
                 (Some(Access::Deny), _) => true,
-                // Devices can be written on read-only mounts.
+                // Devices are writable on read-only mounts.
                 (Some(Access::Read), Access::Write) => !devices::is_essential(&regrant.path),
                 _ => false,
             },
@@ -217,13 +222,14 @@ impl Layout {
         }
     }
 
-    /// What decides about the place where a path is.
+    /// The nearest mount above the path.
     fn around(&self, path: &Path) -> Option<&Mount> {
         path.ancestors().skip(1).find_map(|above| self.0.get(above))
     }
 
-    /// A cover goes with its directory when that is renamed, and the old name could then be given to another directory, with
-    /// anything in the place of what is protected. A mount point cannot be renamed.
+    /// Pins the writable directories above a cover. A cover moves with its directory when that is
+    /// renamed; the process could then create another directory under the old name, with its own
+    /// content in place of the protected one. A mount point cannot be renamed.
     fn pin_above(&mut self, path: &Path) {
         let writable = self.around(path).is_none_or(|around| effect(around) == Access::Write);
         if !writable || !self.0.contains_key(path) {
@@ -242,7 +248,7 @@ impl Layout {
     }
 }
 
-/// The access that the mounts leave, whatever else limits it.
+/// The access that the mount allows, regardless of other limits.
 fn effect(mount: &Mount) -> Access {
     match mount {
         Mount::Cover(Cover { kind: CoverKind::Hidden | CoverKind::HiddenLink, .. }) => Access::Deny,

@@ -1,4 +1,4 @@
-//! How the network of a policy is restricted on this machine.
+//! Chooses how to restrict the network of a policy on this machine.
 
 use super::error::Requirement;
 use super::linux::isolation;
@@ -9,14 +9,13 @@ use crate::sandbox::policy::Network;
 use crate::sandbox::report::capabilities::Capabilities;
 use crate::sandbox::report::mechanism::Mechanism;
 
-/// How the network of a process is restricted, before it is known in which namespaces the process
-/// will be.
+/// The network restrictions of a process, before its namespaces are known.
 pub(super) struct NetworkPlan {
     pub(super) network: Network,
     pub(super) sockets: Sockets,
-    /// The sockets of a gate that takes a network namespace.
+    /// The sockets of a gate that needs a network namespace.
     pub(super) gate: Option<GateSockets>,
-    /// Ports are Landlock's business.
+    /// Whether Landlock restricts ports.
     restricts_ports: bool,
 }
 
@@ -31,7 +30,7 @@ impl NetworkPlan {
         let gate = match (network, gate) {
             (Network::Enabled, _) => return plan(network, Sockets::InternetAndUnix),
             (Network::Managed, Some(gate)) => gate,
-            // Without a gate there is no way out.
+            // A managed network without a gate has no network access.
             _ => return plan(Network::Restricted, Sockets::Pairs),
         };
         let (internet, tcp) = if gate.unix_sockets {
@@ -64,7 +63,7 @@ impl NetworkPlan {
         }
     }
 
-    /// Filled in once the proxies are bound.
+    /// Empty at first; the ports are filled in once the proxies are bound.
     pub(super) fn connect_ports(&self) -> Option<Vec<u16>> {
         self.restricts_ports.then(Vec::new)
     }

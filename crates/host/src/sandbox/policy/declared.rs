@@ -1,4 +1,4 @@
-//! What was asked for, in the terms of this machine. Whatever the wire looks like is translated to this.
+//! The requested policy in terms of this machine. Every wire form is translated to this.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -13,10 +13,10 @@ pub struct DeclaredPolicy {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeclaredFiles {
     Unrestricted,
-    /// What no entry speaks of is denied.
+    /// A path without an entry is denied.
     Restricted {
         entries: Vec<Entry>,
-        /// How many components below the directory where it starts a glob may match.
+        /// The depth, in components below its start directory, to which a glob may match.
         glob_scan_max_depth: Option<usize>,
     },
 }
@@ -25,7 +25,7 @@ pub enum DeclaredFiles {
 pub struct Entry {
     pub path: EntryPath,
     pub access: Access,
-    /// If there is nothing at the path, the entry counts for nothing.
+    /// Ignore the entry if the path does not exist.
     pub skip_missing: bool,
 }
 
@@ -33,53 +33,54 @@ pub struct Entry {
 pub enum EntryPath {
     /// Absolute, without `..`.
     Path(PathBuf),
-    /// `*` and `?` stop at a `/`, `**` does not, `{a,b}`, `[a-z]` and `[!a-z]` are known, `\` takes the meaning from what follows;
-    /// what matches counts with everything below it. A relative one starts at the working directory and at each workspace root.
+    /// `*` and `?` stop at a `/`, `**` does not. `{a,b}`, `[a-z]` and `[!a-z]` are supported, `\`
+    /// escapes the next character. A match includes everything below it. A relative glob starts at
+    /// the working directory and at each workspace root.
     ///
-    /// One that denies stays a pattern, also for what is made later, and no path wins over it. One that grants is
-    /// what it matches when the policy is resolved, symlinks aside, and a path wins over it if that is below where the glob starts.
+    /// A denying glob stays a pattern: it also applies to files created later, and no path entry
+    /// overrides it. A granting glob stands for its matches when the policy is resolved, without
+    /// symlinks. A path entry below its start directory overrides it.
     Glob(String),
-    /// All of it.
+    /// The whole file system.
     Root,
-    /// What a dynamic program needs in order to start.
+    /// The paths that a dynamically linked program needs to start.
     Minimal,
-    /// The working directory.
     WorkingDirectory,
-    /// Each workspace root, and nothing without any.
+    /// Each workspace root. Without workspace roots the entry means nothing.
     ProjectRoots {
         subpath: Option<PathBuf>,
     },
-    /// What `TMPDIR` says.
+    /// The directory in `TMPDIR`.
     Tmpdir,
     SlashTmp,
 }
 
-/// In ascending order: of two policies that both apply, the lesser access is what remains.
+/// In ascending order: if two policies apply, the lower access wins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Access {
     Deny,
-    /// Also to execute.
+    /// Includes execution.
     Read,
-    /// Also to read.
+    /// Includes reading.
     Write,
 }
 
-/// In ascending order, as [`Access`].
+/// In ascending order, like [`Access`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Network {
     Restricted,
-    /// Through the gate of the process, which knows the hosts that it may reach.
+    /// Through the gate of the process, which knows the allowed hosts.
     Managed,
     Enabled,
 }
 
-/// What the names in a declared policy are relative to.
+/// The context in which the names of a declared policy are resolved.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PolicyContext {
     pub cwd: Option<PathBuf>,
     pub workspace_roots: Vec<PathBuf>,
     pub tmpdir: Option<PathBuf>,
-    /// Never writable because a directory around them is.
+    /// Paths that do not become writable because a directory around them is.
     pub protected_paths: Vec<PathBuf>,
     pub link_trust: LinkTrust,
 }
@@ -88,18 +89,18 @@ pub struct PolicyContext {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LinkTrust {
     pub written: WrittenRoots,
-    /// Symlinks that the operator vouches for, by their own paths.
+    /// Symlinks that the operator trusts, by their own paths.
     pub trusted: Vec<PathBuf>,
-    /// Of the server's user. It is no workspace although tools keep their settings under protected
-    /// names in it.
+    /// The home directory of the server's user. It is not a workspace, although tools keep their
+    /// settings under protected names in it.
     pub home: Option<PathBuf>,
 }
 
-/// The directories that sandboxes of this user were ever granted for writing.
+/// All directories in which sandboxes of this user were ever allowed to write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WrittenRoots {
     Known(Arc<BTreeSet<PathBuf>>),
-    /// Any directory may be one of them.
+    /// The history is unknown, so any directory may be one of them.
     Unknown,
 }
 

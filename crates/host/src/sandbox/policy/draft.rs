@@ -1,11 +1,11 @@
-//! Rules while they are collected.
+//! Rules while they are being collected.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::Access;
 
-/// Plain paths and what is decided for each, in the order of paths. Any may turn out to say nothing new.
+/// Plain paths with a decision for each, sorted by path. Some decisions may turn out redundant.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PolicyDraft(BTreeMap<PathBuf, Decision>);
 
@@ -16,7 +16,7 @@ pub(super) struct Decision {
 }
 
 impl PolicyDraft {
-    /// If there are several decisions for a path, to deny wins over to write, which wins over to read.
+    /// Among several decisions for one path, deny wins over write, and write over read.
     pub(super) fn add(&mut self, path: &Path, access: Access) {
         let new = Decision { access, protected_name: false };
         let decision = self.0.entry(path.to_owned()).or_insert(new);
@@ -30,7 +30,7 @@ impl PolicyDraft {
         self.0.insert(path.to_owned(), decision);
     }
 
-    /// No more than to read it, whatever was decided before.
+    /// Limits the path to reading, whatever was decided before.
     pub(super) fn protect(&mut self, path: &Path) {
         let access = self.access(path).min(Access::Read);
         self.set(path, Decision { access, protected_name: access == Access::Read });
@@ -40,7 +40,7 @@ impl PolicyDraft {
         self.decided(path).unwrap_or(Access::Deny)
     }
 
-    /// By the most specific decision, if there is any.
+    /// Returns the access by the most specific decision, if there is one.
     pub(super) fn decided(&self, path: &Path) -> Option<Access> {
         let decision = path.ancestors().find_map(|above| self.0.get(above));
         decision.map(|decision| decision.access)

@@ -1,4 +1,4 @@
-//! The access that every path has.
+//! The access of every path.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,7 +13,8 @@ use super::resolved_path::real;
 use super::rules::Rules;
 use super::{Access, DeclaredPolicy, DeniedGlob, Names, Network, PolicyContext, PolicyError, Rule};
 
-/// What was declared, resolved against the names of this machine. It is cheap to clone and to compare, hence good as a key.
+/// A declared policy, resolved against the names of this machine. It is cheap to clone and to
+/// compare, so it can be a map key.
 #[derive(Clone)]
 pub struct Policy(Arc<Content>);
 
@@ -22,13 +23,13 @@ struct Content {
     restricts_files: bool,
     rules: Rules,
     globs: Vec<DeniedGlob>,
-    /// Symlinks on the way to what is granted. They are not part of any granted tree, yet whoever follows a path by its
-    /// components has to look at them.
+    /// Symlinks on the way to granted trees. They are not part of any granted tree, but code that
+    /// follows a path component by component must read them.
     links: Vec<PathBuf>,
     hash: u64,
 }
 
-/// A tree where access is more than around it.
+/// A tree with more access than its surroundings.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Grant {
     pub path: PathBuf,
@@ -36,7 +37,7 @@ pub struct Grant {
     pub access: Access,
 }
 
-/// A tree where access is less than around it.
+/// A tree with less access than its surroundings.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CarveOut {
     pub path: PathBuf,
@@ -46,7 +47,8 @@ pub struct CarveOut {
 }
 
 impl Policy {
-    /// Symlinks and globs that grant count as they are now; names of which there is nothing yet count if they are made later.
+    /// Resolves a declared policy. Symlinks and granting globs are taken as they are now. Names
+    /// that do not exist yet apply once they are created.
     pub fn resolve(
         declared: &DeclaredPolicy,
         around: &PolicyContext,
@@ -61,7 +63,7 @@ impl Policy {
         Self::new(network, false, Rules::new(&draft), BTreeSet::new(), BTreeSet::new())
     }
 
-    /// Everything but these trees and files, wherever their names lead now.
+    /// Allows everything except these trees and files, whose names are resolved now.
     pub fn hiding(paths: &[PathBuf], names: &impl Names) -> Result<Self, PolicyError> {
         let mut draft = PolicyDraft::default();
         draft.add(Path::new("/"), Access::Write);
@@ -96,13 +98,14 @@ impl Policy {
         Self(Arc::new(Content { network, restricts_files, rules, globs, links, hash }))
     }
 
-    /// The path is absolute, without symlinks, `.` and `..`: that of what is reached, not of how. One that is relative or has a `..`
-    /// is denied.
+    /// Returns the access of a real path: absolute, without symlinks, `.` and `..`. A relative
+    /// path, or one with `..`, is denied.
     pub fn access(&self, real_path: &Path) -> Access {
         PlainPath::with(real_path, |path| self.access_plain(path)).unwrap_or(Access::Deny)
     }
 
-    /// The access of what a path leads to, also if nothing is there. What cannot be followed stands for itself.
+    /// Returns the access of the target of a path, even if nothing exists there. A path that cannot
+    /// be resolved stands for itself.
     pub fn access_through(&self, path: &Path, names: &impl Names) -> Access {
         match real(names, path) {
             Ok(real) => self.access(&real.path),
@@ -110,7 +113,7 @@ impl Policy {
         }
     }
 
-    /// The same for files, with another network.
+    /// Returns the same policy for files, with another network.
     #[must_use]
     pub fn with_network(&self, network: Network) -> Self {
         let Content { restricts_files, rules, globs, links, .. } = &*self.0;
@@ -122,12 +125,13 @@ impl Policy {
         self.0.network
     }
 
-    /// If not, every path can be written.
+    /// `false` if every path is writable.
     pub fn restricts_files(&self) -> bool {
         self.0.restricts_files
     }
 
-    /// Both policies apply: for every path the lesser access, and the lesser network.
+    /// Returns the policy under which both apply: for every path the lower access, and the lower
+    /// network.
     pub fn intersect(&self, other: &Self) -> Self {
         let is_protected =
             |policy: &Self, path| policy.0.rules.at(path).is_some_and(|rule| rule.protected_name);
@@ -151,34 +155,37 @@ impl Policy {
         )
     }
 
-    /// Sorted by path. Each decides something that the one above it does not.
+    /// Sorted by path. No rule repeats the decision of the rule above it.
     pub fn rules(&self) -> &[Rule] {
         self.0.rules.as_slice()
     }
 
-    /// Sorted. [`access`](Self::access) knows of them.
+    /// Sorted. [`access`](Self::access) includes them.
     pub fn denied_globs(&self) -> &[DeniedGlob] {
         &self.0.globs
     }
 
-    /// Something strictly below can be read, or the path is a symlink on the way to what can be, or above one: who follows a path to
-    /// what is granted has to pass here, even if the path itself cannot be read.
+    /// Whether the path leads to something readable: something at or below it is readable, or the
+    /// path is, or is above, a symlink on the way to a granted tree. Resolving a path to a granted
+    /// tree must pass here, even if the path itself cannot be read.
     pub fn leads_to_grant(&self, path: &Path) -> bool {
         PlainPath::with(path, |path| self.leads_to_grant_plain(path)).unwrap_or(false)
     }
 
-    /// Access strictly below may differ from that of the path. It does not if this is false.
+    /// Whether access strictly below the path may differ from that of the path. `false` is certain.
     pub fn may_vary_below(&self, path: &Path) -> bool {
         PlainPath::with(path, |path| self.may_vary_below_plain(path)).unwrap_or(true)
     }
 
-    /// Sorted by path. One inside of another tree that has the same access by its own rules is left out.
+    /// Sorted by path. Leaves out a tree inside another one that has the same access by its own
+    /// rules.
     pub fn grants(&self) -> Vec<Grant> {
         let rises = self.0.rules.with_surroundings().filter(|(rule, around)| rule.access > *around);
         rises.map(|(rule, _)| Grant { path: rule.path.clone(), access: rule.access }).collect()
     }
 
-    /// Sorted by path; not what globs deny. Together with the grants, the most specific deciding, these are all the rules.
+    /// Sorted by path, without the denying globs. Grants and carve-outs together are all the rules;
+    /// the most specific one decides.
     pub fn carve_outs(&self) -> Vec<CarveOut> {
         let falls = self.0.rules.with_surroundings().filter(|(rule, around)| rule.access < *around);
         falls
@@ -190,7 +197,7 @@ impl Policy {
             .collect()
     }
 
-    /// Something at or below the path can be read if no glob denies it.
+    /// Whether something at or below the path is readable, globs aside.
     #[cfg(target_os = "linux")]
     pub(in crate::sandbox) fn may_read_in(&self, path: &Path) -> bool {
         let rules = &self.0.rules;
@@ -266,7 +273,7 @@ impl Hash for Policy {
     }
 }
 
-/// One line, or with `{:#?}` one for each rule.
+/// One line, or with `{:#?}` one line per rule.
 impl fmt::Debug for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut lines = f.debug_set();

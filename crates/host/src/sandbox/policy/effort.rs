@@ -1,19 +1,20 @@
-//! How much is looked at for one request. Names and patterns come from whoever asks, and looking at them goes on when he has left.
+//! Bounds the scanning for one request. The client chooses names and patterns, and a scan goes on
+//! after the client has disconnected.
 
 use std::time::{Duration, Instant};
 
-/// A bigger tree is an error: half an answer would grant or hide half.
+/// A larger tree is an error: a partial result would grant or hide only a part.
 const MAX_NAMES: usize = 200_000;
-/// Symbols of patterns times bytes of names. No comparison takes more steps than that, and most take far fewer.
+/// Pattern symbols times name bytes. This is an upper bound: most comparisons take far fewer steps.
 const MAX_STEPS: usize = 1 << 30;
-/// For storage that is slow: nobody waits longer for a process to start.
+/// For slow storage. No client waits longer for a process to start.
 const MAX_TIME: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TooMuch {
     #[error("{max} names")]
     Names { max: usize },
-    #[error("{max} comparisons of characters")]
+    #[error("{max} character comparisons")]
     Steps { max: usize },
     #[error("{} seconds", max.as_secs())]
     Time { max: Duration },
@@ -35,8 +36,8 @@ impl Effort {
         Self { names: MAX_NAMES, steps: MAX_STEPS, until }
     }
 
-    /// For one more directory: how many of its names are worth listing. Whoever spends on all of these has an error if there are more
-    /// than can be looked at.
+    /// How many names of one more directory to list. This is one more than the rest of the budget,
+    /// so that spending on all of them fails if the directory has too many.
     pub(in crate::sandbox) fn names_to_list(&self) -> Result<usize, TooMuch> {
         if Instant::now() >= self.until {
             return Err(TooMuch::Time { max: MAX_TIME });
@@ -44,7 +45,7 @@ impl Effort {
         Ok(self.names + 1)
     }
 
-    /// For one more name, which is so many bytes long and compared with patterns of so many symbols.
+    /// Charges for one more name of `len` bytes, compared with patterns of `symbols` symbols.
     pub(in crate::sandbox) fn spend(&mut self, symbols: usize, len: usize) -> Result<(), TooMuch> {
         let names = self.names.checked_sub(1).ok_or(TooMuch::Names { max: MAX_NAMES })?;
         let steps = self.steps.checked_sub(symbols.saturating_mul(len));
@@ -53,7 +54,7 @@ impl Effort {
         Ok(())
     }
 
-    /// The same names will be looked at again, in what is left of the time.
+    /// Resets the name count because the same names are scanned again, within the remaining time.
     #[cfg(target_os = "linux")]
     pub(in crate::sandbox) fn start_over(&mut self) {
         self.names = MAX_NAMES;
@@ -78,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn of_one_name_too_many_it_is_known_that_there_is_one() {
+    fn listing_one_name_too_many_reveals_the_excess() {
         let mut effort = Effort::new();
         effort.spend(0, 1).unwrap();
         let to_list = effort.names_to_list().unwrap();

@@ -3,73 +3,75 @@ use std::path::PathBuf;
 
 use super::TooMuch;
 
-/// Why a declared policy has no meaning on this machine, or none that could be kept.
+/// Why a declared policy is invalid on this machine or cannot be enforced.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
-    #[error("path {path:?} of the sandbox is not absolute")]
+    #[error("sandbox path {path:?} is not absolute")]
     Relative { path: PathBuf },
-    #[error("path {path:?} of the sandbox has `..` in it")]
+    #[error("sandbox path {path:?} contains `..`")]
     ParentComponent { path: PathBuf },
-    #[error("subpath {subpath:?} of the project roots does not stay below them")]
+    #[error("subpath {subpath:?} leaves the project roots")]
     Subpath { subpath: PathBuf },
     #[error(
-        "path {path:?} of the sandbox leads to a directory of one process in /proc, which is another one in the sandbox"
+        "sandbox path {path:?} leads to the directory of one process in /proc, which is a different process inside the sandbox"
     )]
     OneProcess { path: PathBuf },
-    #[error("path {path:?} of the sandbox leads through too many symlinks")]
+    #[error("sandbox path {path:?} leads through too many symlinks")]
     TooManyLinks { path: PathBuf },
-    #[error("path {path:?} of the sandbox cannot be looked at, because of {at:?}: {source}")]
+    #[error("cannot resolve sandbox path {path:?} at {at:?}: {source}")]
     Unreadable { path: PathBuf, at: PathBuf, source: io::Error },
     #[error(
-        "{path:?} cannot be kept apart: {link:?} is a symlink which a program in the sandbox could replace; name what it leads to"
+        "cannot restrict {path:?}: a program in the sandbox could replace the symlink {link:?} on the way to it; name the target of the symlink"
     )]
     ReplaceableLink { path: PathBuf, link: PathBuf },
     #[error(
-        "the sandbox grants {path:?} through the symlink {link:?}, which a process in a sandbox could have made, because {doubt}; name {path:?} itself, or add the symlink to sandbox.trusted_links of the server"
+        "the sandbox grants {path:?} through the symlink {link:?}, which a sandboxed process could have created: {doubt}; name {path:?} itself, or add the symlink to sandbox.trusted_links of the server"
     )]
     PlantedLink { path: PathBuf, link: PathBuf, doubt: LinkDoubt },
     #[error(
-        "{what} {path:?} lies in {protected:?}, where nothing can be written unless an entry names it; use another directory, or list this one in writable_roots"
+        "{what} {path:?} is inside the protected {protected:?}, which is writable only if an entry names it; use another directory, or list this one in writable_roots"
     )]
     ImplicitRoot { what: &'static str, path: PathBuf, protected: PathBuf },
-    #[error("{path:?} is to be protected in the sandbox, and it is a symlink, which cannot be")]
+    #[error("cannot protect {path:?} in the sandbox: it is a symlink")]
     ProtectedLink { path: PathBuf },
     #[error(
-        "{path:?} is to be protected in the sandbox, and user {owner} has put a symlink there, which cannot be; remove it"
+        "cannot protect {path:?} in the sandbox: user {owner} has put a symlink there; remove it"
     )]
     ForeignLink { path: PathBuf, owner: u32 },
-    #[error("glob {pattern:?} of the sandbox is not valid: {why}")]
+    #[error("invalid sandbox glob {pattern:?}: {why}")]
     InvalidGlob { pattern: String, why: String },
-    #[error("the sandbox denies more than {max} globs, counted for each directory they start at")]
+    #[error("the sandbox denies more than {max} globs, counted once per start directory")]
     TooManyGlobs { max: usize },
-    #[error("globs of the sandbox are to match at depth 0, where nothing is")]
+    #[error("the scan depth of sandbox globs must be at least 1")]
     ZeroDepth,
     #[error(
-        "glob {pattern:?} of the sandbox is relative, and there is neither a working directory nor a workspace root"
+        "sandbox glob {pattern:?} is relative, but there is no working directory and no workspace root"
     )]
     GlobWithoutBase { pattern: String },
-    #[error("looking for glob {pattern:?} of the sandbox takes more than {limit}")]
+    #[error("scanning for sandbox glob {pattern:?} takes more than {limit}")]
     TooMuchToScan { pattern: String, limit: TooMuch },
-    #[error("globs of the sandbox grant more than {max} paths, up to {pattern:?}")]
+    #[error(
+        "the globs of the sandbox grant more than {max} paths; the limit was reached at {pattern:?}"
+    )]
     TooManyMatches { pattern: String, max: usize },
     #[error(
-        "the globs of the sandbox are longer than {max} characters in all, counted for each alternative and for each directory they start at"
+        "the globs of the sandbox exceed {max} characters in total, counted once per alternative and start directory"
     )]
     GlobsTooLong { max: usize },
-    #[error("the sandbox speaks of more than {max} paths, counted for each project root")]
+    #[error("the sandbox names more than {max} paths, counted once per project root")]
     TooManyPaths { max: usize },
-    #[error("the sandbox denies {what}, and there is none that is known")]
+    #[error("the sandbox denies {what}, but none is known")]
     NothingToDeny { what: &'static str },
 }
 
-/// Why a symlink may be the work of a process in a sandbox.
+/// Why a sandboxed process may have created a symlink.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LinkDoubt {
     #[error("sandboxes were allowed to write in {root:?}")]
     Written { root: PathBuf },
     #[error("it is unknown where sandboxes were allowed to write")]
     Unknown,
-    #[error("it is in the workspace that has {name:?}")]
+    #[error("it is in the workspace that contains {name:?}")]
     Workspace { name: PathBuf },
     #[error("it is in the temporary directory {directory:?}")]
     Temporary { directory: PathBuf },

@@ -1,9 +1,9 @@
-//! Fixed lists: what programs need in order to start, and names that are protected.
+//! Fixed lists: the paths that programs need to start, devices, and protected names.
 
 use super::Access;
 
-/// What a dynamic program needs in order to start, as far as it exists: loader, libraries, programs, the files that libc reads for
-/// anybody, certificates without their keys.
+/// The paths that a dynamically linked program needs to start, as far as they exist: loader,
+/// libraries, programs, the public files that libc reads, certificates without their keys.
 pub(in crate::sandbox) const MINIMAL: &[&str] = &[
     "/bin",
     "/sbin",
@@ -42,14 +42,15 @@ pub(in crate::sandbox) const MINIMAL: &[&str] = &[
     "/dev/tty",
     "/dev/urandom",
     "/dev/zero",
-    // All of it: `/proc/self` is another directory for every process, and rules are about paths. Where it can, a plan sees to it that
-    // nobody else is there.
+    // All of `/proc`: `/proc/self` is a different directory for every process, and rules are about
+    // paths. Where possible, a plan makes sure that no other processes are visible in it.
     "/proc",
     "/sys/devices/system/cpu",
 ];
 
-/// Of every restricted policy that grants anything, unless an entry denies them: hardly a program runs without. Nothing that is in one
-/// of them belongs to somebody else; `/dev/tty` is the terminal of whoever opens it.
+/// Part of every restricted policy that grants anything, unless an entry denies them: hardly any
+/// program runs without them. None of them carries data of other users; `/dev/tty` is the terminal
+/// of the process that opens it.
 pub(in crate::sandbox) const DEVICES: &[(&str, Access)] = &[
     ("/dev/full", Access::Write),
     ("/dev/null", Access::Write),
@@ -59,5 +60,6 @@ pub(in crate::sandbox) const DEVICES: &[(&str, Access)] = &[
     ("/dev/zero", Access::Write),
 ];
 
-/// Directly below a writable root. What is in them is run or believed outside of the sandbox: hooks, instructions, settings.
+/// Names protected directly below a writable root. Programs outside the sandbox run or trust their
+/// content: hooks, instructions, settings.
 pub(in crate::sandbox) const PROTECTED_NAMES: &[&str] = &[".agents", ".codex", ".git"];

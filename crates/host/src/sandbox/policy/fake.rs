@@ -1,4 +1,4 @@
-//! A file system for tests.
+//! An in-memory file system for tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -44,29 +44,29 @@ impl FakeNames {
         self.node(path.as_ref(), Node::Symlink(target.as_ref().to_owned()))
     }
 
-    /// What is in it cannot be told.
+    /// A file whose content cannot be read.
     pub(in crate::sandbox) fn unreadable(self, path: impl AsRef<Path>) -> Self {
         self.node(path.as_ref(), Node::Unreadable)
     }
 
-    /// Every question about it fails.
+    /// A path for which every query fails.
     pub(in crate::sandbox) fn forbidden(self, path: impl AsRef<Path>) -> Self {
         self.node(path.as_ref(), Node::Forbidden)
     }
 
-    /// What is at the path is somebody else's, in a directory where that means something.
+    /// Sets who can replace the name, for another user's name in a sticky directory.
     pub(in crate::sandbox) fn held(mut self, path: impl AsRef<Path>, hold: Hold) -> Self {
         self.holds.insert(path.as_ref().to_owned(), hold);
         self
     }
 
-    /// A directory in which only root can make names.
+    /// A directory in which only root can create names.
     pub(in crate::sandbox) fn unchangeable(mut self, directory: impl AsRef<Path>) -> Self {
         self.unchangeable.insert(directory.as_ref().to_owned());
         self
     }
 
-    /// With the directories above it.
+    /// Adds a node with the directories above it.
     fn node(mut self, path: &Path, node: Node) -> Self {
         assert!(path.is_absolute());
         for above in path.ancestors().skip(1) {
@@ -104,7 +104,7 @@ impl Names for FakeNames {
         inside
             .take(max)
             .map(|path| {
-                let name = path.file_name().expect("what has a parent has a name").to_owned();
+                let name = path.file_name().expect("a path with a parent has a name").to_owned();
                 Ok((name, self.kind(path)?))
             })
             .collect()

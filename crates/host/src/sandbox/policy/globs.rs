@@ -1,4 +1,4 @@
-//! Patterns that deny.
+//! Glob patterns that deny access.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -9,10 +9,11 @@ use super::PolicyError;
 use super::pattern::Pattern;
 use super::plain::{PlainPath, first_components};
 
-/// If nothing else is said: deeper than any tree that is walked.
+/// The default depth, deeper than any tree that is walked.
 pub(super) const DEFAULT_MAX_DEPTH: usize = 64;
 
-/// Denies what it matches, with everything below it, whatever rules say: a pattern cannot be less specific than a path that it matches.
+/// Denies every path that it matches and everything below. It overrides all rules: a pattern cannot
+/// be less specific than a path that it matches.
 #[derive(Clone)]
 pub struct DeniedGlob {
     base: PathBuf,
@@ -25,17 +26,18 @@ impl DeniedGlob {
         Self { base, max_depth, pattern }
     }
 
-    /// Where the pattern starts. Nothing but what is strictly below can match.
+    /// The directory where the pattern starts. Only paths strictly below it can match.
     pub fn base(&self) -> &Path {
         &self.base
     }
 
-    /// How many components below the base a name may be that matches; what is below such a name is denied at any depth.
+    /// The number of components below the base within which a name can match. Everything below a
+    /// match is denied at any depth.
     pub fn max_depth(&self) -> usize {
         self.max_depth
     }
 
-    /// Relative to the base.
+    /// The pattern, relative to the base.
     pub fn pattern(&self) -> &str {
         self.pattern.text()
     }
@@ -45,9 +47,9 @@ impl DeniedGlob {
         self.pattern.symbols()
     }
 
-    /// The path or one above it, below the base, matches.
+    /// Whether the path matches, or one above it that is below the base.
     pub fn matches(&self, real_path: &Path) -> bool {
-        // What has no plain form has no access either.
+        // A path without a plain form is denied.
         PlainPath::with(real_path, |path| self.matches_plain(path)).unwrap_or(true)
     }
 
@@ -57,7 +59,7 @@ impl DeniedGlob {
             .is_some_and(|way| self.pattern.matches(first_components(way, self.max_depth)))
     }
 
-    /// Something strictly below the path may match although the path does not.
+    /// Whether something strictly below the path may match although the path does not.
     pub(super) fn may_match_below(&self, path: PlainPath<'_>) -> bool {
         let base = PlainPath::of_rule(&self.base);
         if path.covers(base) {
@@ -107,18 +109,18 @@ impl fmt::Debug for DeniedGlob {
     }
 }
 
-/// The directory that a glob starts at, as far as it is written without a pattern, and the rest.
+/// Splits a glob into its longest prefix without wildcards and the rest.
 pub(super) fn split(glob: &str) -> Result<(PathBuf, Pattern), PolicyError> {
     let invalid =
         |why: &str| PolicyError::InvalidGlob { pattern: glob.to_owned(), why: why.to_owned() };
-    // It would be a relative one, and deny nothing.
+    // A URI would be taken as a relative glob and deny nothing.
     if glob.get(..6).is_some_and(|start| start.eq_ignore_ascii_case("file:/")) {
-        return Err(invalid("it is a URI; write the path"));
+        return Err(invalid("URIs are not supported; write the path"));
     }
     let is_pattern = |name: &&str| name.contains(['*', '?', '[', ']', '{', '}', '\\']);
     let names: Vec<&str> = glob.split('/').filter(|name| !matches!(*name, "" | ".")).collect();
     if names.contains(&"..") {
-        return Err(invalid("it has `..` in it"));
+        return Err(invalid("it contains `..`"));
     }
     let Some(last) = names.len().checked_sub(1) else { return Err(invalid("it is empty")) };
     let start = names.iter().position(is_pattern).unwrap_or(last);

@@ -1,7 +1,8 @@
-//! From entries, as a request declares them, to the access that every path has.
+//! Turns the entries that a request declares into the access of every path.
 //!
-//! `declared` is what was asked for, `resolve` makes its names real once, `effective` answers. What asks the file system goes through
-//! [`Names`], so that all of it is tested without one. Nothing here enforces anything, or knows what a host could enforce.
+//! `declared` holds the request, `resolve` resolves its names once, and `effective` gives the
+//! access of any path. All file system access goes through [`Names`], so the module is tested
+//! without a file system. Nothing here enforces anything or knows what a host can enforce.
 
 mod declared;
 mod draft;

@@ -1,4 +1,4 @@
-//! The few questions about the file system that a policy asks while it is resolved.
+//! The file system queries that resolving a policy needs.
 
 use std::ffi::OsString;
 use std::fs::{self, FileType};
@@ -9,26 +9,27 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-/// Of a mode.
+/// The sticky bit of a file mode.
 const STICKY: u32 = 0o1000;
 
-/// Names as they are now. No answer follows a symlink at the end of a path, and none is remembered.
+/// Names as they are now. No query follows a symlink at the end of a path, and no result is cached.
 pub trait Names {
     fn kind(&self, path: &Path) -> io::Result<NameKind>;
 
-    /// Where the symlink leads, as it is written.
+    /// Returns the target of the symlink as it is written.
     fn read_link(&self, path: &Path) -> io::Result<PathBuf>;
 
-    /// At most so many of the names in a directory, in any order. One that went away meanwhile is [`NameKind::Missing`].
+    /// Returns at most `max` names of a directory, in any order. A name that was removed meanwhile
+    /// is [`NameKind::Missing`].
     fn list(&self, directory: &Path, max: usize) -> io::Result<Vec<(OsString, NameKind)>>;
 
-    /// At most the first `max` bytes of a regular file.
+    /// Reads at most the first `max` bytes of a regular file.
     fn read_start(&self, file: &Path, max: usize) -> io::Result<Vec<u8>>;
 
-    /// Who can put another file in the place of this one.
+    /// Returns who can replace the file at this path.
     fn hold(&self, path: &Path) -> io::Result<Hold>;
 
-    /// Whether processes of this user can make names in the directory, or get the right to.
+    /// Whether processes of this user can create names in the directory, or can obtain that right.
     fn is_changeable(&self, directory: &Path) -> io::Result<bool>;
 }
 
@@ -41,14 +42,16 @@ pub enum NameKind {
     File,
 }
 
-/// In a directory with the sticky bit, as `/tmp`, everybody can make names, and only few can take away those of others.
+/// Who can replace a name. In a directory with the sticky bit, such as `/tmp`, every user can
+/// create names, but few can remove names of others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Hold {
-    /// We can, or it is no such directory, or nothing is there.
+    /// This user can, or the directory has no sticky bit, or nothing is there.
     Ours,
-    /// Somebody else made it, and we can replace it all the same: we are root, or the directory is ours.
+    /// Another user created it, but this user can replace it: as root, or as owner of the
+    /// directory.
     Foreign { owner: u32 },
-    /// Somebody else made it, and only he can.
+    /// Another user created it, and this user cannot replace it.
     OutOfReach,
 }
 
@@ -77,7 +80,8 @@ impl Names for HostNames {
             .map(|entry| {
                 let entry = entry?;
                 let kind = match entry.file_type() {
-                    // Some file systems have to be asked for it, and by then it may be gone.
+                    // Some file systems need a separate stat call for the type, and by then the
+                    // name may be gone.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => NameKind::Missing,
                     file_type => file_type?.into(),
                 };
@@ -87,7 +91,8 @@ impl Names for HostNames {
     }
 
     fn read_start(&self, file: &Path, max: usize) -> io::Result<Vec<u8>> {
-        // Whoever wrote the workspace chose what is here: a pipe must not block us, nor a link lead elsewhere.
+        // The content of the workspace is untrusted: a pipe must not block the server, and a
+        // symlink must not lead elsewhere.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = fs::File::from(rustix::fs::openat(CWD, file, flags, Mode::empty())?);
         if !file.metadata()?.is_file() {
@@ -129,7 +134,7 @@ impl Names for HostNames {
         }
         let (wanted, flags) = (rustix::fs::Access::WRITE_OK, AtFlags::EACCESS);
         let allowed = rustix::fs::accessat(CWD, directory, wanted, flags);
-        // What is mounted read-only now may have been writable before.
+        // A directory that is mounted read-only now may have been writable before.
         Ok(allowed != Err(Errno::ACCESS))
     }
 }

@@ -4,14 +4,14 @@ use std::cmp::Ordering;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-/// An absolute path without `.`, `..` and empty components, and without the `/` at its end: the root is empty. So a path is above
-/// another one if it is a prefix of it and a `/` follows.
+/// An absolute path without `.`, `..`, empty components and a final `/`. The root is empty. So a
+/// path is above another one if it is a prefix of it and a `/` follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PlainPath<'a>(&'a [u8]);
 
 impl<'a> PlainPath<'a> {
-    /// Hands the path over in plain form; nothing is allocated if it is in that form already. `None` if it has none: if it is
-    /// relative or has a `..`, which only the file system could tell the meaning of.
+    /// Calls `ask` with the path in plain form, without allocating if it is plain already. Returns
+    /// `None` for a relative path and for one with `..`, whose meaning depends on the file system.
     pub(super) fn with<T>(path: &Path, ask: impl FnOnce(PlainPath<'_>) -> T) -> Option<T> {
         let bytes = path.as_os_str().as_bytes();
         let below_root = bytes.strip_prefix(b"/")?;
@@ -25,13 +25,13 @@ impl<'a> PlainPath<'a> {
         Some(ask(PlainPath::of_rule(&path)))
     }
 
-    /// Invariant: the path of a rule is plain already.
+    /// Invariant: the path of a rule is already plain.
     pub(super) fn of_rule(path: &'a Path) -> Self {
         let bytes = path.as_os_str().as_bytes();
         Self(if bytes == b"/" { b"" } else { bytes })
     }
 
-    /// It is the other path, or above it.
+    /// Whether it is the other path or above it.
     pub(super) fn covers(self, other: PlainPath<'_>) -> bool {
         self == other || self.is_above(other)
     }
@@ -40,7 +40,7 @@ impl<'a> PlainPath<'a> {
         self.way_to(other).is_some()
     }
 
-    /// From here to what is strictly below.
+    /// The relative path from here to `other`, which is strictly below.
     pub(super) fn way_to<'b>(self, other: PlainPath<'b>) -> Option<&'b [u8]> {
         other.0.strip_prefix(self.0)?.strip_prefix(b"/")
     }
@@ -52,7 +52,7 @@ impl PartialOrd for PlainPath<'_> {
     }
 }
 
-/// As paths are compared: by components. So `/` comes before every other byte.
+/// Like [`Path`]: compares by components, so `/` sorts before every other byte.
 impl Ord for PlainPath<'_> {
     fn cmp(&self, other: &Self) -> Ordering {
         match self.0.iter().zip(other.0).find(|(ours, theirs)| ours != theirs) {
@@ -64,13 +64,13 @@ impl Ord for PlainPath<'_> {
     }
 }
 
-/// The same path as it is written plainly.
+/// The path in plain form.
 pub(super) fn plain(path: &Path) -> Option<PathBuf> {
     let normal = |component| !matches!(component, Component::ParentDir);
     (path.is_absolute() && path.components().all(normal)).then(|| path.components().collect())
 }
 
-/// The first `count` components of a way.
+/// The first `count` components of a relative path.
 pub(super) fn first_components(way: &[u8], count: usize) -> &[u8] {
     let mut slashes = way.iter().enumerate().filter(|(_, byte)| **byte == b'/');
     match count.checked_sub(1) {

@@ -1,4 +1,5 @@
-//! The rules of access once more: slow, and as they are stated. Without symlinks and devices.
+//! A slow reference implementation of the access rules, as documented. Without symlinks and
+//! devices.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -7,7 +8,7 @@ use super::Access;
 #[derive(Debug, Clone)]
 pub(super) struct Reference {
     pub(super) entries: Vec<(PathBuf, Access)>,
-    /// Absolute ones.
+    /// Absolute globs.
     pub(super) denied_globs: Vec<String>,
     pub(super) max_depth: usize,
     pub(super) project_roots: Vec<PathBuf>,
@@ -59,7 +60,7 @@ impl Reference {
     }
 }
 
-/// The path or one above it matches, at most so deep below the directory where the pattern starts.
+/// Whether the path or one above it matches, at most `max_depth` below the start of the pattern.
 pub(super) fn covers(glob: &str, max_depth: usize, path: &Path) -> bool {
     let pattern: Vec<&str> = glob.split('/').filter(|name| !name.is_empty()).collect();
     let literal = pattern.iter().take_while(|name| !name.contains(['*', '?'])).count();
@@ -79,7 +80,7 @@ pub(super) fn covers(glob: &str, max_depth: usize, path: &Path) -> bool {
 fn matches_names(pattern: &[&str], names: &[&str]) -> bool {
     match (pattern, names) {
         ([], names) => names.is_empty(),
-        // At the end it is what is below, without the directory itself.
+        // A final `**` matches everything below, but not the directory itself.
         (["**"], names) => !names.is_empty(),
         (["**", rest @ ..], names) => {
             (0..=names.len()).any(|skipped| matches_names(rest, &names[skipped..]))

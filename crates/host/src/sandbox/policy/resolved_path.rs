@@ -1,4 +1,4 @@
-//! Where a path leads, and through which symlinks.
+//! Resolves a path and collects the symlinks on its way.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -7,21 +7,22 @@ use std::path::{Component, Path, PathBuf};
 
 use super::{NameKind, Names, PolicyError};
 
-/// As the kernel has it.
+/// The limit of the kernel.
 const MAX_LINKS: usize = 40;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ResolvedPath {
-    /// Without symlinks, as far as there is something; what is missing stands as it was written.
+    /// Without symlinks, as far as it exists. Missing components are kept as written.
     pub(super) path: PathBuf,
     pub(super) kind: NameKind,
-    /// Each by its own real path, in the order in which they are met.
+    /// The symlinks on the way, each by its own real path, in order.
     pub(super) links: Vec<PathBuf>,
-    /// The path itself if it is a symlink: what it would be without following its last component.
+    /// The real path of the final symlink, if the path ends in one.
     pub(super) last_link: Option<PathBuf>,
 }
 
-/// The path must be absolute and have no `..`: after a symlink, few know where that leads.
+/// Resolves a path, which must be absolute and have no `..`: after a symlink, `..` leads where few
+/// users expect.
 pub(super) fn real(names: &impl Names, path: &Path) -> Result<ResolvedPath, PolicyError> {
     if !path.is_absolute() {
         return Err(PolicyError::Relative { path: path.to_owned() });
@@ -32,13 +33,13 @@ pub(super) fn real(names: &impl Names, path: &Path) -> Result<ResolvedPath, Poli
     real_from(names, Path::new("/"), path)
 }
 
-/// Where a path leads, also if nothing is there. `None` if that cannot be told.
+/// Resolves a path, even if it does not exist. `None` on failure.
 pub(in crate::sandbox) fn real_path(names: &impl Names, path: &Path) -> Option<PathBuf> {
     Some(real(names, path).ok()?.path)
 }
 
-/// What a path leads to, if that can be told and something is there. The directory of one process,
-/// which is another one for every process, stands for `/proc`.
+/// Resolves a path to something that exists. The directory of one process is different for every
+/// process, so it stands for `/proc`.
 #[cfg(target_os = "linux")]
 pub(in crate::sandbox) fn existing_target(
     names: &impl Names,
@@ -51,7 +52,8 @@ pub(in crate::sandbox) fn existing_target(
     }
 }
 
-/// `way` starts at `directory`, which is real, and may have `..` in it as the target of a symlink may.
+/// Resolves `way` from the real path `directory`. Unlike a request, `way` may contain `..`, like
+/// the target of a symlink.
 pub(super) fn real_from(
     names: &impl Names,
     directory: &Path,
@@ -85,7 +87,7 @@ struct Walk<'a, N> {
     asked: &'a Path,
     at: PathBuf,
     kind: NameKind,
-    /// The next one last.
+    /// Steps still to take, the next one last.
     ahead: Vec<Step>,
     links: Vec<PathBuf>,
     last_link: Option<PathBuf>,
@@ -108,7 +110,7 @@ impl<N: Names> Walk<'_, N> {
                 self.kind = NameKind::Directory;
                 Ok(())
             }
-            // What is missing may be made later, as a symlink to anywhere.
+            // A missing name may be created later as a symlink to anywhere.
             Step::Up if self.kind == NameKind::Missing => {
                 Err(self.unreadable(io::ErrorKind::NotFound.into()))
             }
@@ -153,7 +155,8 @@ impl<N: Names> Walk<'_, N> {
     }
 }
 
-/// `/proc/self` is another directory for the server than in the sandbox, and a number is somebody else's tomorrow.
+/// `/proc/self` is a different directory for the server than in the sandbox, and a process id may
+/// be reused.
 fn is_one_process(name: &OsStr) -> bool {
     name == "self" || name == "thread-self" || name.as_bytes().iter().all(u8::is_ascii_digit)
 }

@@ -1,4 +1,4 @@
-//! The access of a tree of paths, each deciding for what is below it until another one does.
+//! Access rules in a tree of paths. A rule applies to everything below it, up to the next rule.
 
 use std::cmp::Ordering;
 use std::path::PathBuf;
@@ -7,37 +7,37 @@ use super::Access;
 use super::draft::{Decision, PolicyDraft};
 use super::plain::PlainPath;
 
-/// Decides for its path and what is below.
+/// Decides the access of its path and of everything below.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Rule {
-    /// Absolute, without symlinks, `.` and `..` when it was resolved. There need not be anything at it.
+    /// Absolute, and without symlinks, `.` and `..` when it was resolved. It need not exist.
     pub path: PathBuf,
     pub access: Access,
-    /// Whether or not somebody asked for it, it keeps a program from planting what runs later, outside of the sandbox.
+    /// Keeps a program from planting files that are run later, outside the sandbox. It applies
+    /// whether or not an entry requests it.
     pub protected_name: bool,
 }
 
-/// Rules sorted by path, without those that would decide what the rule above decides already. Where there is no rule access is
-/// denied.
+/// Rules sorted by path, without redundant ones. Without a rule, access is denied.
 #[derive(Debug, Clone)]
 pub(super) struct Rules {
     sorted: Vec<Rule>,
-    /// For each rule, that which decides around it.
+    /// For each rule, the rule that applies around it.
     above: Vec<Option<usize>>,
 }
 
 impl Rules {
-    /// The paths are plain ones.
+    /// The paths in the draft are plain.
     pub(super) fn new(draft: &PolicyDraft) -> Self {
         let mut rules = Self { sorted: Vec::new(), above: Vec::new() };
-        // Paths are sorted by components, so a rule comes after all that are above it.
+        // Paths are sorted by components, so a rule comes after all rules above it.
         for (path, decision) in draft.iter() {
             let plain = PlainPath::of_rule(path);
             let above = rules.nearest_from(rules.sorted.len(), plain);
             let around = rules.access_of(above);
             let Decision { access, protected_name } = decision;
             if access != around {
-                // What cannot be written around it needs no protection.
+                // Protection is needed only if the surroundings allow more.
                 let protected_name = protected_name && access < around;
                 rules.sorted.push(Rule { path: path.to_owned(), access, protected_name });
                 rules.above.push(above);
@@ -59,7 +59,7 @@ impl Rules {
         (PlainPath::of_rule(&rule.path) == path).then_some(rule)
     }
 
-    /// With the access around each.
+    /// The rules, each with the access around it.
     pub(super) fn with_surroundings(&self) -> impl Iterator<Item = (&Rule, Access)> {
         self.sorted.iter().zip(&self.above).map(|(rule, above)| (rule, self.access_of(*above)))
     }
@@ -73,14 +73,15 @@ impl Rules {
         &rest[..len]
     }
 
-    /// The rule that decides for the path.
+    /// Returns the rule that decides for the path.
     fn nearest(&self, path: PlainPath<'_>) -> Option<usize> {
         let end = self.sorted.partition_point(|rule| PlainPath::of_rule(&rule.path) <= path);
         self.nearest_from(end, path)
     }
 
-    /// `end` is the number of rules that are not after the path. Those between the one that decides and the path are all
-    /// below the former, so the chain upwards from the last of them meets it.
+    /// `end` is the number of rules that do not sort after the path. All rules between the deciding
+    /// rule and the path are below the deciding rule, so walking up from the last of them reaches
+    /// it.
     fn nearest_from(&self, end: usize, path: PlainPath<'_>) -> Option<usize> {
         let mut candidate = end.checked_sub(1);
         while let Some(index) = candidate {

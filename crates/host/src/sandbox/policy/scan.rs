@@ -1,4 +1,4 @@
-//! What a glob matches now.
+//! Scans for the current matches of a glob.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,8 @@ use super::effort::Effort;
 use super::pattern::Pattern;
 use super::{NameKind, Names, PolicyError};
 
-/// Directories and files that match, without symlinks, and nothing below a match. A directory that cannot be read has nothing in it.
+/// Returns matching directories and files, without symlinks and without anything below a match. An
+/// unreadable directory counts as empty.
 pub(super) fn existing(
     names: &impl Names,
     base: &Path,
@@ -19,7 +20,7 @@ pub(super) fn existing(
     let mut matches = Vec::new();
     let mut ahead = vec![(base.to_owned(), PathBuf::new(), 0)];
     while let Some((directory, way, depth)) = ahead.pop() {
-        // Processes come and go in it, and none of them can be granted.
+        // Entries of `/proc` come and go with processes and cannot be granted.
         if depth == max_depth || directory == Path::new("/proc") {
             continue;
         }

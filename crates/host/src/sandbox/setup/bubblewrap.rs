@@ -1,7 +1,7 @@
-//! The mounts and namespaces of a plan, made by bubblewrap where we may not make them ourselves.
+//! Sets up the mounts and namespaces of a plan through bubblewrap where this process may not.
 //!
-//! Bubblewrap goes by names, and somebody might rename what they stand for at the same time. So what it has done is looked at from the
-//! inside, by [`verify`], before anything is started there.
+//! Bubblewrap works with names, and another process might rename files at the same time. So
+//! [`verify`] checks the result from inside before a program is started there.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -15,12 +15,12 @@ use crate::sandbox::plan::{Cover, CoverKind, Mount, NetworkNamespace, Plan, Plan
 use crate::sandbox::policy::Access;
 use crate::sandbox::report::step::{SandboxStep, StepFailure};
 
-/// For everything that it is told, be it on its command line.
+/// Bubblewrap's limit on the number of its arguments.
 const MAX_WORDS: usize = 9_000;
-/// Enough for all that is not about one of the mounts.
+/// Enough for all arguments except those of the mounts.
 const OTHER_WORDS: usize = 32;
 
-/// Whether bubblewrap can be told to make these mounts, and a program be started there.
+/// Checks that bubblewrap can set up these mounts and start a program there.
 pub(in crate::sandbox) fn check(mounts: &[Mount]) -> Result<(), PlanError> {
     let mut options = Options::default();
     for (index, mount) in mounts.iter().enumerate() {
@@ -35,15 +35,16 @@ pub(in crate::sandbox) fn check(mounts: &[Mount]) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// The one inside is started by the name of a descriptor, which is there.
+/// Bubblewrap starts the inner process by the name of a descriptor, which is in `/proc`.
 fn hides_proc(mount: &Mount) -> bool {
     let is_hidden = matches!(mount, Mount::Cover(cover) if cover.kind == CoverKind::Hidden);
     is_hidden && mount.path() == Path::new("/proc")
 }
 
-/// Bubblewrap's options. What it runs is not among them.
+/// Returns bubblewrap's options, without the command to run.
 ///
-/// It would make what is missing, and leave it there; so what is not as the plan saw it is an error here.
+/// Bubblewrap would create missing paths and leave them behind. So a path that is not as the plan
+/// saw it is an error here.
 pub(crate) fn options(
     plan: &Plan,
     placeholders: &Placeholders,
@@ -62,7 +63,8 @@ pub(crate) fn options(
     Ok(options.into_words())
 }
 
-/// What a plan gives back may have gone since, and the access with it. What is to be covered may not.
+/// Checks the place of a mount. A path to regrant may have been removed since; a path to cover may
+/// not.
 fn is_there(mount: &Mount) -> Result<bool, Errno> {
     let is_directory = match mount {
         Mount::Cover(cover) => cover.is_directory,
@@ -78,7 +80,7 @@ fn is_there(mount: &Mount) -> Result<bool, Errno> {
 #[derive(Default)]
 struct Options {
     words: Vec<OsString>,
-    /// Still to be made read-only, when everything in them has its place.
+    /// Directories to remount read-only once all mounts in them are done.
     hidden: Vec<PathBuf>,
 }
 
@@ -92,13 +94,13 @@ impl Options {
             self.add(&["--unshare-net"]);
         }
         if let NetworkNamespace::Gated(_) = plan.network_namespace {
-            // For the one inside, which gives them up before it becomes the program.
+            // For the inner process, which drops them before it executes the program.
             self.add(&["--cap-add", "CAP_NET_ADMIN", "--cap-add", "CAP_NET_BIND_SERVICE"]);
         }
         let (root, devices) = (Path::new("/"), Path::new("/dev"));
         if plan.mounts.first().is_some_and(|mount| mount.path() == root) {
             self.bind("--ro-bind", root, root);
-            // On other mounts it makes, there are no devices.
+            // Bubblewrap's other mounts exclude devices.
             self.bind("--dev-bind", devices, devices);
         } else {
             self.bind("--dev-bind", root, root);
@@ -112,12 +114,12 @@ impl Options {
         let mount = &mounts[index];
         let path = mount.path();
         match mount {
-            // Without devices, as is all but what is said to have them.
+            // Excludes devices, like every bind except `--dev-bind`.
             Mount::Cover(Cover { kind: CoverKind::ReadOnly | CoverKind::NoDevices, .. }) => {
                 self.bind("--ro-bind", path, path);
             }
             Mount::Cover(Cover { is_directory: true, .. }) => {
-                // Sorted by path: what is below comes next.
+                // Sorted by path, so mounts below come next.
                 let leads_on =
                     mounts.get(index + 1).is_some_and(|next| next.path().starts_with(path));
                 self.add(&["--perms", if leads_on { "0111" } else { "0000" }, "--tmpfs"]);
@@ -125,7 +127,7 @@ impl Options {
                 self.hidden.push(path.into());
             }
             Mount::Cover(_) => self.bind("--ro-bind", Path::new("/dev/null"), path),
-            // Landlock knows which of them can be written.
+            // Landlock decides which of them are writable.
             Mount::Regrant(_) if path.starts_with("/dev") => self.bind("--dev-bind", path, path),
             Mount::Regrant(regrant) if regrant.access == Access::Write => {
                 self.bind("--bind", path, path);
@@ -158,12 +160,12 @@ impl Options {
     }
 }
 
-/// Whether every mount of the plan is where it should be, seen from inside.
+/// Checks from inside that every mount of the plan is in place.
 pub(crate) fn verify(mounts: &[Mount]) -> Result<(), StepFailure> {
     for (index, mount) in mounts.iter().enumerate() {
         let step = SandboxStep::Mount { mount: u32::try_from(index).unwrap_or(u32::MAX) };
         match verify_one(mount) {
-            // Nothing was there, and nothing can be made there.
+            // The path did not exist and cannot be created.
             Err(Errno::NOENT) if matches!(mount, Mount::Cover(cover) if cover.missing) => {}
             Err(Errno::NOENT | Errno::NOTDIR) if matches!(mount, Mount::Regrant(_)) => {}
             verified => verified.map_err(|errno| step.failed(errno))?,

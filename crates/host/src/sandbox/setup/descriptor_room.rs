@@ -1,14 +1,14 @@
-//! Room for many descriptors in a process whose children are to have the limit that it was started with.
+//! Makes room for many descriptors in a process whose children must inherit its original limit.
 
 use std::os::fd::OwnedFd;
 
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// What the rest of the process may have open.
+/// Descriptors that the rest of the process may have open.
 const OTHERS: usize = 256;
 
-/// While it lives the soft limit on descriptors is the hard one, if the soft one would not do.
+/// Raises the soft limit on descriptors to the hard limit while it lives, if necessary.
 #[derive(Debug)]
 pub(in crate::sandbox) struct DescriptorRoom {
     raised_from: Option<Rlimit>,
@@ -24,13 +24,14 @@ impl DescriptorRoom {
         Self { raised_from: is_raised.then_some(limit) }
     }
 
-    /// No more than there is.
+    /// Leaves the limit as it is.
     #[cfg(test)]
     pub(in crate::sandbox) fn none() -> Self {
         Self { raised_from: None }
     }
 
-    /// Moves a descriptor that is to stay above the limit that comes back: the numbers below are for what is opened then.
+    /// Moves a long-lived descriptor above the original limit, so that the numbers below stay free
+    /// for descriptors opened after the limit is restored.
     pub(in crate::sandbox) fn put_away(&self, descriptor: OwnedFd) -> OwnedFd {
         let limit = self.raised_from.as_ref().and_then(|limit| limit.current);
         match limit.and_then(|limit| i32::try_from(limit).ok()) {
@@ -43,7 +44,7 @@ impl DescriptorRoom {
 impl Drop for DescriptorRoom {
     fn drop(&mut self) {
         if let Some(limit) = self.raised_from.take() {
-            // It was in force before, so it is allowed.
+            // The limit was in force before, so setting it is allowed.
             let _ = setrlimit(Resource::Nofile, limit);
         }
     }
@@ -56,9 +57,9 @@ mod tests {
 
     use super::*;
 
-    /// The limits of the test's own process, so this is one test.
+    /// Changes the limits of the test process, so it is a single test.
     #[test]
-    fn there_is_room_for_as_many_as_the_system_allows_and_then_for_as_many_as_before() {
+    fn the_limit_is_raised_as_needed_and_restored_afterwards() {
         let before = getrlimit(Resource::Nofile);
         let low = Rlimit { current: Some(512), maximum: before.maximum };
         setrlimit(Resource::Nofile, low).unwrap();

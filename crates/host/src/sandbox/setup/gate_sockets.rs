@@ -1,5 +1,5 @@
-//! The sockets of a gate, bound inside of the network namespace of its process and passed out to
-//! the server.
+//! The sockets of a gate, bound inside the network namespace of its process and passed to the
+//! server.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::OwnedFd;
@@ -10,17 +10,17 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_w
 use crate::sandbox::plan::{GateSocket, GateSockets};
 use crate::sandbox::report::step::{SandboxStep, StepFailure};
 
-/// Connections that the server has not accepted yet. The kernel completes them.
+/// Connections that the kernel has completed and the server has not accepted yet.
 const BACKLOG: i32 = 128;
 
-/// In the order of [`GateSockets::list`].
+/// Binds the sockets in the order of [`GateSockets::list`].
 pub(crate) fn bind_all(sockets: &GateSockets) -> Result<Vec<OwnedFd>, StepFailure> {
     let bound = sockets.list().into_iter().map(open).collect::<Result<_, _>>();
     bound.map_err(|errno| SandboxStep::GateSockets.failed(errno))
 }
 
-/// Of IPv6, which takes connections of IPv4 as well, if the kernel has that. A gate for IPv4 alone
-/// lets out no less.
+/// Opens an IPv6 socket, which also accepts IPv4, if the kernel supports IPv6. A gate for IPv4
+/// alone is no weaker.
 fn open(socket: GateSocket) -> Result<OwnedFd, Errno> {
     match open_in(AddressFamily::INET6, socket) {
         Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) => open_in(AddressFamily::INET, socket),

@@ -1,6 +1,6 @@
-//! The routes of a managed process: every address is one of this machine, so every connection ends
-//! at a socket of the gate, or is refused. Written as `rtnetlink(7)` takes it; this needs
-//! `CAP_NET_ADMIN` in the network namespace.
+//! The routes of a managed process: every address is local, so every connection ends at a socket of
+//! the gate or is refused. Speaks `rtnetlink(7)`; this needs `CAP_NET_ADMIN` in the network
+//! namespace.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
@@ -17,16 +17,16 @@ use crate::sandbox::report::step::{SandboxStep, StepFailure};
 /// Loopback is the first interface of every network namespace.
 const LOOPBACK: u32 = 1;
 
-/// Addresses besides those of loopback. `getaddrinfo` with `AI_ADDRCONFIG` asks only for families
-/// that have one.
+/// Addresses besides those of loopback. `getaddrinfo` with `AI_ADDRCONFIG` queries only families
+/// that have such an address.
 const OWN_V4: Ipv4Addr = Ipv4Addr::new(198, 18, 255, 1);
 const OWN_V6: Ipv6Addr = Ipv6Addr::new(0xfd65, 0x7865, 0x6373, 0, 0xffff, 0, 0, 1);
 
 const EVERYTHING: [(IpAddr, u8); 2] =
     [(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0), (IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0)];
 
-/// Brings loopback up, makes every address local, and those of refused names prohibited. IPv6 is
-/// optional: without its routes nothing leaves by it either.
+/// Brings loopback up, makes every address local, and prohibits the addresses of refused names.
+/// IPv6 is optional: without its routes no packet leaves over it either.
 pub(crate) fn route_everything_to_loopback() -> Result<(), StepFailure> {
     let failed = |errno| SandboxStep::Routes.failed(errno);
     let kernel = RouteSocket::open().map_err(failed)?;
@@ -57,7 +57,7 @@ struct RouteSocket(OwnedFd);
 impl RouteSocket {
     fn open() -> Result<Self, Errno> {
         let (kind, flags) = (SocketType::RAW, SocketFlags::CLOEXEC);
-        // Its protocol, NETLINK_ROUTE, is the default.
+        // The protocol NETLINK_ROUTE is the default.
         Ok(Self(socket_with(AddressFamily::NETLINK, kind, flags, None)?))
     }
 
@@ -65,12 +65,12 @@ impl RouteSocket {
     fn bring_up_loopback(&self) -> Result<(), Errno> {
         let up = libc::IFF_UP.cast_unsigned();
         let mut message = Message::new(libc::RTM_NEWLINK, 0);
-        // ifinfomsg: family, padding, type, index, flags, which of them change.
+        // ifinfomsg: family, padding, type, index, flags, mask of the flags to change.
         message.bytes(&[0; 4]).number(LOOPBACK).number(up).number(up);
         self.perform(message)
     }
 
-    /// `ip address add ADDRESS dev lo`, without waiting for others to object to it.
+    /// `ip address add ADDRESS dev lo`, without duplicate address detection.
     fn add_address(&self, address: IpAddr) -> Result<(), Errno> {
         let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
         let mut message = Message::new(libc::RTM_NEWADDR, flags.cast_unsigned());
@@ -84,7 +84,7 @@ impl RouteSocket {
         self.perform(message)
     }
 
-    /// `ip route add KIND PREFIX [dev lo] table local`. The local table is asked before all others.
+    /// `ip route add KIND PREFIX [dev lo] table local`. The local table comes before all others.
     fn add_route(&self, kind: u8, (address, length): (IpAddr, u8)) -> Result<(), Errno> {
         let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
         let mut message = Message::new(libc::RTM_NEWROUTE, flags.cast_unsigned());
@@ -97,7 +97,7 @@ impl RouteSocket {
         if length > 0 {
             message.attribute(libc::RTA_DST, &octets(address));
         }
-        // The kernel refuses an interface that leads nowhere.
+        // The kernel refuses an interface in a prohibiting route.
         if kind == libc::RTN_LOCAL {
             message.attribute(libc::RTA_OIF, &LOOPBACK.to_ne_bytes());
         }
@@ -108,7 +108,7 @@ impl RouteSocket {
         let kernel = SocketAddrNetlink::new(0, 0);
         sendto(&self.0, &message.finished(), SendFlags::empty(), &kernel)?;
         let mut answer = [0; 512];
-        // The kernel has answered by the time that the request is sent.
+        // The kernel replies before the call that sends the request returns.
         let (received, _) = recv(&self.0, &mut answer, RecvFlags::DONTWAIT)?;
         let error = answer[..received].get(16..20).and_then(|bytes| bytes.try_into().ok());
         match i32::from_ne_bytes(error.ok_or(Errno::PROTO)?) {
@@ -139,7 +139,7 @@ impl Message {
         self.bytes(&number.to_ne_bytes())
     }
 
-    /// Values here have lengths that need no padding.
+    /// The lengths of all values used here need no padding.
     fn attribute(&mut self, kind: u16, value: &[u8]) {
         let length = u16::try_from(4 + value.len()).unwrap_or(0);
         self.bytes(&length.to_ne_bytes()).bytes(&kind.to_ne_bytes()).bytes(value);

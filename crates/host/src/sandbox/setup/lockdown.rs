@@ -1,8 +1,8 @@
-//! What a process does to itself last, between fork and exec: it gives up capabilities, the way to get them back, most files and
-//! most of the kernel.
+//! The last restrictions that a process applies to itself, between fork and exec: it drops
+//! capabilities and the ways to regain them, and access to most files and most of the kernel.
 //!
-//! [`Lockdown::prepare`] is ordinary code. What is done with it runs in a child that shares its parent's memory, so it is only
-//! system calls on what is prepared.
+//! [`Lockdown::prepare`] is ordinary code. The other functions run in a child that shares its
+//! parent's memory, so they only make system calls on prepared data.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -16,7 +16,8 @@ use crate::sandbox::kernel::landlock::{LandlockError, Ruleset, restrict_self};
 use crate::sandbox::plan::Plan;
 use crate::sandbox::report::step::{SandboxStep, StepFailure};
 
-/// What root keeps: its way with files and users. All that reaches beyond them goes, such as making devices, mounting and tracing.
+/// The capabilities that root keeps: those for files and users. All others are dropped, such as
+/// creating devices, mounting and tracing.
 const KEPT_BY_ROOT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
@@ -34,8 +35,8 @@ pub(crate) struct Lockdown {
 }
 
 impl Lockdown {
-    /// Granted paths mean what they name now, so mounts come first. The program may open `terminals`, or those in them, once more:
-    /// no plan knows their names.
+    /// Resolves granted paths now, so all mounts must exist. The program may also open `terminals`,
+    /// or terminals inside them: no plan knows their names.
     pub(crate) fn prepare(plan: &Plan, terminals: &[BorrowedFd<'_>]) -> Result<Self, StepFailure> {
         let landlock = match &plan.landlock {
             Some(rules) => Some(
@@ -50,7 +51,7 @@ impl Lockdown {
         Ok(Self { landlock, filter, is_root: rustix::process::geteuid().is_root() })
     }
 
-    /// Everything but seccomp. The descriptor of the ruleset is still open.
+    /// Applies everything except seccomp. The descriptor of the ruleset stays open.
     pub(crate) fn give_up_rights(&self) -> Result<(), StepFailure> {
         set_no_new_privs(true).map_err(|errno| SandboxStep::NoNewPrivileges.failed(errno))?;
         self.drop_capabilities().map_err(|errno| SandboxStep::Capabilities.failed(errno))?;
@@ -60,25 +61,26 @@ impl Lockdown {
         restrict_self(ruleset.as_fd()).map_err(|errno| SandboxStep::Landlock.failed(errno))
     }
 
-    /// The very last thing before exec.
+    /// Installs the seccomp filter. Must be the last step before exec.
     pub(crate) fn filter_calls(&self) -> Result<(), StepFailure> {
         let program = libc::sock_fprog {
             len: u16::try_from(self.filter.len()).unwrap_or(0),
             filter: self.filter.as_ptr().cast_mut(),
         };
-        // SAFETY: the program is as long as is said, and the kernel only reads it. Of length 0, it is refused.
+        // SAFETY: the program has the given length, and the kernel only reads it. It refuses one of
+        // length 0.
         let result = unsafe {
             libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program)
         };
         if result == -1 { Err(SandboxStep::Seccomp.failed(last_errno())) } else { Ok(()) }
     }
 
-    /// Also what was gained by owning a user namespace.
+    /// Drops capabilities, including those from owning a user namespace.
     fn drop_capabilities(&self) -> Result<(), Errno> {
         let kept = if self.is_root { KEPT_BY_ROOT } else { CapabilitySet::empty() };
         let current = capabilities(None)?;
-        // With no new privileges to come an exec gives nothing back that was dropped, so this is a second wall, which a root of a
-        // container may not be able to put up.
+        // With `no_new_privs` an exec does not restore dropped capabilities, so clearing the
+        // bounding set is a second line of defence. Root in a container may be unable to do it.
         if self.is_root && current.effective.contains(CapabilitySet::SETPCAP) {
             for number in 0..u64::BITS {
                 let capability = CapabilitySet::from_bits_retain(1 << number);
@@ -86,7 +88,7 @@ impl Lockdown {
                     continue;
                 }
                 match remove_capability_from_bounding_set(capability) {
-                    // Past the last one that this kernel knows.
+                    // Past the last capability of this kernel.
                     Err(Errno::INVAL) => break,
                     dropped => dropped?,
                 }
@@ -143,7 +145,7 @@ mod tests {
     use crate::sandbox::policy::{Access, Grant};
 
     #[test]
-    fn what_the_kernel_said_is_kept() {
+    fn the_kernel_error_is_kept() {
         let Ok(abi) = kernel_abi() else {
             return skipped("this kernel has no Landlock");
         };
@@ -152,7 +154,7 @@ mod tests {
         std::os::unix::fs::symlink("/", &path).unwrap();
         let error = Ruleset::new(&[Grant { path, access: Access::Read }], abi).unwrap_err();
         assert_eq!(errno_of(&error), Errno::LOOP);
-        // More domains inside of each other than a thread can be in.
+        // Nests more Landlock domains than a thread can have.
         let confine = move |_| {
             set_no_new_privs(true).unwrap();
             restrict_self(Ruleset::new(&[], abi).unwrap().into_fd().unwrap().as_fd()).err()
@@ -162,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_that_is_not_whole_is_none() {
+    fn an_incomplete_filter_is_rejected() {
         assert!(parse_filter(&[]).is_none());
         assert!(parse_filter(&[0; 7]).is_none());
         assert!(parse_filter(&[0; 9]).is_none());

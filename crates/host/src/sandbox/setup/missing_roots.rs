@@ -1,6 +1,6 @@
-//! Writable roots that do not exist yet, made before what is protected in them is covered.
+//! Creates missing writable roots before the protected names in them are covered.
 //!
-//! The plan names only those that the process itself could make, so nothing is made here that it could not have.
+//! The plan lists only roots that the process itself could create, so this grants it nothing new.
 
 use std::path::{Path, PathBuf};
 
@@ -13,8 +13,9 @@ use crate::sandbox::plan::{Cover, Mount};
 const DIRECTORY: OFlags =
     OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Makes every directory that is missing above a cover. Where one cannot be made, the cover moves there: the placeholder finds out
-/// whether anybody could make it, and else stands in its place.
+/// Creates every missing directory above a cover. If one cannot be created, the cover moves up to
+/// it: the placeholder code determines whether the process could create it, and if so puts a
+/// placeholder there.
 pub(crate) fn make(mounts: &mut [Mount]) {
     for mount in mounts {
         if let Mount::Cover(cover @ Cover { missing: true, .. }) = mount
@@ -39,7 +40,7 @@ fn make_above(path: &Path) -> Result<(), Unmade> {
                 break;
             }
             Err(Errno::NOENT) => missing.push(above),
-            // Whoever needs it will meet the same.
+            // Later steps that need the directory report the same error.
             Err(_) => return Ok(()),
         }
     }

@@ -1,4 +1,4 @@
-//! How a plan is put into effect. It runs in the keeper and in its children.
+//! Puts a plan into effect. This code runs in the keeper and in its children.
 
 pub(crate) mod bubblewrap;
 mod descriptor_room;

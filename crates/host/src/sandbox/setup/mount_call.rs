@@ -1,6 +1,6 @@
-//! The mount calls: those of `rustix`, and the one that it lacks.
+//! Mount system calls: those of `rustix`, and the one that it lacks.
 //!
-//! Everything works on descriptors, so that no name is looked up twice.
+//! All functions take descriptors, so that no name is looked up twice.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -10,7 +10,7 @@ use rustix::mount::{
     fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
 };
 
-/// A copy of what is mounted at and below `place`, attached nowhere yet.
+/// Returns a detached copy of the mounts at and below `place`.
 pub(in crate::sandbox) fn clone_tree(place: impl AsFd) -> Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
@@ -19,7 +19,7 @@ pub(in crate::sandbox) fn clone_tree(place: impl AsFd) -> Result<OwnedFd> {
     open_tree(place, c"", flags)
 }
 
-/// A new file system, attached nowhere yet.
+/// Creates a new, detached file system.
 pub(in crate::sandbox) fn new_mount(
     kind: &str,
     options: &[(&str, &str)],
@@ -33,13 +33,13 @@ pub(in crate::sandbox) fn new_mount(
     fsmount(context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }
 
-/// Puts a detached mount on top of `place`.
+/// Attaches a detached mount on top of `place`.
 pub(in crate::sandbox) fn attach(mount: impl AsFd, place: impl AsFd) -> Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     move_mount(mount, c"", place, c"", flags)
 }
 
-/// Sets attributes on a mount and on all below it.
+/// Sets attributes on a mount and on all mounts below it.
 pub(in crate::sandbox) fn set_attributes(
     mount: impl AsFd,
     attributes: MountAttrFlags,
@@ -47,7 +47,7 @@ pub(in crate::sandbox) fn set_attributes(
     change(mount, attributes, 0)
 }
 
-/// From now on, what is mounted here stays here, and nothing comes in.
+/// Stops the propagation of mounts in both directions.
 pub(in crate::sandbox) fn make_private(mount: impl AsFd, attributes: MountAttrFlags) -> Result<()> {
     change(mount, attributes, libc::MS_PRIVATE)
 }
@@ -59,7 +59,7 @@ fn change(mount: impl AsFd, attributes: MountAttrFlags, propagation: libc::c_ulo
         propagation,
         userns_fd: 0,
     };
-    // SAFETY: the path is empty and NUL-terminated, and the structure is as long as is said.
+    // SAFETY: the path is empty and NUL-terminated, and the structure has the given length.
     let result = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,

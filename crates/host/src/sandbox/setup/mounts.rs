@@ -1,7 +1,8 @@
-//! The mounts of a plan, made in the namespace of the calling process.
+//! Sets up the mounts of a plan in the namespace of the calling process.
 //!
-//! A place is opened once, without following a symlink, and then used by its descriptor: what is renamed meanwhile is covered
-//! under its new name or fails to be, but nothing else is covered in its stead. Covered is what the plan names, or nothing starts.
+//! A place is opened once, without following symlinks, and then used by its descriptor. If it is
+//! renamed meanwhile, it is covered under its new name or the mount fails, but nothing else is
+//! covered in its stead. Either everything in the plan is covered, or the process does not start.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path};
@@ -20,7 +21,7 @@ use crate::sandbox::report::step::{SandboxStep, StepFailure};
 
 const READ_ONLY: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_RDONLY;
 
-/// A device on a mount without devices can be opened by nobody, root included.
+/// On a mount without devices no process can open a device, not even root.
 const UNUSABLE: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_RDONLY
     .union(MountAttrFlags::MOUNT_ATTR_NODEV)
     .union(MountAttrFlags::MOUNT_ATTR_NOEXEC)
@@ -29,14 +30,15 @@ const UNUSABLE: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_RDONLY
 const NO_DEVICES: MountAttrFlags =
     MountAttrFlags::MOUNT_ATTR_RDONLY.union(MountAttrFlags::MOUNT_ATTR_NODEV);
 
-/// Cuts the namespace off from the one it was copied from. Invariant: nothing is mounted before, or it might appear outside.
+/// Stops mount propagation to and from the original namespace. Invariant: nothing is mounted before
+/// this call; otherwise the mount might appear outside.
 pub(crate) fn isolate() -> Result<(), StepFailure> {
     open_place(Path::new("/"))
         .and_then(|root| make_private(root, MountAttrFlags::empty()))
         .map_err(|errno| SandboxStep::Mounts.failed(errno))
 }
 
-/// Makes the mounts, in their order.
+/// Sets up the mounts in order.
 pub(crate) fn arrange(
     mounts: &[Mount],
     placeholders: &Placeholders,
@@ -70,7 +72,7 @@ pub(crate) fn arrange(
             (Mount::Regrant(regrant), Some(saved)) => {
                 restore(regrant, &saved, nesting.is_in_hidden(index))
             }
-            // It has gone since, and so has the access to it.
+            // The path was removed since, so there is nothing to restore.
             (Mount::Regrant(_), None) if nesting.is_in_covered(index) => Ok(()),
             (Mount::Regrant(regrant), None) => pin(regrant),
             (Mount::Fresh(path), _) => put_fresh_directory(path),
@@ -80,7 +82,7 @@ pub(crate) fn arrange(
     Ok(())
 }
 
-/// A part of the tree as it was before anything was covered.
+/// A part of the tree as it was before any cover.
 struct Saved {
     tree: OwnedFd,
     identity: Identity,
@@ -102,18 +104,18 @@ fn save(regrant: &Regrant) -> Result<Option<Saved>, Errno> {
 fn restore(regrant: &Regrant, saved: &Saved, below_hidden: bool) -> Result<(), Errno> {
     let place = open_place(&regrant.path)?;
     let found = check_kind(&place, regrant.is_directory)?;
-    // In a hidden directory it is put upon what was made there for it.
+    // In a hidden directory the place is a new mount point, with another identity.
     if !below_hidden && found != saved.identity {
         return Err(Errno::STALE);
     }
     attach(&saved.tree, place)
 }
 
-/// Makes a mount point of what is there.
+/// Makes the path a mount point.
 fn pin(regrant: &Regrant) -> Result<(), Errno> {
     match save(regrant)? {
         Some(saved) => restore(regrant, &saved, false),
-        // What it was to pin for is gone, too, or will be missed.
+        // The path that it should protect is gone, too, or its own mount will fail.
         None => Ok(()),
     }
 }
@@ -158,7 +160,7 @@ fn put_fresh_directory(path: &Path) -> Result<(), Errno> {
     attach(new_mount("tmpfs", &[("mode", "1777")], attributes)?, place)
 }
 
-/// Shows nothing but the way to what is to be restored in it.
+/// Creates a directory that contains only the mount points of the regrants below it.
 fn empty_directory(path: &Path, to_restore: &[&Regrant]) -> Result<OwnedFd, Errno> {
     let mode = if to_restore.is_empty() { "000" } else { "111" };
     let mount = new_mount("tmpfs", &[("mode", mode)], MountAttrFlags::empty())?;
@@ -182,7 +184,7 @@ fn make_way(root: &OwnedFd, way: &Path, to_directory: bool) -> Result<(), Errno>
             return made.or_else(existing);
         }
         rustix::fs::mkdirat(&directory, name, searchable).or_else(existing)?;
-        // The mask may have taken away what others need to come through.
+        // The umask may have removed permissions that others need to pass.
         rustix::fs::chmodat(&directory, name, searchable, rustix::fs::AtFlags::empty())?;
         directory = rustix::fs::openat(&directory, name, flags, Mode::empty())?;
     }
@@ -193,16 +195,17 @@ fn existing(errno: Errno) -> Result<(), Errno> {
     if errno == Errno::EXIST { Ok(()) } else { Err(errno) }
 }
 
-/// For each mount, the mount that its path is in.
+/// For each mount, the mount that contains its path.
 struct MountNesting<'a> {
     mounts: &'a [Mount],
     around: Vec<Option<usize>>,
-    /// What is restored directly in each, with no other mount in between.
+    /// The regrants directly below each mount, with no other mount in between.
     restored: Vec<Vec<&'a Regrant>>,
 }
 
 impl<'a> MountNesting<'a> {
-    /// The mounts are sorted by path. A plan may have thousands, and this is done while its process starts.
+    /// Builds the nesting from mounts sorted by path. A plan may have thousands of mounts, and this
+    /// runs during the start of a process.
     fn of(mounts: &'a [Mount]) -> Self {
         let mut around = Vec::with_capacity(mounts.len());
         let mut restored = vec![Vec::new(); mounts.len()];
@@ -226,7 +229,8 @@ impl<'a> MountNesting<'a> {
         matches!(self.around(index), Some(Mount::Cover(Cover { kind: CoverKind::Hidden, .. })))
     }
 
-    /// Else what is mounted there is there anyway, and need not be saved for it: that takes a descriptor, and there may be many.
+    /// Whether the mount must be saved before its surroundings are covered. Others are pins and are
+    /// not saved in advance: that takes a descriptor, and there may be many.
     fn is_in_covered(&self, index: usize) -> bool {
         match self.around(index) {
             None => false,
@@ -248,7 +252,7 @@ pub(in crate::sandbox) fn open_place(path: &Path) -> Result<OwnedFd, Errno> {
     open_real(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC)
 }
 
-/// Who is there, if it is what the plan saw.
+/// Returns the identity of a place, if its kind is as the plan expects.
 pub(in crate::sandbox) fn check_kind(
     place: impl AsFd,
     is_directory: bool,
@@ -294,11 +298,11 @@ mod tests {
             (0..mounts.len()).filter(|index| holds(*index)).collect()
         };
         assert_eq!(which(&|index| nesting.is_in_hidden(index)), [2, 4]);
-        // Only where it can be written anyway is it there to be pinned.
+        // The regrants that are left out only pin a path in a writable place.
         assert_eq!(which(&|index| nesting.is_in_covered(index)), [1, 2, 3, 4, 5, 7]);
     }
 
-    /// Would not end if each were compared with each, let alone with each of each.
+    /// A quadratic algorithm would not finish.
     #[test]
     fn a_plan_may_have_many_mounts() {
         let hidden = |n: usize| cover(&format!("/a/{n:06}"), CoverKind::Hidden);

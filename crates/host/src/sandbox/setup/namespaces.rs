@@ -1,7 +1,8 @@
-//! Entering new namespaces, with the same user and groups as before.
+//! Enters new namespaces, with the same user and groups as before.
 //!
-//! Whoever may administer mounts needs no user namespace: root stays root over the same files, and what makes root dangerous is
-//! dropped later, by `lockdown`. Anybody else becomes the owner of a new user namespace, in which only one user and one group exist.
+//! A process that may administer mounts needs no user namespace: root stays root over the same
+//! files, and `lockdown` drops the dangerous capabilities later. Any other process becomes the
+//! owner of a new user namespace, in which only one user and one group exist.
 
 use std::fs;
 use std::io;
@@ -16,17 +17,18 @@ use crate::sandbox::report::step::{SandboxStep, StepFailure};
 const OF_EACH: UnshareFlags =
     UnshareFlags::NEWNS.union(UnshareFlags::NEWPID).union(UnshareFlags::NEWIPC);
 
-/// Moves the calling process into new mount and IPC namespaces, and its next children into a new PID namespace.
+/// Moves the calling process into new mount and IPC namespaces, and its next children into a new
+/// PID namespace.
 pub(crate) fn enter(new_network: bool) -> Result<(), StepFailure> {
     let network = if new_network { UnshareFlags::NEWNET } else { UnshareFlags::empty() };
     enter_owned(OF_EACH | network)
 }
 
-/// The same in a network namespace that exists already.
+/// Like [`enter`], but joins an existing network namespace.
 pub(crate) fn enter_with(network: &NetworkNamespaceFds) -> Result<(), StepFailure> {
     let failed = |errno| SandboxStep::Namespaces.failed(errno);
     network.join().map_err(failed)?;
-    // SAFETY: the table of descriptors stays shared.
+    // SAFETY: the descriptor table stays shared.
     unsafe { unshare_unsafe(OF_EACH) }.map_err(failed)
 }
 
@@ -38,14 +40,14 @@ pub(in crate::sandbox) fn administers_mounts() -> Result<bool, Errno> {
     Ok(capabilities(None)?.effective.contains(CapabilitySet::SYS_ADMIN))
 }
 
-/// Together with a user namespace that owns the others, if one is needed.
+/// Enters the namespaces, with a new user namespace that owns them if one is needed.
 fn enter_owned(namespaces: UnshareFlags) -> Result<(), StepFailure> {
     let failed = |errno| SandboxStep::Namespaces.failed(errno);
     if administers_mounts().map_err(failed)? {
-        // SAFETY: the table of descriptors stays shared.
+        // SAFETY: the descriptor table stays shared.
         return unsafe { unshare_unsafe(namespaces) }.map_err(failed);
     }
-    // Nobody has a number in a new user namespace, so they are asked for before.
+    // A new user namespace maps no ids, so they are read before.
     let (user, group) = (geteuid().as_raw(), getegid().as_raw());
     // SAFETY: as above.
     unsafe { unshare_unsafe(namespaces | UnshareFlags::NEWUSER) }.map_err(failed)?;
@@ -54,10 +56,11 @@ fn enter_owned(namespaces: UnshareFlags) -> Result<(), StepFailure> {
     })
 }
 
-/// Names a user and a group in the new user namespace as they are outside.
+/// Maps a user and a group in the new user namespace to the same ids outside.
 fn map_ids(user: u32, group: u32) -> io::Result<()> {
-    // The files in /proc of a process that cannot be dumped belong to root. Until it is undone, another process of this user could
-    // trace us, but only one without a sandbox, which may do as much by itself.
+    // The files in /proc of a process that is not dumpable belong to root. While it is dumpable,
+    // another process of this user could trace it. Only a process without a sandbox could, and it
+    // can do as much by itself.
     set_dumpable_behavior(DumpableBehavior::Dumpable)?;
     let mapped = write_maps(user, group);
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
@@ -65,7 +68,7 @@ fn map_ids(user: u32, group: u32) -> io::Result<()> {
 }
 
 fn write_maps(user: u32, group: u32) -> io::Result<()> {
-    // Without this a group that denies access could be given up, so the kernel demands it.
+    // The kernel requires this: otherwise a process could drop a group that denies it access.
     fs::write("/proc/self/setgroups", "deny")?;
     fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
     fs::write("/proc/self/gid_map", format!("{group} {group} 1"))

@@ -1,10 +1,10 @@
-//! Network namespaces of sandboxes, made by the spawner and kept by descriptors.
+//! Network namespaces of sandboxes, created by the spawner and kept alive by descriptors.
 //!
-//! A network namespace takes as long to make as everything else about a sandbox. So processes
-//! without a network share one with nothing in it, and each managed process gets one of its own
-//! from a small pool, where every address leads to the sockets of its gate. All of them belong to
-//! one user namespace, unless the server is root. Sandboxes gain nothing by that over each other:
-//! none of their programs has a capability there, or may enter a namespace.
+//! Creating a network namespace takes as long as everything else about a sandbox. So processes
+//! without a network share an empty one, and each managed process gets its own from a small pool,
+//! in which every address leads to the sockets of its gate. All of them belong to one user
+//! namespace, unless the server is root. This gives sandboxes no power over each other: none of
+//! their programs has a capability there or may enter a namespace.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,13 +21,14 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use super::{local_routes, namespaces};
 use crate::sandbox::report::step::{SandboxStep, StepFailure};
 
-/// Namespaces that wait for a managed process. More than one, since several may start at once.
+/// Namespaces prepared for managed processes. More than one, since several may start at once.
 const PREPARED: usize = 4;
 
 /// The network namespaces of one spawner.
 #[derive(Debug, Default)]
 pub(crate) struct NetworkNamespaces {
-    /// Owns all of them; `None` before the first one, and for root, who needs no other.
+    /// Owns all of them. `None` before the first one, and always for root, which needs no user
+    /// namespace.
     user: Option<Rc<OwnedFd>>,
     empty: Option<NetworkNamespaceFds>,
     prepared: Vec<NetworkNamespaceFds>,
@@ -43,14 +44,15 @@ pub(crate) struct NetworkNamespaceFds {
 /// The purpose of a namespace.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Purpose {
-    /// Not even loopback is up.
+    /// No network at all; not even loopback is up.
     Empty,
     /// Every address is local.
     Managed,
 }
 
 impl NetworkNamespaces {
-    /// The one that all processes without a network share. `None` if it cannot be made.
+    /// Returns the namespace that all processes without a network share. `None` if it cannot be
+    /// created.
     ///
     /// # Safety
     /// Only for a process with one thread.
@@ -62,13 +64,13 @@ impl NetworkNamespaces {
         self.empty.clone()
     }
 
-    /// One for a managed process alone. `None` if none is prepared: the process then makes its own,
-    /// while the next ones start.
+    /// Returns a namespace for one managed process. `None` if none is prepared: the process then
+    /// creates its own, without delaying the next starts.
     pub(crate) fn take_managed(&mut self) -> Option<NetworkNamespaceFds> {
         self.prepared.pop()
     }
 
-    /// Makes one of those that a managed start will take. Says whether there is more to prepare.
+    /// Prepares one namespace for a managed process. Returns whether there are more to prepare.
     ///
     /// # Safety
     /// Only for a process with one thread.
@@ -81,20 +83,21 @@ impl NetworkNamespaces {
         self.prepared.len() < PREPARED
     }
 
-    /// Has a child enter a new namespace, and keeps that by a descriptor when the child is gone.
+    /// Makes a child enter a new namespace, and keeps it with a descriptor after the child has
+    /// exited.
     ///
     /// # Safety
     /// Only for a process with one thread.
     unsafe fn make(&mut self, purpose: Purpose) -> io::Result<NetworkNamespaceFds> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        // SAFETY: this process has one thread, so the child may go on as ordinary code.
+        // SAFETY: this process has one thread, so the child may run ordinary code.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => {
                 drop(ours);
                 let _ = stay_inside(&theirs, self.user.as_deref(), purpose);
-                // SAFETY: ends the process; nothing of it needs to be tidied up.
+                // SAFETY: ends the process, which needs no cleanup.
                 unsafe { libc::_exit(0) }
             }
             pid => {
@@ -128,7 +131,7 @@ impl NetworkNamespaces {
 }
 
 impl NetworkNamespaceFds {
-    /// Moves the calling process there.
+    /// Moves the calling process into the namespace.
     pub(crate) fn join(&self) -> Result<(), Errno> {
         if let Some(user) = &self.user {
             move_into_link_name_space(user.as_fd(), Some(LinkNameSpaceType::User))?;
@@ -137,7 +140,7 @@ impl NetworkNamespaceFds {
     }
 }
 
-/// Until the parent has what it needs.
+/// Enters a new namespace and stays there until the parent has opened it.
 fn stay_inside(
     line: &OwnedFd,
     user: Option<&OwnedFd>,
@@ -151,7 +154,7 @@ fn stay_inside(
     if purpose == Purpose::Managed {
         local_routes::route_everything_to_loopback()?;
     }
-    // Without this the parent could not look into /proc for the namespaces.
+    // Otherwise the parent could not open the namespaces in /proc.
     set_dumpable_behavior(DumpableBehavior::Dumpable).map_err(failed)?;
     send(line, b"i", SendFlags::NOSIGNAL).map_err(failed)?;
     recv(line, &mut [0], RecvFlags::empty()).map(drop).map_err(failed)

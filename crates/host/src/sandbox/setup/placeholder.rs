@@ -1,12 +1,15 @@
-//! Directories that stand where something is missing that a process must not create.
+//! Placeholder directories at missing paths that a process must not create.
 //!
-//! Only what exists can be mounted over. So an empty directory is made, which says by its mode that it is ours, and it is removed
-//! when the last process that needs it has ended. Who needs it holds a shared lock on it; only an exclusive one allows to remove it. One
-//! that was left behind, because its keeper was killed, is taken over by the next.
+//! A mount needs an existing mount point. So an empty directory with a recognizable mode is
+//! created, and removed when the last process that needs it has ended. Every process that needs it
+//! holds a shared lock on it; removing it requires an exclusive lock. If a keeper is killed and
+//! leaves a placeholder behind, the next one takes it over.
 //!
-//! Whoever can open it can hold such a lock too: other users, and processes in a sandbox. A shared one keeps a placeholder from going
-//! away until it is given back. An exclusive one would hinder the next start, so that gives up on the lock and sees to it that nobody
-//! removes the directory any more, by putting a file into it: then it stays for good. Nobody makes one go away too early.
+//! Any process that can open the directory can hold such a lock too: processes of other users, and
+//! processes in a sandbox. A shared lock delays the removal until it is released. An exclusive lock
+//! would block the next start, so the start gives up on the lock and makes the directory permanent
+//! by creating a file in it: then no keeper removes it any more. No process can cause a removal
+//! that is too early.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -29,26 +32,26 @@ use crate::sandbox::kernel::open_real::open_real;
 use crate::sandbox::plan::{Cover, Mount};
 use crate::sandbox::report::step::{SandboxStep, StepFailure};
 
-/// Sticky, and nobody can write it: no other program makes an empty directory like that. The mask of this process may take away
-/// who can read it, which tells nothing.
+/// Sticky, without write permission: no other program creates an empty directory like that. The
+/// umask of this process may remove read permissions, which are not part of the pattern.
 const MODE: Mode = Mode::from_raw_mode(0o1555);
 const STICKY: u32 = 0o1000;
 const WRITABLE: u32 = 0o222;
-/// Of one that stays.
+/// The mode of a placeholder that stays.
 const PLAIN_MODE: Mode = Mode::from_raw_mode(0o755);
 
-/// In one that stays.
+/// A file in a placeholder that stays.
 const NOTE: &str = "README";
-const NOTE_TEXT: &str = "exec-server has made this directory so that no process in a sandbox could make it. Another process\n\
-    kept it locked, so it was not removed. It can be removed by hand.\n";
+const NOTE_TEXT: &str = "exec-server created this directory so that no process in a sandbox could create it. Another process\n\
+    held a lock on it, so it was not removed. It can be removed by hand.\n";
 
-/// How often to look again while somebody else makes or removes it, which takes a moment.
+/// How often to retry while another process creates or removes the directory, which takes a moment.
 const ATTEMPTS: u32 = 250;
 const PAUSE: Duration = Duration::from_millis(1);
-/// The same for one that is left as it is if it stays locked.
+/// The same for a placeholder that is left alone if it stays locked.
 const ATTEMPTS_FOR_OTHERS: u32 = 10;
 
-/// A file, whatever its name is by now.
+/// Identifies a file regardless of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::sandbox) struct Identity {
     device: u64,
@@ -61,12 +64,13 @@ impl Identity {
     }
 }
 
-/// The placeholders that one process needs. They are removed on drop, if nobody else needs them.
+/// The placeholders that one process needs. Dropping this removes those that no other process
+/// needs.
 #[derive(Debug, Default)]
 pub(crate) struct Placeholders {
-    /// By their mounts, as those below.
+    /// Sorted by mount index, as is `impossible`.
     held: Vec<Held>,
-    /// Mounts of the plan for which there is no place, and none can be made.
+    /// Mounts of the plan whose path does not exist and cannot be created.
     impossible: Vec<usize>,
 }
 
@@ -75,20 +79,21 @@ struct Held {
     mount: usize,
     parent: Rc<OwnedFd>,
     name: Box<OsStr>,
-    /// Has the lock.
+    /// Holds the lock.
     directory: OwnedFd,
     identity: Identity,
 }
 
 impl Placeholders {
-    /// Makes or takes over one for each cover that needs it.
+    /// Creates or takes over a placeholder for each cover that needs one.
     ///
-    /// What is missing is judged anew: what the plan saw may have been another's placeholder, which is gone by now.
+    /// Checks again whether a path is missing: the plan may have seen a placeholder of another
+    /// process that is removed by now.
     pub(crate) fn hold(
         mounts: &[Mount],
         cancellation: StartCancellation<'_>,
     ) -> Result<Self, StepFailure> {
-        // One for each, one for its parent.
+        // One descriptor for each directory and one for its parent.
         let room = DescriptorRoom::for_more(mounts.len().saturating_mul(2));
         Self::hold_in(&room, mounts, cancellation)
     }
@@ -121,7 +126,7 @@ impl Placeholders {
         Ok(placeholders)
     }
 
-    /// Nothing is there, and nobody who runs as this user can make anything there.
+    /// Whether the path does not exist and no process of this user can create it.
     pub(in crate::sandbox) fn is_impossible(&self, mount: usize) -> bool {
         self.impossible.binary_search(&mount).is_ok()
     }
@@ -144,14 +149,14 @@ impl Held {
     fn remove(self) {
         let alone = flock(&self.directory, FlockOperation::NonBlockingLockExclusive).is_ok();
         if alone && is_still(&self.parent, &self.name, self.identity) {
-            // Fails if it is not empty, and then it is not ours any more.
+            // Fails if the directory is not empty; then it is no longer a placeholder.
             let _ = unlinkat(&self.parent, &*self.name, AtFlags::REMOVEDIR);
         }
     }
 }
 
 enum Found {
-    /// Something that is not a placeholder, or is not to be treated as one.
+    /// Not a placeholder, or not to be treated as one.
     Other,
     Placeholder {
         parent: Rc<OwnedFd>,
@@ -190,7 +195,7 @@ fn find<'a>(
                         let directory = room.put_away(directory);
                         return Ok(Found::Placeholder { parent, directory, identity });
                     }
-                    // None of ours, which their makers can read.
+                    // Not a placeholder: those are readable by the user that created them.
                     Err(Errno::ACCESS) => return Ok(Found::Other),
                     Err(errno) => return Err(errno),
                     Ok(None) if attempt >= ATTEMPTS_FOR_OTHERS => {
@@ -200,14 +205,14 @@ fn find<'a>(
                     }
                     Ok(None) => {}
                 }
-                // Not right after it was made: somebody has to remove it.
+                // Not checked right after creating the directory: a failure would leave it behind.
                 cancellation.check()?;
                 wait_a_little();
             }
             Err(Errno::NOENT) => match make(&parent, name) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(Errno::ROFS) => return Ok(Found::NoPlace),
-                // Whoever owns the parent could change its mode and then make anything there.
+                // The owner of the parent could change its mode and then create the path.
                 Err(Errno::ACCESS | Errno::PERM) if !is_own(&parent)? => {
                     return Ok(Found::NoPlace);
                 }
@@ -226,14 +231,15 @@ fn wait_a_little() {
 }
 
 fn make(parent: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
-    // The lock takes a descriptor. Without one it would stay behind, so it is not made.
+    // The lock needs a descriptor. Without one the directory would be left behind, so a descriptor
+    // is reserved first.
     let reserve = openat(parent, ".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     mkdirat(parent, name, MODE)?;
     drop(reserve);
     Ok(())
 }
 
-/// `None` if it is being removed, or was.
+/// Returns `None` if the directory was removed or is being removed.
 fn lock(parent: &OwnedFd, name: &OsStr) -> Result<Option<(OwnedFd, Identity)>, Errno> {
     let Some(directory) = open_named(parent, name)? else { return Ok(None) };
     match flock(&directory, FlockOperation::NonBlockingLockShared) {
@@ -244,8 +250,9 @@ fn lock(parent: &OwnedFd, name: &OsStr) -> Result<Option<(OwnedFd, Identity)>, E
     Ok(is_still(parent, name, identity).then_some((directory, identity)))
 }
 
-/// Nobody removes a directory that is not empty, so this needs no lock: either it is gone before the file is in it, or it stays.
-/// Fails with [`Errno::AGAIN`] if it is another user's, or gone.
+/// Makes a placeholder permanent. This needs no lock, since no keeper can remove a directory that
+/// is not empty: either it is removed before the file is created, or it stays. Fails with
+/// [`Errno::AGAIN`] if it belongs to another user or was removed.
 fn make_it_stay(parent: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
     let directory = open_named(parent, name)?.ok_or(Errno::AGAIN)?;
     let status = fstat(&directory)?;
@@ -261,7 +268,8 @@ fn make_it_stay(parent: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
     if is_there { Ok(()) } else { Err(Errno::AGAIN) }
 }
 
-/// What counts is that something is there. Whatever has the name already was chosen by whoever holds the lock, and is not touched.
+/// Creates the note. Any entry makes the directory non-empty, so an existing one with that name
+/// suffices. It may come from an attacker that holds the lock, and is not touched.
 fn leave_a_note(directory: &OwnedFd) -> Result<(), Errno> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     match openat(directory, NOTE, flags, Mode::from_raw_mode(0o644)) {
@@ -292,14 +300,16 @@ fn is_still(parent: &OwnedFd, name: &OsStr, identity: Identity) -> bool {
         .is_ok_and(|status| Identity::of(&status) == identity && looks_like_one(&status))
 }
 
-/// Also if another user's server has made it: it must not go while we need it.
+/// Whether this is a placeholder, including one created by another user's server: it must not be
+/// removed while this process needs it.
 fn looks_like_one(status: &Stat) -> bool {
     FileType::from_raw_mode(status.st_mode) == FileType::Directory
         && status.st_mode & (STICKY | WRITABLE) == STICKY
 }
 
-/// Everybody can make one in `/tmp`, and only its owner and root can take it away. Nobody's project is there, so that root leaves it
-/// as it is.
+/// Whether the directory belongs to another user in a sticky directory such as `/tmp`. Any user can
+/// create one there, and only its owner and root can remove it. `/tmp` is not a project, so root
+/// leaves it alone.
 fn is_left_to_others(parent: &OwnedFd, name: &OsStr) -> Result<bool, Errno> {
     let is_sticky = fstat(parent)?.st_mode & STICKY != 0;
     let status = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW);
@@ -307,7 +317,7 @@ fn is_left_to_others(parent: &OwnedFd, name: &OsStr) -> Result<bool, Errno> {
     Ok(is_sticky && status.is_ok_and(is_foreign))
 }
 
-/// Symlinks are not followed: the policy speaks of real paths, so one has come there since.
+/// Opens a directory. A symlink is an error: policies name real paths, so it is new.
 fn open_directory(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     open_real(path, flags)
@@ -348,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_one_who_needs_it_removes_it() {
+    fn the_last_holder_removes_a_placeholder() {
         let workspace = tempfile::tempdir().unwrap();
         let path = workspace.path().join(".git");
         let first = hold(&covers(&[&path])).unwrap();
@@ -362,10 +372,10 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_left_behind_is_taken_over() {
+    fn a_placeholder_left_behind_is_taken_over() {
         let workspace = tempfile::tempdir().unwrap();
         let path = workspace.path().join(".codex");
-        // As if its keeper had been killed: the lock goes, the directory stays.
+        // As if its keeper had been killed: the lock is released, the directory stays.
         hold(&covers(&[&path])).unwrap().held.clear();
         assert!(path.exists());
         drop(hold(&covers(&[&path])).unwrap());
@@ -373,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_else_made_stays() {
+    fn directories_of_others_stay() {
         let workspace = tempfile::tempdir().unwrap();
         let (real, filled) = (workspace.path().join("real"), workspace.path().join("filled"));
         fs::create_dir(&real).unwrap();
@@ -386,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_symlink_above_is_refused() {
+    fn a_symlink_above_is_an_error() {
         let workspace = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("/tmp", workspace.path().join("link")).unwrap();
         let path = workspace.path().join("link/.git");
@@ -395,7 +405,7 @@ mod tests {
         assert_eq!(failure.errno, libc::ELOOP);
     }
 
-    /// As a process in a sandbox, or another user, can.
+    /// Locks the directory as a sandboxed process or another user could.
     fn lock_away(path: &Path) -> fs::File {
         let directory = fs::File::open(path).unwrap();
         flock(&directory, FlockOperation::LockExclusive).unwrap();
@@ -403,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn one_whose_lock_is_kept_from_us_is_used_and_stays() {
+    fn a_placeholder_locked_by_another_process_is_used_and_stays() {
         let workspace = tempfile::tempdir().unwrap();
         let path = workspace.path().join(".git");
         hold(&covers(&[&path])).unwrap().held.clear();
@@ -415,9 +425,9 @@ mod tests {
         assert!(fs::read_to_string(path.join(NOTE)).unwrap().contains("can be removed"));
     }
 
-    /// Whoever took the lock to remove it may be slow.
+    /// The process that took the lock to remove the directory may be slow.
     #[test]
-    fn one_that_is_to_stay_cannot_be_removed_by_who_began_to() {
+    fn a_permanent_placeholder_survives_a_removal_in_progress() {
         let workspace = tempfile::tempdir().unwrap();
         let path = workspace.path().join(".git");
         let held = hold(&covers(&[&path])).unwrap();
@@ -430,9 +440,9 @@ mod tests {
     }
 
     #[test]
-    fn one_of_another_user_goes_with_the_last_who_needs_it_and_in_tmp_is_not_changed() {
+    fn root_removes_placeholders_of_other_users_except_in_sticky_directories() {
         if !rustix::process::geteuid().is_root() {
-            return skipped("only root can remove what is another user's");
+            return skipped("only root can remove files of other users");
         }
         let workspace = tempfile::tempdir().unwrap();
         let path = workspace.path().join(".git");
@@ -455,9 +465,9 @@ mod tests {
         assert!(!path.join(NOTE).exists());
     }
 
-    /// Whoever keeps the lock also chooses what has the name of the note.
+    /// The process that holds the lock can also plant a file with the name of the note.
     #[test]
-    fn whatever_has_the_name_of_the_note_is_not_touched() {
+    fn an_existing_file_with_the_name_of_the_note_is_not_touched() {
         type Plant<'a> = &'a dyn Fn(&Path) -> std::io::Result<()>;
         let workspace = tempfile::tempdir().unwrap();
         let precious = workspace.path().join("precious");
@@ -484,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_that_runs_out_of_descriptors_leaves_nothing() {
+    fn a_start_that_runs_out_of_descriptors_leaves_no_placeholder() {
         use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
         let workspace = tempfile::tempdir().unwrap();
         let before = getrlimit(Resource::Nofile);
@@ -492,7 +502,7 @@ mod tests {
         let paths: Vec<&Path> = paths.iter().map(std::path::PathBuf::as_path).collect();
         let mounts = covers(&paths);
         let mut failures = 0;
-        // Every number of descriptors that can be left when a placeholder is made.
+        // Tries every number of remaining descriptors at the creation of a placeholder.
         for limit in 10..40 {
             let (ours, theirs) = pair();
             let low = Rlimit { current: Some(limit), maximum: before.maximum };
@@ -509,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn none_is_made_that_nobody_waits_for() {
+    fn a_cancelled_start_creates_no_placeholder() {
         let workspace = tempfile::tempdir().unwrap();
         let path = workspace.path().join(".git");
         let (ours, theirs) = pair();

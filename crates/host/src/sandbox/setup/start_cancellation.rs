@@ -1,7 +1,7 @@
-//! Setting up a sandbox ends early when the server cancels the start.
+//! Ends the setup of a sandbox early when the server cancels the start.
 //!
-//! There may be many mounts, and each may wait for a file system. The keeper is suspended meanwhile and cannot read its socket.
-//! So the setup itself checks the socket between its steps.
+//! There may be many mounts, and each may wait for a file system. Meanwhile the keeper is suspended
+//! and cannot read its socket. So the setup itself checks the socket between its steps.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -10,8 +10,8 @@ use rustix::io::Errno;
 
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
-/// The socket to the server. Until the program runs, the only message is the cancellation, so any message means that, and so does
-/// the end of the connection.
+/// The socket to the server. Until the program runs, the only message is the cancellation. So any
+/// message means cancellation, and so does the end of the connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StartCancellation<'a> {
     socket: BorrowedFd<'a>,
@@ -32,7 +32,8 @@ impl<'a> StartCancellation<'a> {
         }
     }
 
-    /// Returns when something can be read from `line`. Fails with [`Errno::CANCELED`] if the start is cancelled first.
+    /// Returns when `line` is readable. Fails with [`Errno::CANCELED`] if the start is cancelled
+    /// first.
     pub(crate) fn wait_for(self, line: impl AsFd) -> Result<(), Errno> {
         loop {
             let mut polled = [
@@ -64,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn one_who_says_something_or_goes_waits_no_more() {
+    fn a_message_or_a_closed_connection_cancels_the_start() {
         let goes: [fn(OwnedFd) -> Option<OwnedFd>; 3] = [
             |theirs| {
                 send(&theirs, b"k", SendFlags::empty()).unwrap();
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_on_the_line_comes_first() {
+    fn a_readable_line_takes_precedence_over_cancellation() {
         let (ours, theirs) = pair();
         let (line, other) = pair();
         let cancellation = StartCancellation::at(ours.as_fd());

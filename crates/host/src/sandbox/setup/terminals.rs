@@ -1,4 +1,4 @@
-//! Terminals that a sandbox has for itself: it cannot reach others, nor can others reach them.
+//! Private terminals of a sandbox: it cannot reach others, and others cannot reach its own.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -10,7 +10,7 @@ use rustix::mount::MountAttrFlags;
 use super::mount_call::{attach, clone_tree, new_mount};
 use super::mounts::open_place;
 
-/// A file system with terminals of its own, where that of everybody was.
+/// A private terminal file system, mounted over the shared one.
 #[derive(Debug)]
 pub(crate) struct OwnTerminals {
     directory: OwnedFd,
@@ -18,12 +18,13 @@ pub(crate) struct OwnTerminals {
 }
 
 impl OwnTerminals {
-    /// `None` if this host does not let us: then the program can make no terminals. Those of others it cannot have in any case.
+    /// Returns `None` if this host does not allow the mount: then the program cannot create
+    /// terminals. Terminals of others are out of reach in any case.
     pub(crate) fn mount() -> Option<Self> {
         Self::try_mount().ok()
     }
 
-    /// What the program may open, with all that is in it.
+    /// Returns the files and directories that the program may open, with their content.
     pub(crate) fn places(&self) -> [BorrowedFd<'_>; 2] {
         [self.directory.as_fd(), self.multiplexer.as_fd()]
     }
@@ -36,7 +37,7 @@ impl OwnTerminals {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let multiplexer = openat(&directory, c"ptmx", flags, Mode::empty())?;
         let usual_place = open_place(Path::new("/dev/ptmx"))?;
-        // Otherwise it is a symlink to the former.
+        // Otherwise it is a symlink to `/dev/pts/ptmx`.
         let kind = FileType::from_raw_mode(fstat(&usual_place)?.st_mode);
         if kind == FileType::CharacterDevice {
             attach(clone_tree(&multiplexer)?, usual_place)?;

@@ -1,4 +1,4 @@
-//! One file of the history.
+//! One file of the write history.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -12,21 +12,21 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::{WriteHistoryError, cover, is_covered};
 
-/// A file that would get longer says that everything may have been written.
+/// A file that would exceed this size records `/` instead: everything may have been written.
 const MAX_BYTES: u64 = 1 << 20;
 const OTHERS_MAY_WRITE: u32 = 0o022;
 
-/// A file, and what it said when it was read.
+/// A file and its content when it was last read.
 #[derive(Debug)]
 pub(super) struct HistoryFile {
     path: PathBuf,
-    /// `None` if there is none, or it has to be read again.
+    /// `None` if the file does not exist or must be read again.
     version: Option<Version>,
     roots: BTreeSet<PathBuf>,
     damaged_line: Option<usize>,
 }
 
-/// Changes with every line.
+/// Identifies the state of the file. Changes with every appended line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Version {
     device: u64,
@@ -64,7 +64,7 @@ impl HistoryFile {
         existing.is_some_and(|above| above.is_dir() && allowed(above))
     }
 
-    /// Whether it has changed since.
+    /// Reads the file if it has changed. Returns whether it has.
     pub(super) fn read(&mut self) -> Result<bool, WriteHistoryError> {
         let flags = OFlags::RDONLY;
         let opened = match self.open_directory()?.map(|directory| self.open(&directory, flags)) {
@@ -89,8 +89,8 @@ impl HistoryFile {
         Ok(true)
     }
 
-    /// A last line that is not finished counts for nothing: its writer has granted nothing yet, and
-    /// it may be the beginning of any path, such as `/`.
+    /// Ignores an unfinished last line: its writer has not granted anything yet, and the line may
+    /// be the beginning of any path, even `/`.
     fn parse(&mut self, content: &[u8]) {
         self.roots.clear();
         self.damaged_line = None;
@@ -107,7 +107,7 @@ impl HistoryFile {
         }
     }
 
-    /// Adds those of the paths that the file, as it was read, does not cover. `false` if no server
+    /// Appends the paths that the file, as last read, does not cover. Returns `false` if no server
     /// of this user can keep the file.
     pub(super) fn add(&mut self, wanted: &BTreeSet<PathBuf>) -> Result<bool, WriteHistoryError> {
         if wanted.iter().all(|root| is_covered(&self.roots, root)) {
@@ -115,9 +115,9 @@ impl HistoryFile {
         }
         let Some(mut opened) = self.open_to_append()? else { return Ok(false) };
         let version = self.check(&opened)?;
-        // Also if it fails: then a part of it may have been written.
+        // Reset even if the write fails, since a part may have been written.
         self.version = None;
-        // A line that another server could not finish, for want of space, ends here.
+        // Ends a line that another server could not finish, for example on a full disk.
         let mut lines = b"\n".to_vec();
         for root in wanted.iter().filter_map(|root| cover(&mut self.roots, root)) {
             lines.extend_from_slice(root.as_os_str().as_bytes());
@@ -143,7 +143,7 @@ impl HistoryFile {
         match opened.map_err(io::Error::from) {
             Ok(opened) => Ok(Some(opened)),
             Err(source) if !is_closed(&source) => Err(self.failed(source)),
-            // Servers that can read what is in it would not know what is only in other files.
+            // Other servers that read this file would miss entries that are only in other files.
             Err(source) if self.version.is_some() => {
                 Err(WriteHistoryError::ReadOnly { file: self.path.clone(), source })
             }
@@ -157,8 +157,8 @@ impl HistoryFile {
         openat(directory, name, flags, Mode::RUSR | Mode::WUSR).map(File::from)
     }
 
-    /// The directory of the file, unless it is missing or another user's: then no server of this
-    /// user has written there.
+    /// Opens the directory of the file. Returns `None` if it is missing or belongs to another user:
+    /// then no server of this user has written there.
     fn open_directory(&self) -> Result<Option<File>, WriteHistoryError> {
         let Some(path) = self.directory() else { return Ok(None) };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -204,7 +204,7 @@ pub(super) fn make_directory(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// Nothing can be made there, and not only for the moment, as for want of space.
+/// Whether the error is permanent, unlike a full disk.
 fn is_closed(error: &io::Error) -> bool {
     use io::ErrorKind as Kind;
     matches!(

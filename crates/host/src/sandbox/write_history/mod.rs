@@ -1,12 +1,13 @@
-//! The directories that sandboxes of this user were ever granted for writing, by this server or an
+//! The directories in which sandboxes of this user were ever allowed to write, by this server or an
 //! earlier one.
 //!
-//! What a process left there outlives its sandbox and its server, and must not decide what a later
-//! policy grants. So the list is kept in files that only grow: one path on each line. There are
-//! several, since servers of one user may be started with different variables and still have to
-//! share the list: each server reads all that it knows of, and adds to each of them. Servers that
-//! run at the same time append without a lock, which a process that can read the file could hold.
-//! Whatever makes the list incomplete is an error, or makes it [`WrittenRoots::Unknown`].
+//! Files that a process left there outlive its sandbox and its server, and must not decide what a
+//! later policy grants. So the list is kept in files that only grow, one path per line. There are
+//! several files, since servers of one user may be started with different environment variables and
+//! still must share the list: each server reads all files that it knows and appends to each of
+//! them. Concurrent servers append without a lock, since any process that can read the file could
+//! hold a lock. A condition that makes the list incomplete is an error, or makes it
+//! [`WrittenRoots::Unknown`].
 
 mod file;
 #[cfg(test)]
@@ -21,12 +22,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use self::file::{HistoryFile, make_directory};
 use super::policy::{Access, DEVICES, HostNames, Policy, WrittenRoots, real_path};
 
-/// Of one directory. When there are more, that directory stands for all of them.
+/// Entries below one directory. With more, that directory stands for all of them.
 const MAX_SIBLINGS: usize = 256;
 /// Symlinks in these are never trusted.
 const NEVER_TRUSTED: [&str; 2] = ["/tmp", "/var/tmp"];
 
-/// What this server knows, and where it is written down.
+/// The history that this server knows, and the files that keep it.
 #[derive(Debug)]
 pub struct WriteHistory {
     state: Mutex<State>,
@@ -34,14 +35,14 @@ pub struct WriteHistory {
 
 #[derive(Debug)]
 struct State {
-    /// All that was ever known, also if a file was removed since.
+    /// Everything ever known, even if a file was removed since.
     roots: Arc<BTreeSet<PathBuf>>,
     files: Vec<HistoryFile>,
-    /// What one file has the others have, too.
+    /// Whether every file has all entries of the others.
     is_shared: bool,
 }
 
-/// Why the list is not, or would not be, complete.
+/// Why the list is incomplete, or would become so.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteHistoryError {
     #[error("cannot use {}: {source}", file.display())]
@@ -49,20 +50,20 @@ pub enum WriteHistoryError {
     #[error("cannot add to {}: {source}; let this user write it, or remove it", file.display())]
     ReadOnly { file: PathBuf, source: io::Error },
     #[error(
-        "{} or its directory can be written by other users, or it is not a regular file of this user; remove it",
+        "{} is not a regular file of this user, or other users can write it or its directory; remove it",
         file.display()
     )]
     Untrusted { file: PathBuf },
     #[error("{} is damaged in line {line}; remove that line", file.display())]
     Damaged { file: PathBuf, line: usize },
     #[error(
-        "no directory can be used for it, out of {directories:?}; set XDG_STATE_HOME to one that this user can write"
+        "cannot use any of the directories {directories:?}; set XDG_STATE_HOME to a directory that this user can write"
     )]
     NoPlace { directories: Vec<PathBuf> },
 }
 
 impl WriteHistory {
-    /// Without a file it is the history of this server alone.
+    /// Creates a history kept in `files`. Without files it covers only this server.
     #[must_use]
     pub fn new(files: Vec<PathBuf>) -> Self {
         let files = files.into_iter().map(HistoryFile::new).collect();
@@ -70,7 +71,7 @@ impl WriteHistory {
         Self { state: Mutex::new(state) }
     }
 
-    /// As of now, also what other servers have added. Blocks.
+    /// Returns the current list, including the entries of other servers. Blocks.
     pub fn roots(&self) -> Result<WrittenRoots, WriteHistoryError> {
         let mut state = self.lock();
         if !state.files.is_empty() && !state.files.iter().any(HistoryFile::is_possible) {
@@ -81,7 +82,8 @@ impl WriteHistory {
         Ok(WrittenRoots::Known(Arc::clone(&state.roots)))
     }
 
-    /// Writes down what a policy lets be written, which must come before anything does so. Blocks.
+    /// Records the directories that a policy makes writable. Must be called before any process can
+    /// write there. Blocks.
     pub fn add(&self, policy: &Policy) -> Result<(), WriteHistoryError> {
         if !policy.restricts_files() {
             return Ok(());
@@ -114,7 +116,7 @@ impl State {
         Ok(())
     }
 
-    /// Each file is compared with what is in it now: another program may have changed it.
+    /// Compares with the current content of each file: another program may have changed it.
     fn add(&mut self, new: BTreeSet<PathBuf>) -> Result<(), WriteHistoryError> {
         self.read()?;
         let mut wanted = new;
@@ -136,8 +138,9 @@ impl State {
         Ok(())
     }
 
-    /// A sandbox protects what exists at no cost. What is missing it has to hold by a placeholder,
-    /// which might stand in the place of a directory far above.
+    /// Creates the directories of the files below a writable root. A sandbox can protect an
+    /// existing directory at no cost. A missing one needs a placeholder, which might take the place
+    /// of a directory far above.
     fn make_directories_in(&self, root: &Path) {
         for directory in self.files.iter().filter_map(HistoryFile::directory) {
             if real_path(&HostNames, directory).is_some_and(|real| real.starts_with(root)) {
@@ -156,13 +159,14 @@ fn is_covered(roots: &BTreeSet<PathBuf>, path: &Path) -> bool {
     path.ancestors().any(|above| roots.contains(above))
 }
 
-/// The path, or one above it that can be written on one line.
+/// Returns the path, or the nearest one above it that fits on one line.
 fn one_line(path: &Path) -> &Path {
     let is_one_line = |path: &&Path| !path.as_os_str().as_bytes().contains(&b'\n');
     path.ancestors().find(is_one_line).unwrap_or(Path::new("/"))
 }
 
-/// Adds the path if none of the others is above it. Returns what was added, which may stand for more.
+/// Adds the path unless one of the others covers it. Returns the added path, which may be a more
+/// general one.
 fn cover(roots: &mut BTreeSet<PathBuf>, path: &Path) -> Option<PathBuf> {
     if is_covered(roots, path) {
         return None;
@@ -172,7 +176,7 @@ fn cover(roots: &mut BTreeSet<PathBuf>, path: &Path) -> Option<PathBuf> {
     Some(added)
 }
 
-/// The path, or one above it that stands for many.
+/// Returns the path, or one above it if that has too many entries already.
 fn general<'a>(roots: &BTreeSet<PathBuf>, path: &'a Path) -> &'a Path {
     let Some(parent) = path.parent() else { return path };
     let below = roots.range(parent.to_owned()..).take_while(|root| root.starts_with(parent));

@@ -37,7 +37,7 @@ fn roots(history: &WriteHistory) -> Vec<String> {
 }
 
 #[test]
-fn a_later_server_and_one_at_the_same_time_know_it() {
+fn later_and_concurrent_servers_share_the_history() {
     let (_home, file) = place();
     let [one, other] = [(); 2].map(|()| WriteHistory::new(vec![file.clone()]));
     assert_eq!(roots(&other), [""; 0]);
@@ -54,7 +54,7 @@ fn a_later_server_and_one_at_the_same_time_know_it() {
 }
 
 #[test]
-fn without_a_file_it_lasts_as_long_as_the_server() {
+fn without_a_file_the_history_ends_with_the_server() {
     let history = WriteHistory::new(vec![]);
     history.add(&policy(&["/src/a"])).unwrap();
     history.add(&Policy::unrestricted(Network::Restricted)).unwrap();
@@ -62,7 +62,7 @@ fn without_a_file_it_lasts_as_long_as_the_server() {
 }
 
 #[test]
-fn every_file_has_all_of_it() {
+fn every_file_has_the_whole_history() {
     let places = [place(), place(), place()];
     let [old, one, other] = places.each_ref().map(|(_, file)| file.clone());
     fs::create_dir_all(old.parent().unwrap()).unwrap();
@@ -76,7 +76,7 @@ fn every_file_has_all_of_it() {
     for file in [&old, &one, &other] {
         assert_eq!(roots(&WriteHistory::new(vec![file.clone()])), expected, "{file:?}");
     }
-    // Also if somebody changes one of them meanwhile.
+    // Files changed by another program are completed as well.
     fs::remove_file(&one).unwrap();
     fs::write(&other, "/src/x\n/src/y\n").unwrap();
     history.add(&policy(&["/src/a"])).unwrap();
@@ -86,12 +86,12 @@ fn every_file_has_all_of_it() {
 }
 
 #[test]
-fn what_a_sandbox_could_make_is_made_before_it_starts() {
+fn state_directories_below_a_writable_root_are_created_before_the_start() {
     let (home, file) = place();
     let (links, _) = place();
     std::os::unix::fs::symlink(home.path(), links.path().join("home")).unwrap();
     let linked = links.path().join("home/other/exec-server/roots");
-    // Nothing has to be written down for what is never trusted.
+    // Directories that are never trusted need no record.
     let history = WriteHistory::new(vec![linked.clone(), file.clone()]);
     history.add(&policy(&["/tmp/elsewhere"])).unwrap();
     assert!(!linked.parent().unwrap().exists() && !file.parent().unwrap().exists());
@@ -101,7 +101,7 @@ fn what_a_sandbox_could_make_is_made_before_it_starts() {
 }
 
 #[test]
-fn many_directories_are_one() {
+fn many_directories_collapse_into_their_parent() {
     let (_home, file) = place();
     let history = WriteHistory::new(vec![file.clone()]);
     for number in 0..2 * MAX_SIBLINGS {
@@ -113,7 +113,7 @@ fn many_directories_are_one() {
 }
 
 #[test]
-fn a_path_that_is_more_than_a_line_is_noted_by_a_shorter_one() {
+fn a_path_with_a_newline_is_recorded_by_its_parent() {
     let (_home, file) = place();
     let history = WriteHistory::new(vec![file.clone()]);
     history.add(&policy(&["/src/a\n/b/c"])).unwrap();
@@ -121,7 +121,7 @@ fn a_path_that_is_more_than_a_line_is_noted_by_a_shorter_one() {
 }
 
 #[test]
-fn a_full_file_stands_for_everything() {
+fn a_full_file_covers_everything() {
     let (_home, file) = place();
     let history = WriteHistory::new(vec![file.clone()]);
     history.add(&policy(&["/src/a"])).unwrap();
@@ -131,7 +131,7 @@ fn a_full_file_stands_for_everything() {
     assert_eq!(roots(&WriteHistory::new(vec![file]))[0], "/");
 }
 
-/// It may be the beginning of any path.
+/// An unfinished line may be the beginning of any path.
 #[test]
 fn an_unfinished_line_covers_nothing() {
     for unfinished in ["/", "/src", "/src/unfin"] {
@@ -150,7 +150,7 @@ fn an_unfinished_line_covers_nothing() {
 }
 
 #[test]
-fn a_file_that_cannot_be_believed_is_an_error() {
+fn an_untrusted_or_damaged_file_is_an_error() {
     let (_home, file) = place();
     let history = WriteHistory::new(vec![file.clone()]);
     history.add(&policy(&["/src/a"])).unwrap();
@@ -171,7 +171,7 @@ fn a_file_that_cannot_be_believed_is_an_error() {
 }
 
 #[test]
-fn where_no_file_can_be_kept_nothing_is_known() {
+fn without_a_usable_file_the_history_is_an_error() {
     let (home, file) = place();
     std::os::unix::fs::symlink("/etc", home.path().join("foreign")).unwrap();
     fs::write(home.path().join("file"), "").unwrap();
@@ -182,10 +182,10 @@ fn where_no_file_can_be_kept_nothing_is_known() {
         assert!(matches!(error, WriteHistoryError::NoPlace { .. }), "{error}");
         assert!(error.to_string().contains("XDG_STATE_HOME"), "{error}");
     }
-    // What is not written down needs no file.
+    // Without entries to record no file is needed.
     alone.add(&policy(&["/tmp/x"])).unwrap();
     alone.add(&policy(&[])).unwrap();
-    // Another place serves as well.
+    // One usable file is enough.
     let [unusable, ..] = unusable;
     WriteHistory::new(vec![unusable, file.clone()]).add(&policy(&["/a"])).unwrap();
     assert_eq!(roots(&WriteHistory::new(vec![file])), ["/a"]);

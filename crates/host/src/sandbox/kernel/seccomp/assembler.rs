@@ -1,10 +1,10 @@
-//! From "what happens to each system call" to a classic BPF program.
+//! Assembles a classic BPF program from the verdict on each system call.
 //!
-//! The kernel runs the program for every call number once when it is installed (to find the calls
-//! that are always allowed, which then cost nothing) and translates it. Both are paid at each
-//! start, so the numbers are found by halving, not by comparing with one after the other.
+//! When a program is installed, the kernel runs it once for every call number (to find the calls
+//! that are always allowed, which then cost nothing) and compiles it. Both costs occur at every
+//! process start, so the program finds numbers by binary search.
 //!
-//! Knows nothing of what any call does.
+//! This module does not know what a call does.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ const NUMBER_AT: u32 = 0;
 const ARCHITECTURE_AT: u32 = 4;
 const ARGUMENTS_AT: u32 = 16;
 
-/// How a system call ends.
+/// What the filter does with a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Allow,
@@ -27,11 +27,11 @@ pub(super) enum Action {
     KillProcess,
 }
 
-/// What decides about a system call.
+/// How the filter decides about a system call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Always(Action),
-    /// The first test that succeeds decides, otherwise `otherwise`.
+    /// The first successful test decides, otherwise `otherwise`.
     Depends {
         tests: Vec<Test>,
         otherwise: Action,
@@ -45,10 +45,10 @@ pub(super) struct Test {
     pub(super) action: Action,
 }
 
-/// A question about one argument.
+/// A condition on one argument.
 ///
-/// `Low` asks about the lower half only. That is right for arguments that the kernel takes as
-/// 32 bits: it ignores the upper half, so whoever compared all 64 bits could be fooled with garbage there.
+/// `Low` checks only the lower half. That is correct for arguments that the kernel takes as 32
+/// bits: it ignores the upper half, so garbage there would defeat a comparison of all 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Condition {
     LowEquals { argument: u32, value: u32 },
@@ -57,15 +57,15 @@ pub(super) enum Condition {
     IsNotZero { argument: u32 },
 }
 
-/// The numbers of an architecture, and what becomes of those that nobody names.
+/// The verdicts for an architecture, and the action for other numbers.
 #[derive(Clone, Debug)]
 pub(super) struct Filter {
     pub(super) architecture: u32,
     pub(super) verdicts: BTreeMap<u32, Verdict>,
-    /// From here on numbers are not known to us.
+    /// Numbers from here on are unknown.
     pub(super) first_unknown: u32,
     pub(super) unknown: Action,
-    /// From here on numbers belong to another way into the kernel, if the architecture has one.
+    /// Numbers from here on belong to another entry into the kernel, if the architecture has one.
     pub(super) first_foreign: Option<u32>,
 }
 
@@ -81,7 +81,7 @@ impl Filter {
         program
     }
 
-    /// Where each verdict begins to hold, in order, from number 0 on.
+    /// Returns the verdicts with the number at which each begins, in order from 0.
     fn ranges(&self) -> Vec<(u32, Verdict)> {
         let mut ranges = vec![(0, Verdict::Always(Action::Allow))];
         let mut begin = |number: u32, verdict: Verdict| match ranges.last_mut() {
@@ -112,7 +112,7 @@ fn search(ranges: &[(u32, Verdict)]) -> Vec<sock_filter> {
     let (lower_code, upper_code) = (search(lower), search(upper));
     let mut program = match u8::try_from(lower_code.len()) {
         Ok(distance) => vec![jump(BPF_JGE, upper[0].0, distance, 0)],
-        // Conditional jumps reach 255 instructions; the unconditional one any distance.
+        // Conditional jumps reach 255 instructions; an unconditional jump reaches any distance.
         Err(_) => {
             let distance = u32::try_from(lower_code.len()).expect("a filter is short");
             vec![jump(BPF_JGE, upper[0].0, 0, 1), statement(BPF_JMP | BPF_JA, distance)]
@@ -134,7 +134,7 @@ fn decide(verdict: &Verdict) -> Vec<sock_filter> {
     }
 }
 
-/// Returns the test's action, or continues behind it.
+/// Returns code that returns the test's action, or continues after it.
 fn examine(test: &Test) -> Vec<sock_filter> {
     let mut program = vec![give(test.action)];
     for condition in test.all.iter().rev() {
@@ -146,7 +146,7 @@ fn examine(test: &Test) -> Vec<sock_filter> {
     program
 }
 
-/// Continues when the condition holds, otherwise skips `behind` instructions.
+/// Returns code that continues if the condition holds, and otherwise skips `behind` instructions.
 fn ask(condition: Condition, behind: u8) -> Vec<sock_filter> {
     match condition {
         Condition::LowEquals { argument, value } => {

@@ -1,4 +1,4 @@
-//! What happens to each system call.
+//! The verdict on each system call.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::assembler::{Action, Condition, Filter, Test, Verdict};
 use super::{AttributeChanges, Neighbours, Sockets};
 
 const DENY: Action = Action::Fail(EPERM);
-/// As if the kernel were older, so that libraries do it the old way.
+/// Pretends that the kernel is older, so that libraries fall back to older calls.
 const UNKNOWN: Action = Action::Fail(libc::ENOSYS);
 
 #[cfg(target_arch = "x86_64")]
@@ -26,14 +26,14 @@ const FIRST_FOREIGN: Option<u32> = Some(0x4000_0000);
 #[cfg(target_arch = "aarch64")]
 const FIRST_FOREIGN: Option<u32> = None;
 
-/// Numbers that libc does not have yet; they are the same on all architectures.
+/// Numbers that the `libc` crate lacks. They are the same on all architectures.
 const SYS_FCHMODAT2: i64 = 452;
 const SYS_SETXATTRAT: i64 = 463;
 const SYS_REMOVEXATTRAT: i64 = 466;
 const SYS_OPEN_TREE_ATTR: i64 = 467;
 const SYS_FILE_SETATTR: i64 = 469;
 
-/// What came after this (Linux 6.17) has not been gone through, and may be a way out.
+/// Calls added after this one (Linux 6.17) have not been reviewed and may be a way out.
 const FIRST_UNKNOWN: i64 = SYS_FILE_SETATTR + 1;
 
 pub(super) fn filter(
@@ -106,8 +106,9 @@ impl Verdicts {
         debug_assert!(before.is_none(), "two verdicts about call {call}");
     }
 
-    /// Where namespaces do not tell processes apart. One other process can still be given less of the processor: its number looks
-    /// like that of a thread of one's own, of which programs do set the priority.
+    /// Protects outside processes that no namespace separates. Lowering the priority of one other
+    /// process stays possible: its number looks like that of a thread of the program, and programs
+    /// do set the priority of their threads.
     fn leaving_neighbours_alone(&mut self) {
         self.deny(SHARED_BY_NUMBER);
         let of_many = |groups: [u32; 2]| groups.map(|kind| deny_if(low(0, kind)));
@@ -115,10 +116,10 @@ impl Verdicts {
         self.depends(libc::SYS_ioprio_set, of_many(IO_PRIORITIES_OF_MANY), Action::Allow);
     }
 
-    /// No socket comes into being that could reach anybody, and none that came otherwise can be pointed at somebody.
+    /// Denies creating sockets that reach other processes, and pointing inherited sockets at one.
     ///
-    /// `sendmsg` has its address behind a pointer. It is harmless because the only sockets are connected pairs that ignore an
-    /// address, which a pair of datagram sockets would not.
+    /// `sendmsg` takes its address behind a pointer. It is harmless because the only sockets are
+    /// connected stream pairs, which ignore an address. A pair of datagram sockets would not.
     fn without_network(&mut self) {
         self.deny(REACHING_OTHERS);
         self.depends(libc::SYS_socketpair, connected_pairs(), DENY);
@@ -126,7 +127,8 @@ impl Verdicts {
         self.depends(libc::SYS_sendto, [has_address], Action::Allow);
     }
 
-    /// The internet, and what asks for its routes. Other families are of no use to ordinary programs, and full of surprises.
+    /// Allows internet sockets and route queries. Ordinary programs do not need other families, and
+    /// those have a large attack surface.
     fn with_internet(&mut self, others: &[i32]) {
         let families = [AF_INET, AF_INET6];
         let families =
@@ -135,8 +137,8 @@ impl Verdicts {
         self.pairs(others);
     }
 
-    /// TCP, the only protocol whose ports Landlock knows: not its relatives, whose sockets are
-    /// streams as well, and no connection that is made by sending.
+    /// Allows TCP, the only protocol whose ports Landlock restricts. Denies other protocols with
+    /// stream sockets, and connections made by sending.
     fn with_tcp(&mut self, others: &[i32]) {
         let protocols = [0, word(libc::IPPROTO_TCP)];
         let tcp = [AF_INET, AF_INET6].into_iter().flat_map(|family| {
@@ -148,7 +150,7 @@ impl Verdicts {
         let others_allowed = others.iter().map(|family| allow_if([low(0, word(*family))]));
         self.depends(libc::SYS_socket, tcp.chain(others_allowed).chain([route_queries()]), DENY);
         self.pairs(others);
-        // Others could connect to it, past every rule.
+        // Others could connect to a listener, which no rule restricts.
         self.always(libc::SYS_listen, DENY);
         for (call, flags) in
             [(libc::SYS_sendto, 3), (libc::SYS_sendmsg, 2), (libc::SYS_sendmmsg, 3)]
@@ -158,8 +160,8 @@ impl Verdicts {
         }
     }
 
-    /// Without Unix sockets, pairs of streams only: a pair of datagram sockets can send to other
-    /// addresses.
+    /// Restricts pairs to streams if Unix sockets are not allowed: a pair of datagram sockets can
+    /// send to other addresses.
     fn pairs(&mut self, families: &[i32]) {
         if families.contains(&AF_UNIX) {
             self.depends(libc::SYS_socketpair, [allow_if([low(0, word(AF_UNIX))])], DENY);
@@ -206,7 +208,7 @@ fn number(call: i64) -> u32 {
     u32::try_from(call).expect("system calls have small numbers")
 }
 
-/// Memory, descriptors and secrets of processes outside.
+/// Access to memory, descriptors and secrets of outside processes.
 const OTHER_PROCESSES: &[i64] = &[
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
@@ -219,8 +221,9 @@ const OTHER_PROCESSES: &[i64] = &[
     libc::SYS_request_key,
 ];
 
-/// Message queues of POSIX. No mount shows them, so Landlock knows nothing of the one that is removed, and is asked about a new one when
-/// it has been made. Also where they are nobody else's: Landlock refuses to open those, too, so they are of no use.
+/// POSIX message queues. They are not on a visible mount, so Landlock does not see the removal of a
+/// queue, and checks a new queue only after it has been created. They are denied in a private
+/// namespace as well: Landlock refuses to open those, too, so they are of no use.
 const MESSAGE_QUEUES: &[i64] = &[
     libc::SYS_mq_open,
     libc::SYS_mq_unlink,
@@ -230,7 +233,8 @@ const MESSAGE_QUEUES: &[i64] = &[
     libc::SYS_mq_getsetattr,
 ];
 
-/// Memory, queues and semaphores of System V. Whoever guesses a number has them, without having asked for it by its key.
+/// System V shared memory, queues and semaphores. A process that guesses the number of one can use
+/// it without looking it up by its key.
 const SHARED_BY_NUMBER: &[i64] = &[
     libc::SYS_shmget,
     libc::SYS_shmat,
@@ -251,11 +255,11 @@ const PRIORITIES_OF_MANY: [u32; 2] = [1, 2];
 /// `IOPRIO_WHO_PGRP` and `IOPRIO_WHO_USER`.
 const IO_PRIORITIES_OF_MANY: [u32; 2] = [2, 3];
 
-/// `F_SETLEASE`, and `F_SETDELEG` of Linux 6.19. Whoever opens a file then waits for its holder, be it the server, and be it for 45
-/// seconds.
+/// `F_SETLEASE`, and `F_SETDELEG` of Linux 6.19. A process that opens the file then waits for the
+/// lease holder, for up to 45 seconds. That includes the server.
 const LEASES: [u32; 2] = [1024, 1040];
 
-/// Everything that could take a cover away, and namespaces, in which it could be done.
+/// All calls that could remove a cover, and those that create namespaces in which that is possible.
 const MOUNTS: &[i64] = &[
     libc::SYS_mount,
     libc::SYS_umount2,
@@ -271,11 +275,11 @@ const MOUNTS: &[i64] = &[
     libc::SYS_chroot,
     libc::SYS_unshare,
     libc::SYS_setns,
-    // A file by its number, past every directory that is closed.
+    // Opens a file by its handle and so bypasses inaccessible directories.
     libc::SYS_open_by_handle_at,
 ];
 
-/// Ways to make the kernel do on our behalf what no filter sees, and parts of it that are for debuggers.
+/// Calls that make the kernel act without the filter seeing it, and debugging interfaces.
 const KERNEL: &[i64] = &[
     libc::SYS_io_uring_setup,
     libc::SYS_io_uring_enter,
@@ -285,7 +289,8 @@ const KERNEL: &[i64] = &[
     libc::SYS_perf_event_open,
 ];
 
-/// The machine as a whole. All of it takes privileges as well, which a sandbox of root might have.
+/// Calls that affect the whole machine. All of them also require privileges, which a sandbox
+/// started by root might have.
 const MACHINE: &[i64] = &[
     libc::SYS_init_module,
     libc::SYS_finit_module,
@@ -318,7 +323,7 @@ const MACHINE: &[i64] = &[
     libc::SYS__sysctl,
 ];
 
-/// Metadata that can be changed with no more than a path, or a descriptor for reading.
+/// Metadata changes that need only a path, or a descriptor opened for reading.
 const ATTRIBUTES: &[i64] = &[
     libc::SYS_fchmod,
     libc::SYS_fchmodat,
@@ -360,7 +365,8 @@ const REACHING_OTHERS: &[i64] = &[
     libc::SYS_recvmmsg,
 ];
 
-/// Flags of `clone`. `CLONE_NEWTIME` is not among them: its bit is part of the exit signal there.
+/// Namespace flags of `clone`. `CLONE_NEWTIME` is not one of them: its bit is part of the exit
+/// signal there.
 const NAMESPACES: u32 = word(
     libc::CLONE_NEWNS
         | libc::CLONE_NEWCGROUP
@@ -371,19 +377,22 @@ const NAMESPACES: u32 = word(
         | libc::CLONE_NEWNET,
 );
 
-/// `TIOCSTI` and `TIOCLINUX` type for whoever reads the terminal next.
+/// `TIOCSTI` and `TIOCLINUX` inject input for the next reader of the terminal.
 const TERMINAL_IOCTLS: [u32; 2] = [0x5412, 0x541c];
 
-/// Requests of file systems: `FS_IOC_*` and ext4, `FS_IOC_*VERSION`, `FS_IOC_FS*XATTR` and XFS, btrfs, f2fs. With a descriptor for
-/// reading some change flags, seal a file for good, or make a subvolume.
+/// File system requests: `FS_IOC_*` and ext4, `FS_IOC_*VERSION`, `FS_IOC_FS*XATTR` and XFS, btrfs,
+/// f2fs. With a descriptor for reading, some change flags, seal a file permanently, or create a
+/// subvolume.
 const FILE_IOCTL_TYPES: [u32; 5] = [0x6600, 0x7600, 0x5800, 0x9400, 0xf500];
 const IOCTL_TYPE: u32 = 0xff00;
 
-/// Of those, what only asks: `FS_IOC_GETFLAGS`, `FS_IOC_FIEMAP`, `FS_IOC_FSGETXATTR`, `FS_IOC_GETVERSION`.
+/// The read-only requests among them: `FS_IOC_GETFLAGS`, `FS_IOC_FIEMAP`, `FS_IOC_FSGETXATTR`,
+/// `FS_IOC_GETVERSION`.
 const HARMLESS_FILE_IOCTLS: [u32; 4] = [0x8008_6601, 0xc020_660b, 0x801c_581f, 0x8008_7601];
 
-/// Linux with and without `UNAME26`, 32 bits or not, and the question which it is. The others make attacks easier.
+/// Linux with or without `UNAME26`, 32 bits or not, and the query for the current value. The other
+/// personalities weaken defences.
 const PERSONALITIES: [u32; 5] = [0, 0x8, 0x0002_0000, 0x0002_0008, 0xffff_ffff];
 
-/// The other bits of a socket's type are flags.
+/// The bits of a socket type that hold the kind; the other bits are flags.
 const SOCKET_KIND: u32 = 0xf;

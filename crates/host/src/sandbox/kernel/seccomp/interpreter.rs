@@ -1,4 +1,5 @@
-//! Classic BPF, as far as filters use it, so that every path of one can be tried without a kernel.
+//! An interpreter for the part of classic BPF that the filters use. With it every path can be
+//! tested without a kernel.
 
 use libc::{
     BPF_ABS, BPF_ALU, BPF_AND, BPF_JA, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET,
@@ -22,7 +23,8 @@ impl Call {
     }
 }
 
-/// What the program returns, and how many instructions that took. Panics where the kernel would have refused the program.
+/// Returns the result of the program and the number of executed instructions. Panics on a program
+/// that the kernel would refuse.
 pub(super) fn run(program: &[u8], call: Call) -> (u32, usize) {
     let data = call.to_bytes();
     let (mut accumulator, mut at) = (0_u32, 0_usize);

@@ -1,10 +1,11 @@
-//! The system calls that a confined process may not make.
+//! The seccomp filter: system calls that a confined process may not make.
 //!
-//! Everything is allowed but what leads out of a sandbox, or into the parts of the kernel where ways out are found. A seccomp filter
-//! sees numbers and not what pointers lead to, so it knows nothing of paths: those are Landlock's and the mounts' business.
+//! It allows everything except calls that lead out of a sandbox, or into kernel parts with a
+//! history of escapes. A seccomp filter sees numbers, not the data behind pointers, so it cannot
+//! restrict paths: Landlock and the mounts do that.
 //!
-//! The programs are made here and not by crate `seccompiler`, whose filters know one action, do not see x32, and compare with every
-//! number in turn.
+//! The crate `seccompiler` does not fit: its filters have a single action, do not handle x32, and
+//! compare with every number in turn.
 
 mod assembler;
 mod calls;
@@ -15,33 +16,33 @@ mod tests;
 
 use std::sync::OnceLock;
 
-/// Whether modes, owners, times and extended attributes of files can be changed. Landlock does not know of these, and a filter
-/// cannot tell which file is meant.
+/// Whether modes, owners, times and extended attributes of files can be changed. Landlock does not
+/// restrict these, and a filter cannot see which file is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AttributeChanges {
     Changeable,
     Frozen,
 }
 
-/// Whether processes outside share the PID and IPC namespaces, so that a call can mean them.
+/// Whether outside processes share the PID and IPC namespaces, so that a call can address them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Neighbours {
     Absent,
     InReach,
 }
 
-/// Which sockets can be made.
+/// Which sockets can be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Sockets {
-    /// Pairs only, which reach nobody else.
+    /// Connected pairs only, which reach no other process.
     Pairs,
-    /// Of the internet, in a network namespace that leads to a gate.
+    /// Internet sockets, in a network namespace that leads to a gate.
     Internet,
-    /// The same, and Unix sockets.
+    /// Internet and Unix sockets.
     InternetAndUnix,
-    /// TCP, whose ports are restricted by Landlock.
+    /// TCP sockets, with ports restricted by Landlock.
     Tcp,
-    /// The same, and Unix sockets.
+    /// TCP and Unix sockets.
     TcpAndUnix,
 }
 
@@ -49,7 +50,8 @@ impl Sockets {
     const COUNT: usize = 5;
 }
 
-/// A complete BPF program, as `struct sock_filter` in native order. Made once.
+/// Returns a complete BPF program, as `struct sock_filter` in native order. Each program is built
+/// once.
 pub fn program(
     sockets: Sockets,
     attributes: AttributeChanges,

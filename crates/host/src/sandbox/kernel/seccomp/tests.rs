@@ -1,4 +1,4 @@
-//! Every verdict, tried on the assembled programs. That the kernel takes them is shown by `probe`.
+//! Tests every verdict on the assembled programs. `probe` tests that the kernel accepts them.
 
 use super::interpreter::{Call, run};
 use super::{AttributeChanges, Neighbours, Sockets, program};
@@ -26,7 +26,7 @@ fn outcome(sockets: Sockets, attributes: AttributeChanges, number: i64, argument
     run(program(sockets, attributes, Neighbours::Absent), call).0
 }
 
-/// Outcomes without and with processes that share namespaces.
+/// Returns the outcomes without and with outside processes in the same namespaces.
 fn alone_and_among_others(number: i64, arguments: &[u64]) -> [u32; 2] {
     [Neighbours::Absent, Neighbours::InReach].map(|neighbours| {
         let number = u32::try_from(number).unwrap();
@@ -106,7 +106,7 @@ fn dangerous_calls_are_denied_with_and_without_network() {
 }
 
 #[test]
-fn their_neighbours_are_allowed() {
+fn harmless_calls_with_neighbouring_numbers_are_allowed() {
     let allowed = [
         libc::SYS_read,
         libc::SYS_openat,
@@ -150,8 +150,8 @@ fn their_neighbours_are_allowed() {
 }
 
 #[test]
-fn another_architecture_is_death() {
-    // 32 bits of Intel and ARM, and each other.
+fn calls_of_another_architecture_kill_the_process() {
+    // 32-bit Intel and ARM, and invalid values.
     for architecture in [0x4000_0003, 0x4000_0028, 0, ARCHITECTURE ^ 0xff] {
         for number in [0, 1, 4, u32::MAX] {
             let call = Call { number, architecture, arguments: [0; 6] };
@@ -179,7 +179,7 @@ fn x32_is_death() {
 }
 
 #[test]
-fn calls_of_a_younger_kernel_seem_to_be_missing() {
+fn calls_of_newer_kernels_fail_with_enosys() {
     assert_eq!(ordinary(Sockets::InternetAndUnix, 468, &[]), ALLOWED);
     assert_eq!(ordinary(Sockets::InternetAndUnix, 469, &[]), ALLOWED);
     for number in [470, 471, 600, 0x3fff_ffff] {
@@ -188,7 +188,7 @@ fn calls_of_a_younger_kernel_seem_to_be_missing() {
 }
 
 #[test]
-fn a_clone_makes_threads_and_processes_but_no_namespaces() {
+fn clone_creates_threads_and_processes_but_no_namespaces() {
     let thread = libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_FILES | libc::CLONE_THREAD;
     let process = libc::SIGCHLD | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::CLONE_CHILD_SETTID;
     for flags in [thread, process, libc::SIGCHLD] {
@@ -219,7 +219,7 @@ fn flag(value: i32) -> u64 {
 }
 
 #[test]
-fn nobody_types_into_the_terminal_whatever_is_in_the_upper_half() {
+fn terminal_input_injection_is_denied_regardless_of_the_upper_half() {
     for request in [0x5412, 0x541c] {
         for upper in [0, GARBAGE, 1 << 32] {
             let arguments = [GARBAGE, request | upper];
@@ -235,7 +235,7 @@ fn nobody_types_into_the_terminal_whatever_is_in_the_upper_half() {
 }
 
 #[test]
-fn limits_can_be_set_for_oneself_only() {
+fn limits_can_be_set_only_for_the_caller() {
     for sockets in BOTH {
         assert_eq!(ordinary(sockets, libc::SYS_prlimit64, &[0, 7]), ALLOWED);
         assert_eq!(ordinary(sockets, libc::SYS_prlimit64, &[GARBAGE, 7]), ALLOWED);
@@ -256,7 +256,7 @@ fn personalities_that_weaken_a_program_are_denied() {
 }
 
 #[test]
-fn without_network_no_socket_reaches_anybody() {
+fn without_network_no_socket_reaches_another_process() {
     let outcome = |number, arguments: &[u64]| ordinary(Sockets::Pairs, number, arguments);
     for family in 0..64 {
         for upper in [0, GARBAGE] {
@@ -281,7 +281,7 @@ fn without_network_no_socket_reaches_anybody() {
 }
 
 #[test]
-fn without_network_pairs_are_connected_for_good() {
+fn without_network_pairs_stay_connected() {
     let pair = |family: u64, kind: i32| {
         ordinary(Sockets::Pairs, libc::SYS_socketpair, &[family, flag(kind)])
     };
@@ -293,14 +293,14 @@ fn without_network_pairs_are_connected_for_good() {
         assert_eq!(pair(unix | GARBAGE, kind), ALLOWED);
         assert_eq!(pair(flag(libc::AF_TIPC), kind), DENIED);
     }
-    // The kernel turns raw ones into datagrams.
+    // The kernel turns raw Unix sockets into datagram sockets.
     for kind in [libc::SOCK_DGRAM, libc::SOCK_RAW, libc::SOCK_DGRAM | flags] {
         assert_eq!(pair(unix, kind), DENIED);
     }
 }
 
 #[test]
-fn with_network_there_are_ordinary_sockets_and_no_others() {
+fn with_network_only_ordinary_sockets_are_allowed() {
     let socket = |family: i32, protocol: i32, upper: u64| {
         let arguments = [flag(family) | upper, flag(libc::SOCK_DGRAM), flag(protocol) | upper];
         ordinary(Sockets::InternetAndUnix, libc::SYS_socket, &arguments)
@@ -329,7 +329,7 @@ fn with_network_there_are_ordinary_sockets_and_no_others() {
 }
 
 #[test]
-fn behind_a_gate_there_are_sockets_of_the_internet_and_none_of_unix() {
+fn behind_a_gate_internet_sockets_are_allowed_and_unix_sockets_are_not() {
     let unix = flag(libc::AF_UNIX);
     for (sockets, has_unix) in [
         (Sockets::Internet, false),
@@ -355,7 +355,7 @@ fn behind_a_gate_there_are_sockets_of_the_internet_and_none_of_unix() {
 }
 
 #[test]
-fn where_landlock_knows_the_ports_there_is_only_tcp() {
+fn with_ports_restricted_by_landlock_only_tcp_is_allowed() {
     let socket = |kind: i32, protocol: i32| {
         let families = [libc::AF_INET, libc::AF_INET6].map(|family| {
             ordinary(Sockets::Tcp, libc::SYS_socket, &[flag(family), flag(kind), flag(protocol)])
@@ -389,7 +389,7 @@ fn where_landlock_knows_the_ports_there_is_only_tcp() {
 }
 
 #[test]
-fn frozen_attributes_stay_as_they_are() {
+fn frozen_attributes_cannot_be_changed() {
     let mut numbers = vec![
         libc::SYS_fchmod,
         libc::SYS_fchmodat,
@@ -437,7 +437,8 @@ fn frozen_attributes_stay_as_they_are() {
             );
             assert_eq!(ordinary(sockets, libc::SYS_ioctl, &arguments), ALLOWED);
         }
-        // TCGETS, FIONREAD, FIOCLEX, TIOCGPTN; then flags, extents and versions that are only asked for.
+        // TCGETS, FIONREAD, FIOCLEX, TIOCGPTN; then requests that only read flags, extents and
+        // versions.
         let others = [0x5401, 0x541b, 0x5451, 0x8004_5430, libc::FS_IOC_GETFLAGS, 0xc020_660b];
         for request in others {
             let arguments = [3, request];
@@ -450,7 +451,7 @@ fn frozen_attributes_stay_as_they_are() {
             outcome(sockets, AttributeChanges::Frozen, libc::SYS_ioctl, &[0, 0x5412]),
             DENIED
         );
-        // Reading them is another matter.
+        // Reading attributes is allowed.
         for number in [libc::SYS_getxattr, libc::SYS_statx, libc::SYS_faccessat2, 464, 465, 468] {
             assert_eq!(
                 outcome(sockets, AttributeChanges::Frozen, number, &[]),
@@ -466,19 +467,20 @@ fn every_number_is_decided_in_a_few_steps() {
     for sockets in BOTH {
         for attributes in [AttributeChanges::Changeable, AttributeChanges::Frozen] {
             let program = program(sockets, attributes, Neighbours::InReach);
-            assert!(program.len() / 8 <= 4096, "the kernel takes no more");
+            assert!(program.len() / 8 <= 4096, "the kernel accepts at most 4096 instructions");
             let steps = (0..1024).map(|number| {
                 let call = Call { number, architecture: ARCHITECTURE, arguments: [0; 6] };
                 run(program, call).1
             });
-            // Four to begin with, then halving; the longest list of tests is short too.
+            // Four steps to begin with, then a binary search. The longest list of tests is short
+            // too.
             assert!(steps.max().unwrap() <= 48);
         }
     }
 }
 
 #[test]
-fn nobody_takes_a_lease() {
+fn leases_are_denied() {
     for sockets in BOTH {
         // F_SETLEASE and F_SETDELEG
         for command in [1024, 1040, GARBAGE | 1024] {
@@ -492,7 +494,7 @@ fn nobody_takes_a_lease() {
 }
 
 #[test]
-fn what_is_shared_by_number_is_denied_where_others_share_it() {
+fn numbered_shared_objects_are_denied_if_others_share_the_namespace() {
     for number in [
         libc::SYS_shmget,
         libc::SYS_shmat,
@@ -511,7 +513,7 @@ fn what_is_shared_by_number_is_denied_where_others_share_it() {
 }
 
 #[test]
-fn priorities_of_many_are_denied_where_others_are_among_them() {
+fn group_and_user_priorities_are_denied_if_others_share_the_namespace() {
     let of_many = [
         (libc::SYS_setpriority, [1, 2]), // PRIO_PGRP, PRIO_USER
         (libc::SYS_ioprio_set, [2, 3]),  // IOPRIO_WHO_PGRP, IOPRIO_WHO_USER
@@ -526,7 +528,7 @@ fn priorities_of_many_are_denied_where_others_are_among_them() {
 }
 
 #[test]
-fn a_program_is_made_once() {
+fn a_program_is_built_once() {
     let alone = |sockets, attributes| program(sockets, attributes, Neighbours::Absent);
     let first = alone(Sockets::Pairs, AttributeChanges::Frozen);
     assert!(std::ptr::eq(first, alone(Sockets::Pairs, AttributeChanges::Frozen)));

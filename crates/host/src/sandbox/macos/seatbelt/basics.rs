@@ -1,6 +1,6 @@
-//! What every program on macOS needs, whatever its policy.
+//! Rules that every program on macOS needs, regardless of its policy.
 
-/// To start, to know the machine and the user, to have a terminal and children.
+/// Rules to start, to query the machine and the user, and to have a terminal and children.
 pub(super) const ALWAYS: &str = r#"(version 1)
 (deny default)
 
@@ -31,7 +31,7 @@ pub(super) const ALWAYS: &str = r#"(version 1)
 
 pub(super) const ALL_FILES: &str = "(allow file* process-exec)\n";
 
-/// With the services that look up names and check certificates.
+/// Includes the services that look up names and check certificates.
 pub(super) const NETWORK: &str = r#"(allow network*)
 (allow system-socket)
 (allow mach-lookup

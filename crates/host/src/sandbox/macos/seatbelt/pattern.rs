@@ -1,19 +1,19 @@
-//! Denied globs as the regular expressions of Seatbelt.
+//! Translates denied globs into regular expressions for Seatbelt.
 //!
-//! A regular expression does not count components, so it denies at any depth; and where a glob says what cannot be said here, all
-//! below its base is denied.
+//! A regular expression does not count components, so it denies at any depth. If a glob cannot be
+//! translated, everything below its base is denied.
 
 use std::path::Path;
 
 use super::{expressible, quoted};
 use crate::sandbox::policy::DeniedGlob;
 
-/// A filter for each glob that is true where it denies.
+/// Returns a filter for each glob that is true where the glob denies.
 pub(super) fn exceptions(globs: &[DeniedGlob]) -> Vec<String> {
     globs.iter().map(exception).collect()
 }
 
-/// True for what has the name, however its letters are written, and for what is below.
+/// Returns a filter for the name in any case, and everything below it.
 pub(super) fn name_in_any_case(path: &Path) -> Option<String> {
     let mut regex = String::from("^");
     for letter in path.parent()?.to_str()?.trim_end_matches('/').chars() {
@@ -40,7 +40,7 @@ fn exception(glob: &DeniedGlob) -> String {
     }
 }
 
-/// Matches also what is below a match.
+/// Returns an expression that matches the glob and everything below a match.
 fn regex(base: &Path, glob: &str) -> Option<String> {
     let mut start = String::from("^");
     for letter in base.to_string_lossy().trim_end_matches('/').chars() {
@@ -49,7 +49,7 @@ fn regex(base: &Path, glob: &str) -> Option<String> {
     Some(format!("{start}/{}(/.*)?$", translate(glob)?))
 }
 
-/// `None` for what has no equivalent.
+/// Returns `None` if the glob has no equivalent.
 fn translate(glob: &str) -> Option<String> {
     let mut regex = String::new();
     let mut rest = glob;
@@ -59,7 +59,7 @@ fn translate(glob: &str) -> Option<String> {
         let was_after_separator = std::mem::replace(&mut after_separator, letter == '/');
         let mut behind = &rest[letter.len_utf8()..];
         match letter {
-            // What `**` is there depends on both sides of a brace.
+            // Inside braces the meaning of `**` depends on both sides of a brace.
             '*' if open_braces > 0 && behind.starts_with('*') => return None,
             '*' if was_after_separator && behind.starts_with("*/") => {
                 regex.push_str("(.*/)?");
@@ -101,7 +101,7 @@ fn translate(glob: &str) -> Option<String> {
     (open_braces == 0).then_some(regex)
 }
 
-/// What follows a `[`, up to and with its `]`. A class that is not simple is `None`.
+/// Translates a class after its `[`, including the `]`. Returns `None` unless it is simple.
 fn class(rest: &str) -> Option<(String, &str)> {
     let (start, members) = match rest.strip_prefix(['!', '^']) {
         Some(members) => ("[^", members),
@@ -113,7 +113,7 @@ fn class(rest: &str) -> Option<(String, &str)> {
     simple.then(|| (format!("{start}{members}]"), after))
 }
 
-/// `None` for what would end the string that the expression is in.
+/// Returns `None` for a letter that would end the string around the expression.
 fn push_literal(regex: &mut String, letter: char) -> Option<()> {
     if letter == '"' || letter.is_control() {
         return None;
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_said_is_not() {
+    fn globs_without_an_equivalent_are_not_translated() {
         for glob in
             ["{**/a,b}", "a\"b", "[/]", r"[a\]]", "[]a]", "[a", "\u{7}", "{a", "**/{x**,y}", r"a\"]
         {

@@ -1,4 +1,4 @@
-//! Profiles as texts. `golden/` is what a reviewer should read.
+//! Profiles as text. Reviewers should read the files in `golden/`.
 
 use std::path::PathBuf;
 
@@ -42,13 +42,13 @@ fn path(path: &str) -> EntryPath {
 const WORKSPACE: EntryPath = EntryPath::ProjectRoots { subpath: None };
 
 #[test]
-fn read_only() {
+fn profile_of_a_read_only_policy() {
     let policy = policy(Network::Restricted, &[(EntryPath::Root, Access::Read)]);
     assert_eq!(profile(&policy), include_str!("golden/read_only.sb"));
 }
 
 #[test]
-fn workspace_write() {
+fn profile_of_a_writable_workspace() {
     let entries = [
         (EntryPath::Root, Access::Read),
         (WORKSPACE, Access::Write),
@@ -60,7 +60,7 @@ fn workspace_write() {
 }
 
 #[test]
-fn carve_outs_and_what_is_given_again() {
+fn profile_with_carve_outs_and_regrants() {
     let entries = [
         (path("/usr/lib"), Access::Read),
         (WORKSPACE, Access::Write),
@@ -75,7 +75,7 @@ fn carve_outs_and_what_is_given_again() {
 }
 
 #[test]
-fn a_glob_that_cannot_be_said_denies_all_that_it_might() {
+fn an_inexpressible_glob_denies_everything_below_its_base() {
     let entries =
         [(WORKSPACE, Access::Write), (EntryPath::Glob("{a/**,b}/c".into()), Access::Deny)];
     let text = profile(&policy(Network::Restricted, &entries));
@@ -83,7 +83,7 @@ fn a_glob_that_cannot_be_said_denies_all_that_it_might() {
 }
 
 #[test]
-fn all_files_without_network() {
+fn profile_of_all_files_without_network() {
     let policy = Policy::unrestricted(Network::Restricted);
     assert_eq!(profile(&policy), include_str!("golden/all_files.sb"));
 }
@@ -95,7 +95,7 @@ fn an_empty_policy_allows_no_file() {
 }
 
 #[test]
-fn a_path_cannot_end_its_string() {
+fn quotes_in_a_path_are_escaped() {
     let hostile = "/Users/ann/\")) (allow default) (\"\\";
     let policy = policy(Network::Restricted, &[(path(hostile), Access::Read)]);
     let quoted = r#"(subpath "/Users/ann/\")) (allow default) (\"\\")"#;
@@ -103,7 +103,7 @@ fn a_path_cannot_end_its_string() {
 }
 
 #[test]
-fn what_cannot_be_written_down_is_not_granted() {
+fn an_inexpressible_path_is_not_granted() {
     let entries = [
         (path("/Users/ann/line\nbreak"), Access::Read),
         (WORKSPACE, Access::Write),

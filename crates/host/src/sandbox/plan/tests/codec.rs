@@ -1,4 +1,4 @@
-//! A plan on its way to the keeper.
+//! Encoding and decoding of plans.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -32,7 +32,7 @@ fn varied_plans() -> Vec<Plan> {
 }
 
 #[test]
-fn a_plan_arrives_as_it_was_sent() {
+fn a_plan_survives_encoding_and_decoding() {
     for plan in varied_plans() {
         assert_eq!(Plan::decode(&plan.encode()), Some(plan));
     }
@@ -49,7 +49,7 @@ fn a_plan_arrives_as_it_was_sent() {
 }
 
 #[test]
-fn anything_but_a_whole_plan_is_refused() {
+fn anything_but_a_whole_plan_is_rejected() {
     for plan in varied_plans() {
         let bytes = plan.encode();
         for len in 0..bytes.len() {

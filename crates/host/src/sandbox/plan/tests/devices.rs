@@ -13,7 +13,7 @@ fn devices_need_no_mount_unless_their_directory_is_hidden() {
 }
 
 #[test]
-fn to_read_everything_is_not_to_read_devices() {
+fn read_access_to_everything_excludes_devices() {
     for has in [everything(), without_isolation()] {
         let rules = grants_of(&read_only(), &has);
         for directory in ["/home", "/tmp", "/usr"] {
@@ -29,7 +29,7 @@ fn to_read_everything_is_not_to_read_devices() {
 }
 
 #[test]
-fn what_is_granted_by_name_comes_only_once_and_links_and_denials_not_at_all() {
+fn grants_by_name_are_unique_and_exclude_links_and_denied_paths() {
     let names = names().symlink("/bin", "/usr/bin").directory("/secret").file("/note");
     let entries = [READ_ALL, (path("/tmp"), Access::Write), (path("/secret"), Access::Deny)];
     let policy = policy_of(&names, Network::Restricted, &entries);
@@ -51,7 +51,7 @@ fn a_device_that_an_entry_names_is_granted() {
 }
 
 #[test]
-fn to_write_everything_is_not_to_use_devices() {
+fn write_access_to_everything_excludes_devices() {
     let one = |path: &str, access| {
         Mount::Regrant(Regrant { path: path.into(), access, is_directory: false })
     };
@@ -79,7 +79,7 @@ fn to_write_everything_is_not_to_use_devices() {
 }
 
 #[test]
-fn memory_and_terminals_are_its_own_unless_the_policy_speaks_of_them() {
+fn shared_memory_and_terminals_are_private_unless_the_policy_names_them() {
     let own = |entries: &[(EntryPath, Access)], has: &Capabilities| {
         let entries = [entries, &[WORKSPACE]].concat();
         let plan = plan(&policy_of(&names(), Network::Restricted, &entries), has).unwrap();
@@ -104,7 +104,7 @@ fn memory_and_terminals_are_its_own_unless_the_policy_speaks_of_them() {
 }
 
 #[test]
-fn nothing_is_hidden_in_what_is_its_own() {
+fn nothing_is_hidden_in_private_directories() {
     let names = names().file("/dev/shm/a.pem");
     let glob = (EntryPath::Glob("/dev/**/*.pem".into()), Access::Deny);
     let mounts = mounts(&names, &[READ_ALL, WORKSPACE, glob]);

@@ -1,4 +1,4 @@
-//! What denied patterns hide.
+//! Covers for denied patterns.
 
 use std::cell::Cell;
 use std::ffi::OsString;
@@ -8,7 +8,7 @@ use super::*;
 use crate::sandbox::plan::{StartFacts, Tier};
 use crate::sandbox::policy::{Hold, NameKind, Names, TooMuch};
 
-/// Names of which one directory has an unusual listing.
+/// Names with an unusual listing for one directory.
 struct Odd<F> {
     names: FakeNames,
     directory: &'static str,
@@ -48,7 +48,7 @@ impl<F: Fn() -> io::Result<Vec<(OsString, NameKind)>>> Names for Odd<F> {
 }
 
 #[test]
-fn what_globs_deny_is_hidden_where_it_is_now() {
+fn current_matches_of_denied_globs_are_hidden() {
     let names = names()
         .file("/home/ann/app/a.pem")
         .file("/home/ann/app/src/keys/b.pem")
@@ -73,9 +73,9 @@ fn what_globs_deny_is_hidden_where_it_is_now() {
     assert_eq!(hidden, expected);
 }
 
-/// It cannot cover a symlink itself.
+/// Bubblewrap cannot cover a symlink itself.
 #[test]
-fn bubblewrap_hides_what_a_denied_link_leads_to() {
+fn bubblewrap_hides_the_target_of_a_denied_link() {
     let names = names()
         .file("/home/ann/keys/real.key")
         .directory("/home/ann/store")
@@ -91,9 +91,9 @@ fn bubblewrap_hides_what_a_denied_link_leads_to() {
     assert!(!mounts.iter().any(|mount| mount.path().extension().is_some_and(|it| it == "pem")));
 }
 
-/// Whoever made the symlink must not take the workspace or the system away from the process.
+/// The creator of the symlink must not hide the workspace or the system from the process.
 #[test]
-fn bubblewrap_hides_nothing_that_the_sandbox_needs() {
+fn bubblewrap_does_not_hide_paths_that_the_sandbox_needs() {
     let glob = |pattern: &str| (EntryPath::Glob(pattern.into()), Access::Deny);
     let planned = |target: &str, entries: &[(EntryPath, Access)], has: &Capabilities| {
         let names = names()
@@ -131,7 +131,7 @@ fn bubblewrap_hides_nothing_that_the_sandbox_needs() {
             }
             other => panic!("{target}: {other:#?}"),
         }
-        // In namespaces of the server's own the symlink itself is covered.
+        // In the server's own namespaces the symlink itself is covered.
         let mounts = planned(target, entries, &everything()).unwrap();
         assert!(mounts.contains(&hidden_link("/home/ann/app/src/a.pem")), "{target}: {mounts:#?}");
     }
@@ -150,7 +150,7 @@ fn bubblewrap_hides_nothing_that_the_sandbox_needs() {
     let text = planned("..", &writable, &without_namespaces()).unwrap_err().to_string();
     assert!(text.contains("/home/ann/app/src/a.pem") && text.contains("/home/ann/app "), "{text}");
 
-    // What is denied in any case, or holds nothing, stays as it is.
+    // A target that is denied anyway, or is a device without content, is left alone.
     let private = "/home/ann/app/src/private";
     let entries = [
         READ_ALL,
@@ -166,9 +166,9 @@ fn bubblewrap_hides_nothing_that_the_sandbox_needs() {
     }
 }
 
-/// Renamed, a directory would take what is hidden with it, to where the pattern does not match.
+/// A renamed directory would take hidden files with it to a place where the pattern does not match.
 #[test]
-fn the_way_to_what_globs_deny_is_pinned() {
+fn the_directories_above_denied_matches_are_pinned() {
     let names = names().file("/home/ann/app/src/secrets/id.key").file("/home/ann/other/id.key");
     let glob = |pattern: &str| (EntryPath::Glob(pattern.into()), Access::Deny);
     let entries = [READ_ALL, WORKSPACE, glob("**/secrets/*.key"), glob("/home/ann/other/*")];
@@ -182,12 +182,12 @@ fn the_way_to_what_globs_deny_is_pinned() {
         hidden_file("/home/ann/app/src/secrets/id.key"),
     ];
     assert_eq!(below("/home/ann/app/src"), expected);
-    // Where nothing can be written nothing can be renamed.
+    // Without write access nothing can be renamed.
     assert_eq!(below("/home/ann/other"), [hidden_file("/home/ann/other/id.key")]);
 }
 
 #[test]
-fn what_vanishes_while_it_is_searched_is_searched_for_again() {
+fn a_scan_starts_over_if_a_name_vanishes() {
     let glob = (EntryPath::Glob("**/*.pem".into()), Access::Deny);
     let plan_with = |gone: usize, listing: fn() -> io::Result<Vec<(OsString, NameKind)>>| {
         let names = names().file("/home/ann/app/src/a.pem");
@@ -212,7 +212,7 @@ fn what_vanishes_while_it_is_searched_is_searched_for_again() {
 }
 
 #[test]
-fn a_glob_may_start_where_nothing_is() {
+fn a_glob_may_start_at_a_missing_directory() {
     let glob = (EntryPath::Glob("/home/ann/app/missing/*.pem".into()), Access::Deny);
     assert!(
         plan(&policy_of(&names(), Network::Restricted, &[READ_ALL, glob]), &everything()).is_ok()
@@ -220,7 +220,7 @@ fn a_glob_may_start_where_nothing_is() {
 }
 
 #[test]
-fn comparing_names_with_patterns_has_an_end() {
+fn comparisons_with_patterns_are_limited() {
     let listing = || {
         let name = |n| format!("{n}{}", "a".repeat(200));
         Ok((0..20_000).map(|n| (name(n).into(), NameKind::File)).collect())
@@ -251,7 +251,7 @@ fn a_glob_alone_makes_namespaces_necessary_only_if_it_matches() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_searched_for_matches_is_hidden_as_a_whole() {
+fn an_unreadable_directory_is_hidden_as_a_whole() {
     let names = names().directory("/home/ann/app/locked");
     let listing = || Err(io::ErrorKind::PermissionDenied.into());
     let names = Odd { names, directory: "/home/ann/app/locked", listing };
@@ -262,7 +262,7 @@ fn a_directory_that_cannot_be_searched_for_matches_is_hidden_as_a_whole() {
 }
 
 #[test]
-fn what_a_glob_denies_landlock_does_not_grant() {
+fn landlock_grants_no_path_that_a_glob_denies() {
     let names = names().directory("/home/ann/app/x.pem/sub");
     let entries = [
         WORKSPACE,
@@ -278,7 +278,7 @@ fn what_a_glob_denies_landlock_does_not_grant() {
 }
 
 #[test]
-fn a_tree_too_big_to_look_through_is_an_error() {
+fn a_tree_too_large_to_scan_is_an_error() {
     let listing = || Ok((0..200_001).map(|n| (n.to_string().into(), NameKind::File)).collect());
     let names = Odd { names: names(), directory: "/home/ann/app/src", listing };
     let glob = (EntryPath::Glob("**/*.pem".into()), Access::Deny);

@@ -1,4 +1,4 @@
-//! Which mechanisms a policy takes, and which refusals there are.
+//! The choice of mechanisms, and refusals.
 
 use super::*;
 use crate::sandbox::kernel::seccomp::{self, AttributeChanges, Neighbours, Sockets};
@@ -50,30 +50,30 @@ fn the_tier_follows_from_policy_and_host() {
 }
 
 #[test]
-fn refusals_say_what_is_missing_and_how_to_get_it() {
-    let no_isolation = "which takes user namespaces (not usable on this host) or bubblewrap (not usable on this host); to get it: \
-         `apt-get install bubblewrap`, or let this user create user namespaces; `exec-server doctor` says what is in the way";
+fn refusals_name_the_missing_mechanism_and_its_remedy() {
+    let no_isolation = "this requires user namespaces (not usable on this host) or bubblewrap (not usable on this host); to get it: \
+         `apt-get install bubblewrap`, or let this user create user namespaces; `exec-server doctor` shows the obstacle";
     assert_eq!(
         refusal(&workspace(), &without_isolation()),
         format!(
-            "the policy protects /home/ann/app/.agents inside of what it grants, {no_isolation}"
+            "the policy protects /home/ann/app/.agents inside a granted directory; {no_isolation}"
         )
     );
     let no_scopes = |abi| {
-        format!("Landlock of this kernel (ABI {abi}) does not keep signals inside, {no_isolation}")
+        format!("Landlock of this kernel (ABI {abi}) does not confine signals; {no_isolation}")
     };
     for abi in [1, 3, 5] {
         assert_eq!(refusal(&read_only(), &with_abi(abi, without_isolation())), no_scopes(abi));
         assert_eq!(refusal(&all_files(), &with_abi(abi, without_isolation())), no_scopes(abi));
     }
     assert_eq!(refusal(&all_files(), &with_abi(0, without_isolation())), no_scopes(0));
-    let no_landlock = "the policy restricts files, which takes Landlock (not usable on this host); to get it: Linux 5.13 or later (6.12 for all of it) with \
+    let no_landlock = "the policy restricts files; this requires Landlock (not usable on this host); to get it: Linux 5.13 or later (6.12 for all of it) with \
          `landlock` listed in /sys/kernel/security/lsm (boot parameter `lsm=landlock,...`); in a container, one whose seccomp profile \
          allows landlock_create_ruleset (Docker 23 or later)";
     for policy in [read_only(), workspace()] {
         assert_eq!(refusal(&policy, &with_abi(0, everything())), no_landlock);
     }
-    let no_seccomp = "every sandbox denies dangerous system calls, which takes seccomp (not usable on this host); to get it: a kernel with \
+    let no_seccomp = "every sandbox denies dangerous system calls; this requires seccomp (not usable on this host); to get it: a kernel with \
          CONFIG_SECCOMP_FILTER; in a container, one whose own profile allows seccomp";
     let unfiltered = Capabilities { seccomp: false, ..everything() };
     for policy in [read_only(), workspace(), Policy::unrestricted(Network::Restricted)] {
@@ -83,7 +83,7 @@ fn refusals_say_what_is_missing_and_how_to_get_it() {
 }
 
 #[test]
-fn what_was_turned_off_is_not_called_missing() {
+fn mechanisms_that_are_turned_off_are_not_reported_missing() {
     let off = |turned_off: &[Mechanism], has: Capabilities| Capabilities {
         turned_off: turned_off.to_vec(),
         ..has
@@ -91,12 +91,12 @@ fn what_was_turned_off_is_not_called_missing() {
     let no_landlock = off(&[Mechanism::Landlock], with_abi(0, everything()));
     assert_eq!(
         refusal(&read_only(), &no_landlock),
-        "the policy restricts files, which takes Landlock (turned off by EXEC_SERVER_SANDBOX_WITHOUT)"
+        "the policy restricts files; this requires Landlock (turned off by EXEC_SERVER_SANDBOX_WITHOUT)"
     );
     let neither = [Mechanism::UserNamespace, Mechanism::Bubblewrap];
     assert_eq!(
         refusal(&workspace(), &off(&neither, without_isolation())),
-        "the policy protects /home/ann/app/.agents inside of what it grants, which takes user namespaces (turned off by \
+        "the policy protects /home/ann/app/.agents inside a granted directory; this requires user namespaces (turned off by \
          EXEC_SERVER_SANDBOX_WITHOUT) or bubblewrap (turned off by EXEC_SERVER_SANDBOX_WITHOUT)"
     );
     let one = refusal(&workspace(), &off(&neither[..1], without_isolation()));
@@ -104,7 +104,7 @@ fn what_was_turned_off_is_not_called_missing() {
 }
 
 #[test]
-fn what_is_enforced_is_what_is_claimed() {
+fn the_reported_enforcement_matches_the_plan() {
     let enforcement = plan(&workspace(), &everything()).unwrap().enforcement();
     assert_eq!(enforcement.landlock, Some(7));
     assert!(enforcement.seccomp && enforcement.pid_namespace && enforcement.network_namespace);
@@ -125,7 +125,7 @@ fn what_is_enforced_is_what_is_claimed() {
 }
 
 #[test]
-fn a_network_namespace_is_only_for_the_network() {
+fn an_enabled_network_gets_no_network_namespace() {
     let online = policy_of(&names(), Network::Enabled, &[READ_ALL, WORKSPACE]);
     let plan = plan(&online, &everything()).unwrap();
     assert_eq!(plan.network_namespace, NetworkNamespace::Inherited);
@@ -138,7 +138,7 @@ fn a_network_namespace_is_only_for_the_network() {
 }
 
 #[test]
-fn attributes_are_frozen_where_nothing_else_protects_them() {
+fn attributes_are_frozen_if_nothing_else_protects_them() {
     let filter = |policy: &Policy, has: &Capabilities| plan(policy, has).unwrap().seccomp;
     let program = |attributes, neighbours| seccomp::program(Sockets::Pairs, attributes, neighbours);
     let frozen = program(AttributeChanges::Frozen, Neighbours::InReach);
@@ -152,13 +152,14 @@ fn attributes_are_frozen_where_nothing_else_protects_them() {
 }
 
 #[test]
-fn signals_stay_inside_even_if_files_are_not_restricted() {
+fn signals_are_confined_even_if_files_are_not_restricted() {
     let rules = |abi| plan(&all_files(), &with_abi(abi, everything())).unwrap().landlock;
     assert_eq!(
         rules(7),
         Some(LandlockRules { abi: 7, grants: None, listed: vec![], connect_ports: None })
     );
-    // Without scopes it takes a PID namespace, and a domain for what that does not keep apart.
+    // Without scopes this takes a PID namespace, and a Landlock domain for what the namespace does
+    // not separate.
     let grants = Some(vec![Grant { path: "/".into(), access: Access::Write }]);
     assert_eq!(
         rules(5),
@@ -168,7 +169,7 @@ fn signals_stay_inside_even_if_files_are_not_restricted() {
 }
 
 #[test]
-fn seatbelt_takes_the_place_of_everything_else() {
+fn seatbelt_replaces_all_other_mechanisms() {
     let macos = Capabilities { seatbelt: true, ..Capabilities::default() };
     let plan = plan(&workspace(), &macos).unwrap();
     assert!(matches!(&plan.tier, Tier::Seatbelt(profile) if profile.contains("(deny default)")));

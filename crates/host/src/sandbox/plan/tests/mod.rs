@@ -1,4 +1,4 @@
-//! Policies and hosts, and what comes of them.
+//! Plans for combinations of policies and hosts.
 
 mod codec;
 mod devices;
@@ -62,7 +62,7 @@ fn workspace() -> Policy {
     policy_of(&names(), Network::Restricted, &[READ_ALL, WORKSPACE])
 }
 
-/// A directory always has carve-outs.
+/// A policy with write access but without carve-outs, which a writable directory always has.
 fn one_writable_file() -> Policy {
     policy_of(&names(), Network::Restricted, &[READ_ALL, (path("/home/ann/notes"), Access::Write)])
 }
@@ -150,7 +150,7 @@ fn granted(rules: &LandlockRules, path: &str) -> Option<Access> {
     grants.iter().find(|grant| grant.path == Path::new(path)).map(|grant| grant.access)
 }
 
-/// Needs mounts: something in it is only to be read.
+/// Needs mounts: a directory inside is read-only.
 fn all_but_source() -> Policy {
     let entries = [(EntryPath::Root, Access::Write), (path("/home/ann/app/src"), Access::Read)];
     policy_of(&names(), Network::Restricted, &entries)

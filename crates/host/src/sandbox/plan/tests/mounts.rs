@@ -1,9 +1,9 @@
-//! What the process sees of the file system.
+//! The mounts of a plan.
 
 use super::*;
 
 #[test]
-fn an_ordinary_workspace() {
+fn mounts_of_an_ordinary_workspace() {
     let expected = [
         cover("/", CoverKind::ReadOnly),
         fresh("/dev/shm"),
@@ -16,7 +16,7 @@ fn an_ordinary_workspace() {
 }
 
 #[test]
-fn covers_and_what_is_given_again_alternate() {
+fn covers_and_regrants_alternate() {
     let names = names()
         .directory("/home/ann/app/src/private/shared/out")
         .file("/home/ann/app/src/private/shared/key");
@@ -34,9 +34,9 @@ fn covers_and_what_is_given_again_alternate() {
         .collect();
     let out = "/home/ann/app/src/private/shared/out";
     let expected = [
-        // Renamed, it would take the cover with it.
+        // Without the pin, renaming the directory would move the cover.
         regrant("/home/ann/app/src", Access::Write),
-        // Git looks there when it is used in the directory that is given again.
+        // Git searches upwards from the restored directory and looks here.
         placeholder("/home/ann/app/src/.agents", CoverKind::ReadOnly),
         placeholder("/home/ann/app/src/.codex", CoverKind::ReadOnly),
         placeholder("/home/ann/app/src/.git", CoverKind::ReadOnly),
@@ -52,7 +52,7 @@ fn covers_and_what_is_given_again_alternate() {
 }
 
 #[test]
-fn what_is_missing_is_covered_only_where_it_could_be_made() {
+fn missing_paths_are_covered_only_where_they_could_be_created() {
     let entries = [
         READ_ALL,
         WORKSPACE,
@@ -67,9 +67,9 @@ fn what_is_missing_is_covered_only_where_it_could_be_made() {
     assert!(!mounts.iter().any(below), "{mounts:#?}");
 }
 
-/// What is protected in it would otherwise stand in its place.
+/// Otherwise a placeholder for a protected name would take the place of the root.
 #[test]
-fn a_writable_root_that_does_not_exist_is_made_where_it_could_be() {
+fn a_missing_writable_root_is_created_if_the_process_could_create_it() {
     let out = "/home/ann/app/build/out";
     let entries = [
         READ_ALL,
@@ -101,9 +101,9 @@ fn a_writable_root_that_does_not_exist_is_made_where_it_could_be() {
     assert!(read_only.contains(&placeholder("/home/ann/app/build", CoverKind::ReadOnly)));
 }
 
-/// Whoever wrote the file may not make directories with it.
+/// The author of the file must not be able to have directories created.
 #[test]
-fn what_a_git_file_names_is_not_made() {
+fn the_directory_that_a_git_file_names_is_not_created() {
     let names = names().file_with("/home/ann/app/tree/.git", b"gitdir: ../gone/.git/modules/tree");
     let tree = (path("/home/ann/app/tree"), Access::Write);
     let mounts = mounts(&names, &[READ_ALL, WORKSPACE, tree]);
@@ -113,9 +113,9 @@ fn what_a_git_file_names_is_not_made() {
     );
 }
 
-/// Otherwise a process removes it and makes a directory with what is denied.
+/// Otherwise a process could replace the file by a directory that contains the denied path.
 #[test]
-fn a_file_in_the_way_of_what_is_missing_stays() {
+fn a_file_above_a_missing_path_is_covered() {
     let names = names().file("/home/ann/app/a").file("/home/ann/b");
     let entries = [
         READ_ALL,
@@ -135,7 +135,7 @@ fn a_file_in_the_way_of_what_is_missing_stays() {
 }
 
 #[test]
-fn a_writable_root_has_no_cover_of_everything() {
+fn write_access_to_everything_has_no_cover_of_everything() {
     let entries = [(EntryPath::Root, Access::Write), (path("/home/ann/app/src"), Access::Read)];
     let mounts = mounts(&names(), &entries);
     assert!(!mounts.iter().any(|mount| mount.path() == Path::new("/")));
@@ -158,9 +158,9 @@ fn too_many_mounts_are_an_error() {
     assert!(matches!(error, PlanError::TooManyMounts { limit: 10_000 }), "{error}");
 }
 
-/// It takes at most 9,000 words, and some are needed for other things.
+/// Bubblewrap accepts at most 9,000 arguments, and some are needed for other options.
 #[test]
-fn bubblewrap_is_told_no_more_than_it_listens_to() {
+fn bubblewrap_gets_no_more_arguments_than_it_accepts() {
     let names = (0..1_600).fold(names(), |names, n| {
         names
             .directory(format!("/home/ann/app/{n:04}/secret"))
@@ -171,7 +171,7 @@ fn bubblewrap_is_told_no_more_than_it_listens_to() {
         let policy = policy_of(&names, Network::Restricted, &[READ_ALL, WORKSPACE, glob]);
         Plan::new(&policy, has, &names)
     };
-    // Each with the directory above it.
+    // Each match also needs a mount for the directory above it.
     for (pattern, words) in [("*/secret", 9), ("*/key", 6)] {
         let error = plan(pattern, &without_namespaces()).unwrap_err();
         let PlanError::TooManyMounts { limit } = error else { panic!("{pattern}: {error}") };
@@ -182,13 +182,13 @@ fn bubblewrap_is_told_no_more_than_it_listens_to() {
 }
 
 #[test]
-fn what_the_system_said_is_said() {
+fn an_error_contains_the_reason_from_the_kernel() {
     let names = names().forbidden("/home/ann/app/secret");
     let denied = (path("/home/ann/app/secret"), Access::Deny);
     let entries = [READ_ALL, WORKSPACE, denied];
     let policy = policy_of(&self::names(), Network::Restricted, &entries);
     let text = Plan::new(&policy, &everything(), &names).unwrap_err().to_string();
-    assert!(text.ends_with("is: permission denied"), "{text}");
+    assert!(text.ends_with(": permission denied"), "{text}");
 }
 
 #[test]
@@ -202,14 +202,14 @@ fn bubblewrap_needs_proc() {
 }
 
 #[test]
-fn what_became_a_symlink_since_is_an_error() {
+fn a_path_that_has_become_a_symlink_is_an_error() {
     let names = names().symlink("/home/ann/app/.git", "/home/ann/app/src");
     let error = Plan::new(&workspace(), &everything(), &names).unwrap_err();
     assert!(matches!(error, PlanError::Symlink { .. }), "{error}");
 }
 
 #[test]
-fn what_nobody_can_look_at_needs_no_cover_unless_its_surroundings_can_be_changed() {
+fn an_inaccessible_path_needs_no_cover_unless_its_surroundings_can_be_changed() {
     let names = names().forbidden("/home/user/.ssh").forbidden("/home/ann/app/locked");
     let outside = [READ_ALL, WORKSPACE, (path("/home/user/.ssh"), Access::Deny)];
     let policy = policy_of(&self::names(), Network::Restricted, &outside);

@@ -1,4 +1,4 @@
-//! How a managed network is enforced, and when it is refused.
+//! Enforcement and refusal of managed networks.
 
 use super::*;
 use crate::sandbox::kernel::seccomp::{self, AttributeChanges, Neighbours, Sockets};
@@ -19,7 +19,7 @@ fn managed(
     Plan::for_start(StartFacts { cwd: None, gate: Some(gate) }, &policy, has, &names())
 }
 
-/// Without user namespaces, by bubblewrap.
+/// Bubblewrap with routes, without user namespaces.
 fn bubblewrap_with_routes() -> Capabilities {
     Capabilities { network_namespace: true, managed_network: true, ..without_namespaces() }
 }
@@ -29,7 +29,7 @@ fn without_routes(has: Capabilities) -> Capabilities {
 }
 
 #[test]
-fn every_connection_is_seen_where_namespaces_are() {
+fn with_namespaces_the_gate_sees_every_connection() {
     for (has, is_bubblewrap) in [(everything(), false), (bubblewrap_with_routes(), true)] {
         for entries in [&[READ_ALL, WORKSPACE][..], &[READ_ALL]] {
             let plan = managed(entries, &gate(), &has).unwrap();
@@ -47,31 +47,31 @@ fn every_connection_is_seen_where_namespaces_are() {
 }
 
 #[test]
-fn without_them_programs_have_the_proxies_alone() {
+fn without_namespaces_programs_reach_only_the_proxies() {
     let has = without_routes(without_isolation());
     let plan = managed(&[READ_ALL], &gate(), &has).unwrap();
     assert_eq!(plan.network_namespace, NetworkNamespace::Inherited);
     assert_eq!(plan.enforcement().network, NetworkEnforcement::ProxyOnly);
-    // None, until the proxies are there.
+    // No ports until the proxies are bound.
     assert_eq!(plan.landlock.unwrap().connect_ports, Some(vec![]));
     let filter = seccomp::program(Sockets::Tcp, AttributeChanges::Frozen, Neighbours::InReach);
     assert_eq!(plan.seccomp, filter);
 }
 
 #[test]
-fn a_gate_that_cannot_be_put_up_is_a_refusal() {
+fn a_gate_that_cannot_be_enforced_is_refused() {
     let strict = GateRequest { require_transparent: true, ..gate() };
     let has = without_routes(without_isolation());
     let error = managed(&[READ_ALL], &strict, &has).unwrap_err().to_string();
     assert!(error.contains("every connection") && error.contains("a managed network"), "{error}");
-    // Landlock of ABI 3 knows no ports.
+    // Landlock ABI 3 cannot restrict ports.
     let has = without_routes(with_abi(3, everything()));
     let error = managed(&[READ_ALL, WORKSPACE], &gate(), &has).unwrap_err().to_string();
     assert!(error.contains("ABI 3") && error.contains("ports"), "{error}");
 }
 
 #[test]
-fn a_managed_network_without_a_gate_is_none() {
+fn a_managed_network_without_a_gate_allows_nothing() {
     let policy = policy_of(&names(), Network::Managed, &[READ_ALL, WORKSPACE]);
     let plan = plan(&policy, &everything()).unwrap();
     assert_eq!(plan.network_namespace, NetworkNamespace::Empty);
@@ -79,7 +79,7 @@ fn a_managed_network_without_a_gate_is_none() {
 }
 
 #[test]
-fn unix_sockets_are_for_those_who_ask_for_them() {
+fn unix_sockets_are_only_available_on_request() {
     let open = GateRequest { unix_sockets: true, ..gate() };
     let plan = managed(&[READ_ALL, WORKSPACE], &open, &everything()).unwrap();
     let filter = |sockets| {
@@ -91,7 +91,7 @@ fn unix_sockets_are_for_those_who_ask_for_them() {
 }
 
 #[test]
-fn a_gated_plan_survives_the_way_to_the_keeper() {
+fn a_gated_plan_survives_encoding_and_decoding() {
     let sockets = GateSockets {
         dns: true,
         direct_ports: vec![80, 443, u16::MAX],

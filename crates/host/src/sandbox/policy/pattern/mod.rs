@@ -1,7 +1,8 @@
-//! Globs that are matched name by name.
+//! Globs that are matched component by component.
 //!
-//! Not those of a crate: they are matched as one expression over the bytes of a path, where `?` and `[!a]` miss characters that take
-//! several bytes and a class may match a `/`. A pattern that denies would deny less than it says.
+//! The usual crates do not fit: they match one expression over the bytes of a path. There `?` and
+//! `[!a]` miss multi-byte characters, and a class may match a `/`. A denying pattern would deny
+//! less than it says.
 
 mod name;
 mod parse;
@@ -11,12 +12,13 @@ use std::sync::Arc;
 use self::name::NamePattern;
 use super::PolicyError;
 
-/// A glob relative to a directory: `*` is any part of a name, `**` any number of names, `?` a character, `[a-z]` and `[!a-z]` one
-/// of a class, `{a,b}` either, and `\` takes the meaning from what follows. It is cheap to clone.
+/// A glob relative to a directory: `*` matches any part of a name, `**` any number of names, `?`
+/// one character, `[a-z]` and `[!a-z]` a class, `{a,b}` alternatives, and `\` escapes the next
+/// character. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Pattern {
     text: Arc<str>,
-    /// Without `{` and `}`: any of these.
+    /// The alternatives after expanding braces.
     alternatives: Arc<[Vec<Part>]>,
     symbols: usize,
 }
@@ -42,12 +44,13 @@ impl Pattern {
         &self.text
     }
 
-    /// How long its alternatives are in all, which is what it takes of memory, and of time for every byte that it is compared with.
+    /// The total length of its alternatives: its cost in memory, and in time for every byte of a
+    /// path.
     pub(super) fn symbols(&self) -> usize {
         self.symbols
     }
 
-    /// How deep it can match, if at most `max` deep.
+    /// The depth to which it can match, capped at `max`.
     pub(super) fn reach(&self, max: usize) -> usize {
         let reach = |parts: &Vec<Part>| match parts.contains(&Part::AnyNames) {
             true => max,
@@ -56,22 +59,22 @@ impl Pattern {
         self.alternatives.iter().map(reach).max().unwrap_or(0)
     }
 
-    /// The way, or where it passes, matches.
+    /// Whether the relative path or one of its ancestors matches.
     pub(super) fn matches(&self, way: &[u8]) -> bool {
         self.alternatives.iter().any(|parts| matches_start(parts, way))
     }
 
-    /// Something below could match. Only if not is it certain.
+    /// Whether something below could match. `false` is certain, `true` is not.
     pub(super) fn may_match_below(&self, way: &[u8]) -> bool {
         self.alternatives.iter().any(|parts| leads_on(parts, way))
     }
 }
 
-/// The first names of the way match all the parts.
+/// Whether the first names of `way` match all parts.
 fn matches_start(parts: &[Part], way: &[u8]) -> bool {
     let (mut parts, mut rest) = (parts, Some(way));
-    // Where to go on if the names after the last `**` do not match: with one more that it takes. What was taken by those before
-    // it need not be tried again, since the fewer names are used up the better.
+    // Where to resume if the names after the last `**` do not match: that `**` then takes one more
+    // name. Earlier `**` need no backtracking, since consuming fewer names is never worse.
     let mut retry: Option<(&[Part], &[u8])> = None;
     loop {
         match (parts, rest) {

@@ -1,4 +1,4 @@
-//! One name against one part of a pattern.
+//! Matches one name against one component of a pattern.
 
 use std::sync::Arc;
 
@@ -18,14 +18,14 @@ pub(super) enum Token {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Class {
     pub(super) negated: bool,
-    /// Both ends belong to a range. Shared by all alternatives, of which there may be many for a moment.
+    /// Inclusive ranges. Shared by all alternatives, which can be many while parsing.
     pub(super) ranges: Arc<[(char, char)]>,
 }
 
 impl NamePattern {
     pub(super) fn matches(&self, name: &[u8]) -> bool {
         let (mut tokens, mut rest) = (&self.0[..], name);
-        // Where to go on if what follows the last run does not match: one character later.
+        // Where to resume if the rest after the last run does not match: one character later.
         let mut retry: Option<(&[Token], &[u8])> = None;
         loop {
             match tokens {
@@ -72,7 +72,7 @@ impl Token {
     }
 }
 
-/// A byte that is not part of a character counts as one that nobody can name.
+/// A byte that is not part of a valid character counts as one unknown character.
 fn first_character(name: &[u8]) -> (Option<char>, usize) {
     let Some(first) = name.first() else { return (None, 0) };
     let len = match first {

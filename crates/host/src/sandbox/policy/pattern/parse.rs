@@ -1,4 +1,4 @@
-//! From the text of a pattern to its alternatives.
+//! Parses the text of a pattern into alternatives.
 
 use std::iter::Peekable;
 use std::str::Chars;
@@ -7,12 +7,12 @@ use super::Part;
 use super::name::{Class, NamePattern, Token};
 
 const MAX_BYTES: usize = 1 << 10;
-// Every pair of braces multiplies both.
+// Every pair of braces multiplies the number of alternatives and of symbols.
 const MAX_ALTERNATIVES: usize = 256;
 const MAX_SYMBOLS: usize = 8 << 10;
 const MAX_NESTING: usize = 16;
 
-/// The alternatives, and how many symbols they have in all.
+/// Returns the alternatives and their total number of symbols.
 pub(super) fn parse(text: &str) -> Result<(Vec<Vec<Part>>, usize), String> {
     if text.len() > MAX_BYTES {
         return Err(format!("it is longer than {MAX_BYTES} bytes"));
@@ -22,7 +22,7 @@ pub(super) fn parse(text: &str) -> Result<(Vec<Vec<Part>>, usize), String> {
     let alternatives = sequence(&mut rest, 0)?;
     let count = alternatives.iter().flatten().map(Piece::symbols).sum();
     if count > MAX_SYMBOLS {
-        return Err(format!("its alternatives are longer than {MAX_SYMBOLS} characters in all"));
+        return Err(format!("its alternatives exceed {MAX_SYMBOLS} characters in total"));
     }
     let alternatives = alternatives.iter().map(|pieces| parts(pieces)).collect::<Result<_, _>>()?;
     Ok((alternatives, count))
@@ -35,7 +35,7 @@ enum Symbol {
     Close,
 }
 
-/// What is left when braces are taken apart.
+/// A symbol after expanding braces.
 #[derive(Clone)]
 enum Piece {
     Token(Token),
@@ -72,12 +72,12 @@ fn symbols(text: &str) -> Result<Vec<Symbol>, String> {
     Ok(symbols)
 }
 
-/// What follows the `[`. A `]` that comes first and a `-` at either end stand for themselves.
+/// Parses a class after its `[`. A leading `]` and a `-` at either end are literal.
 fn class(rest: &mut Peekable<Chars<'_>>) -> Result<Class, String> {
     let negated = rest.next_if(|next| matches!(next, '!' | '^')).is_some();
     let mut ranges: Vec<(char, char)> = Vec::new();
     loop {
-        let first = match rest.next().ok_or("a `[` is not closed")? {
+        let first = match rest.next().ok_or("unclosed `[`")? {
             ']' if !ranges.is_empty() => {
                 return Ok(Class { negated, ranges: ranges.into() });
             }
@@ -88,13 +88,13 @@ fn class(rest: &mut Peekable<Chars<'_>>) -> Result<Class, String> {
         let mut ahead = rest.clone();
         if ahead.next() == Some('-') && ahead.peek().is_some_and(|next| *next != ']') {
             *rest = ahead;
-            last = match rest.next().ok_or("a `[` is not closed")? {
+            last = match rest.next().ok_or("unclosed `[`")? {
                 '\\' => escaped(rest)?,
                 character => character,
             };
         }
         if first == '/' || last == '/' {
-            return Err("a class of characters cannot have a `/` in it".to_owned());
+            return Err("a character class cannot contain `/`".to_owned());
         }
         if first > last {
             return Err(format!("the range {first}-{last} is empty"));
@@ -105,13 +105,13 @@ fn class(rest: &mut Peekable<Chars<'_>>) -> Result<Class, String> {
 
 fn escaped(rest: &mut Peekable<Chars<'_>>) -> Result<char, String> {
     match rest.next() {
-        None => Err("there is nothing after a `\\`".to_owned()),
-        Some('/') => Err("a `/` cannot lose its meaning".to_owned()),
+        None => Err("a `\\` at the end escapes nothing".to_owned()),
+        Some('/') => Err("a `/` cannot be escaped".to_owned()),
         Some(character) => Ok(character),
     }
 }
 
-/// Up to the end, or to the `,` or `}` that ends it inside of braces; that is left there.
+/// Parses up to the end, or inside braces up to the next `,` or `}`, which is not consumed.
 fn sequence(
     rest: &mut std::slice::Iter<'_, Symbol>,
     nesting: usize,
@@ -119,10 +119,10 @@ fn sequence(
     let mut alternatives = vec![Vec::new()];
     loop {
         let piece = match rest.as_slice().first() {
-            None if nesting > 0 => return Err("a `{` is not closed".to_owned()),
+            None if nesting > 0 => return Err("unclosed `{`".to_owned()),
             None => return Ok(alternatives),
             Some(Symbol::Comma | Symbol::Close) if nesting > 0 => return Ok(alternatives),
-            Some(Symbol::Close) => return Err("a `}` closes nothing".to_owned()),
+            Some(Symbol::Close) => return Err("unmatched `}`".to_owned()),
             Some(Symbol::Open) => {
                 let choices = choices(rest, nesting + 1)?;
                 if alternatives.len() * choices.len() > MAX_ALTERNATIVES {
@@ -143,7 +143,7 @@ fn sequence(
     }
 }
 
-/// Of a pair of braces, to its end.
+/// Parses the choices of a pair of braces, including the `}`.
 fn choices(
     rest: &mut std::slice::Iter<'_, Symbol>,
     nesting: usize,
@@ -172,21 +172,21 @@ fn parts(pieces: &[Piece]) -> Result<Vec<Part>, String> {
         match tokens.as_slice() {
             [] | [Token::Literal('.')] => {}
             [Token::Literal('.'), Token::Literal('.')] => {
-                return Err("it has `..` in it".to_owned());
+                return Err("it contains `..`".to_owned());
             }
             [Token::Run, Token::Run] => {
                 if parts.last() != Some(&Part::AnyNames) {
                     parts.push(Part::AnyNames);
                 }
             }
-            // Who writes `**.pem` means `**/*.pem`, and would be left with what is in one directory.
+            // The author of `**.pem` means `**/*.pem`, but it would match in one directory only.
             _ if tokens.windows(2).any(|pair| matches!(pair, [Token::Run, Token::Run])) => {
-                return Err("`**` has to stand alone between slashes, as in `**/*.pem`".to_owned());
+                return Err("`**` must be a whole path component, as in `**/*.pem`".to_owned());
             }
             _ => parts.push(Part::Name(NamePattern(tokens))),
         }
     }
-    // At the end it is what is below: any name, with all that is below that.
+    // A final `**` matches any name, with everything below it.
     if let Some(last @ Part::AnyNames) = parts.last_mut() {
         *last = Part::Name(NamePattern(vec![Token::Run]));
     }

@@ -1,4 +1,4 @@
-//! What each entry comes down to.
+//! Resolves each entry to paths and globs.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -14,23 +14,24 @@ use crate::sandbox::policy::{
     Access, DeniedGlob, Entry, EntryPath, NameKind, Names, PolicyContext, PolicyError,
 };
 
-/// That deny, once for each directory they start at. Every path that is asked for is matched against all of them.
+/// Denying globs, counted once for each start directory. Every requested path is matched against
+/// all of them.
 const MAX_GLOBS: usize = 1024;
-/// Of all globs, once for each directory they start at.
+/// Symbols of all globs, counted once for each start directory.
 const MAX_SYMBOLS: usize = 32 << 10;
-/// That are looked up, for entries, project roots and globs.
+/// Paths that are looked up for entries, project roots and globs.
 const MAX_PATHS: usize = 4096;
-/// Of globs that grant. Each becomes a rule, and somewhere an open descriptor.
+/// Matches of granting globs. Each becomes a rule, and later an open descriptor.
 const MAX_MATCHES: usize = 4096;
 
 #[derive(Default)]
 pub(super) struct Resolved {
     pub(super) targets: Vec<Target>,
-    /// What globs grant, each with the base of its glob.
+    /// The matches of granting globs, each with the base of its glob.
     pub(super) matches: Vec<(PathBuf, Target)>,
-    /// Each with the symlinks on the way to its base.
+    /// Denying globs, each with the symlinks on the way to its base.
     pub(super) globs: Vec<(DeniedGlob, Vec<PathBuf>)>,
-    /// Workspace roots and the working directory, whether or not an entry is about them.
+    /// Workspace roots and the working directory, whether or not an entry names them.
     pub(super) places: Vec<ResolvedPath>,
 }
 
@@ -56,7 +57,8 @@ pub(super) fn resolve(
         let root = resolver.real(root)?;
         resolver.resolved.places.push(root);
     }
-    // Nothing is granted by it, and a process cannot be in a directory that cannot be looked at.
+    // An unreadable working directory is skipped: it grants nothing, and no process can start in
+    // it.
     let cwd = around.cwd.iter().filter_map(|cwd| resolver.real(cwd).ok()).collect::<Vec<_>>();
     resolver.resolved.places.extend(cwd);
     for entry in entries {
@@ -69,7 +71,7 @@ struct Resolver<'a, N> {
     names: &'a N,
     around: &'a PolicyContext,
     max_depth: usize,
-    /// So far.
+    /// Paths looked up so far.
     paths: usize,
     symbols: usize,
     effort: Effort,
@@ -87,7 +89,7 @@ impl<N: Names> Resolver<'_, N> {
                 let entry = Entry { skip_missing: true, ..entry.clone() };
                 MINIMAL.iter().try_for_each(|path| {
                     match self.path(path.as_ref(), &entry, Origin::System) {
-                        // It cannot be of use to a program either.
+                        // A program could not use the path either.
                         Err(PolicyError::Unreadable { .. }) if entry.access > Access::Deny => {
                             Ok(())
                         }
@@ -145,14 +147,15 @@ impl<N: Names> Resolver<'_, N> {
         let roots = &self.around.workspace_roots;
         let paths: Vec<_> = roots.iter().map(|root| root.join(subpath)).collect();
         let cwd = self.around.cwd.as_deref();
-        // Clients list it by habit, and mean none of what is special about it.
+        // Clients usually list the working directory as a root without meaning to write below a
+        // protected name.
         self.known(&paths, "project roots", entry, |path| match Some(path) == cwd {
             true => Origin::WorkingDirectory,
             false => Origin::Named,
         })
     }
 
-    /// What is not known cannot be denied, and grants nothing.
+    /// An unknown path grants nothing, and denying it is an error.
     fn known(
         &mut self,
         paths: &[PathBuf],
@@ -188,7 +191,7 @@ impl<N: Names> Resolver<'_, N> {
                 return Err(PolicyError::TooManyMatches { pattern, max: MAX_MATCHES });
             }
             for (path, kind) in found {
-                // Only who names it can mean it.
+                // A protected name is granted only by an entry that names it explicitly.
                 let access =
                     if is_protected_name(&path) { access.min(Access::Read) } else { access };
                 let links = base.links.clone();
@@ -201,7 +204,7 @@ impl<N: Names> Resolver<'_, N> {
         Ok(())
     }
 
-    /// Where the glob starts, and what it is from there.
+    /// The start directories of the glob, each with the pattern relative to it.
     fn bases(&mut self, glob: &str) -> Result<Vec<(ResolvedPath, Pattern)>, PolicyError> {
         let (way, pattern) = split(glob)?;
         let starts = if way.is_absolute() { vec![PathBuf::from("/")] } else { self.starts() };

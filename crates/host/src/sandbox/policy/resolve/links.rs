@@ -1,8 +1,8 @@
-//! Symlinks that must not decide what a policy grants.
+//! Refuses symlinks that must not decide what a policy grants.
 //!
-//! A process in a sandbox can make a symlink wherever it can write, and a later request may name a
-//! path that leads through it. So no entry is granted through a symlink that such a process can
-//! replace, or that one could have made earlier.
+//! A sandboxed process can create a symlink wherever it can write, and a later request may name a
+//! path through it. So no entry is granted through a symlink that such a process can replace now or
+//! could have created earlier.
 
 use std::path::{Path, PathBuf};
 
@@ -15,12 +15,12 @@ use crate::sandbox::policy::{
     WrittenRoots,
 };
 
-/// Besides what `TMPDIR` says. Every sandbox of the usual kind may write in the first.
+/// Temporary directories besides `TMPDIR`. Almost every sandbox may write in the first.
 const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
 
-/// Whoever can write where a symlink is can make it lead elsewhere, and with it, when this policy
-/// is resolved the next time, what an entry that passes through it grants or protects. Idempotent is
-/// only to grant what is granted without that entry.
+/// Refuses entries through a symlink that a process under this policy could replace. With a
+/// replaced symlink the entry would grant or protect another path the next time the policy is
+/// resolved. The exception is an entry for write access that other entries grant as well.
 pub(super) fn refuse_replaceable(
     draft: &PolicyDraft,
     targets: &[Target],
@@ -49,7 +49,7 @@ pub(super) fn refuse_replaceable(
     Ok(())
 }
 
-/// Whether no process in a sandbox, now or earlier, could have decided where the entry leads.
+/// Whether no sandboxed process, now or earlier, could have chosen the target of the entry.
 pub(super) fn is_certain(
     target: &Target,
     draft: &PolicyDraft,
@@ -62,8 +62,8 @@ pub(super) fn is_certain(
     target.links.iter().all(is_sound)
 }
 
-/// The same for processes of other sandboxes, which have ended since. An entry through a symlink
-/// that one of them could have made may take access away; what it gives must be given without it.
+/// Refuses entries through a symlink that a process in an earlier sandbox could have created. Such
+/// an entry may take access away, but anything it grants must be granted without it.
 pub(super) fn refuse_planted(
     targets: &[Target],
     around: &PolicyContext,
@@ -80,7 +80,7 @@ pub(super) fn refuse_planted(
             Some(doubt) => doubtful.push((target, doubt)),
         }
     }
-    // One that takes access away counts before one that gives some inside of that.
+    // Entries that take access away come before entries that grant access inside of them.
     doubtful.sort_by_key(|(target, _)| target.access);
     for (target, (link, doubt)) in doubtful {
         if target.access > certain.access(&target.path) {
@@ -92,15 +92,15 @@ pub(super) fn refuse_planted(
     Ok(())
 }
 
-/// Who could have made a symlink.
+/// Decides whether a sandboxed process could have created a symlink.
 struct LinkOrigins<'a, N> {
     around: &'a PolicyContext,
     names: &'a N,
 }
 
 impl<N: Names> LinkOrigins<'_, N> {
-    /// Why a process in a sandbox could have made the symlink, which is named by its real path.
-    /// What cannot be found out is taken for a reason.
+    /// Why a sandboxed process could have created the symlink, which is named by its real path. A
+    /// failed lookup counts as a reason.
     fn doubt(&self, link: &Path) -> Option<LinkDoubt> {
         if self.is_trusted(link) || self.is_out_of_reach(link) {
             return None;
@@ -116,8 +116,8 @@ impl<N: Names> LinkOrigins<'_, N> {
         })
     }
 
-    /// No process of this user can make a name there, nor in any directory above, which it could
-    /// replace as a whole.
+    /// Whether no process of this user can create a name in the symlink's directory or in any
+    /// directory above. Above, it could replace a whole directory.
     fn is_out_of_reach(&self, link: &Path) -> bool {
         link.ancestors().skip(1).all(|above| matches!(self.names.is_changeable(above), Ok(false)))
     }
@@ -129,7 +129,8 @@ impl<N: Names> LinkOrigins<'_, N> {
         Some(LinkDoubt::Temporary { directory: around })
     }
 
-    /// Not every workspace is remembered, and some come from elsewhere.
+    /// Detects workspaces by their protected names: not every workspace is in the write history,
+    /// and some were copied from elsewhere.
     fn workspace_around(&self, directory: &Path) -> Option<LinkDoubt> {
         let home = self.trust().home.as_deref().and_then(|home| self.real(home));
         let is_of_home =

@@ -1,4 +1,4 @@
-//! From entries to rules: every name is made real once, here.
+//! Turns entries into rules. Every name is resolved exactly once, here.
 
 mod entries;
 mod links;
@@ -14,15 +14,15 @@ use super::resolved_path::{ResolvedPath, real};
 use super::rules::Rules;
 use super::{Access, DeclaredFiles, DeclaredPolicy, NameKind, Names, PolicyContext, PolicyError};
 
-/// A path that an entry, or what is protected, comes down to.
+/// The resolved path of an entry or of a protected name.
 #[derive(Debug, Clone)]
 struct Target {
     path: PathBuf,
     kind: NameKind,
     access: Access,
-    /// On the way to it.
+    /// The symlinks on the way to the path.
     links: Vec<PathBuf>,
-    /// Paths that an entry names itself. A glob names none.
+    /// The paths that an entry names explicitly. A glob names none.
     named: Vec<PathBuf>,
     origin: Origin,
 }
@@ -34,9 +34,9 @@ enum Origin {
     Named,
     /// The process starts there.
     WorkingDirectory,
-    /// What is in it is nobody's project.
+    /// A directory for temporary files. It is not treated as a project.
     TemporaryDirectory,
-    /// It is on a fixed list. Who could replace a name there has the machine anyway.
+    /// It is on a fixed list. A user who can replace a name there controls the machine anyway.
     System,
 }
 
@@ -71,7 +71,7 @@ pub(super) fn resolve(
         draft.add(&target.path, target.access);
     }
     targets.extend(matches);
-    // Both look at what the entries alone decide: a device is no writable root.
+    // Both checks see only the decisions of the entries: a device is not a writable root.
     protection::refuse_implicit_roots(&targets, names)?;
     let is_certain = |target: &Target| links::is_certain(target, &draft, around, names);
     let mut protected = protection::protected(&draft, &targets, &places, names, is_certain)?;
@@ -92,7 +92,8 @@ pub(super) fn resolve(
     Ok(Policy::restricted(declared.network, Rules::new(&draft), globs, links))
 }
 
-/// A path is more specific than a glob that starts above it: so what the glob matches below that path does not count.
+/// A path is more specific than a glob that starts above it, so matches of the glob below that path
+/// are dropped.
 fn matches_that_count(paths: &PolicyDraft, matches: Vec<(PathBuf, Target)>) -> Vec<Target> {
     let counts = |(base, target): &(PathBuf, Target)| {
         let mut between = target.path.ancestors().skip(1).take_while(|above| above != base);
@@ -101,7 +102,7 @@ fn matches_that_count(paths: &PolicyDraft, matches: Vec<(PathBuf, Target)>) -> V
     matches.into_iter().filter(counts).map(|(_, target)| target).collect()
 }
 
-/// Those that exist. A policy that grants nothing has none.
+/// The devices that exist. A policy that grants nothing has none.
 fn devices(draft: &PolicyDraft, names: &impl Names) -> Vec<Target> {
     if !draft.grants_anything() {
         return Vec::new();

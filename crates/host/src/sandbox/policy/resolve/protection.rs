@@ -1,4 +1,4 @@
-//! Names that a program in the sandbox must not be able to write although it may write around them.
+//! Names that a sandboxed program must not write although it may write around them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -11,16 +11,16 @@ use crate::sandbox::policy::essentials::PROTECTED_NAMES;
 use crate::sandbox::policy::resolved_path::{ResolvedPath, real, real_from};
 use crate::sandbox::policy::{Access, Hold, NameKind, Names, PolicyError};
 
-/// Of a file that says where a git directory is.
+/// Bytes read from a file that points to a git directory.
 const MAX_POINTER_BYTES: usize = 8 << 10;
 
-/// What has to be readable and no more: in each path to which an entry grants to write, in each
-/// workspace root and in the working directory; and in every directory above one of these that can
-/// be written, since git looks for its directory upwards. A temporary directory is nobody's project,
-/// so nothing is protected above one.
+/// Returns the paths that must be at most readable. They are in each path that an entry makes
+/// writable, in each workspace root and in the working directory; and in every writable directory
+/// above one of these, since git searches for its directory upwards. A temporary directory is not a
+/// project, so nothing is protected above one.
 ///
-/// An entry that names a protected path itself grants it, unless a symlink led there that a sandbox
-/// could have made: `is_certain` tells.
+/// An entry that names a protected path explicitly grants it, unless the entry goes through a
+/// symlink that a sandbox could have created (see `is_certain`).
 pub(super) fn protected(
     draft: &PolicyDraft,
     targets: &[Target],
@@ -31,7 +31,7 @@ pub(super) fn protected(
     let writable = targets.iter().filter(|target| target.access == Access::Write);
     let meant = writable.clone().flat_map(|target| match is_certain(target) {
         true => target.named.as_slice(),
-        // The entry still names a symlink at its own end.
+        // The entry still names the symlink at its own end.
         false if target.links.len() == 1 => &target.named[..target.named.len().saturating_sub(1)],
         false => &[],
     });
@@ -46,10 +46,10 @@ pub(super) fn protected(
     let above = above.map(|path| (path, NameKind::Directory, temporary.contains(path)));
     let granted = writable.map(|target| (target.path.as_path(), target.kind, is_temporary(target)));
     let places = places.iter().map(|place| (place.path.as_path(), place.kind, false));
-    // Whether it is nothing but a directory for temporary files.
+    // The value tells whether the root is only a directory for temporary files.
     let mut roots: BTreeMap<&Path, bool> = BTreeMap::new();
     for (root, kind, is_temporary) in granted.chain(places).chain(above) {
-        // Who is granted `.git` itself is trusted with all that is believed of it.
+        // A request that may write `.git` itself is trusted with everything inside.
         let is_itself_protected = is_protected_name(root) && meant.contains(root);
         if kind != NameKind::File && !is_itself_protected {
             *roots.entry(root).or_insert(true) &= is_temporary;
@@ -64,7 +64,7 @@ pub(super) fn protected(
     Ok(protection.found)
 }
 
-/// Those of the paths around which the draft lets be written.
+/// Returns those of `paths` that the draft makes writable.
 pub(super) fn protected_paths(
     draft: &PolicyDraft,
     paths: &[PathBuf],
@@ -77,7 +77,7 @@ pub(super) fn protected_paths(
     for path in paths {
         let real = match names.kind(path) {
             // Any user can put a symlink into `/tmp`. Servers and commands ignore it there. It
-            // cannot be covered, and must not forbid a sandbox.
+            // cannot be covered, and it must not block a sandbox.
             Ok(NameKind::Symlink) if matches!(names.hold(path), Ok(Hold::OutOfReach)) => continue,
             _ => real(names, path)?,
         };
@@ -88,8 +88,9 @@ pub(super) fn protected_paths(
     Ok(protected)
 }
 
-/// A process that starts in `.git/hooks` is not meant to write there unless an entry says so. A
-/// repository that is kept below a protected name is a workspace like any other.
+/// Refuses implicit write access below a protected name: a process that starts in `.git/hooks` may
+/// write there only if an entry names it. A repository that is kept below a protected name is a
+/// workspace like any other.
 pub(super) fn refuse_implicit_roots(
     targets: &[Target],
     names: &impl Names,
@@ -121,7 +122,7 @@ pub(super) fn is_protected_name(path: &Path) -> bool {
 
 struct Protection<'a, N> {
     draft: &'a PolicyDraft,
-    /// To be written, by an entry that names just that.
+    /// Protected paths that an entry explicitly makes writable.
     meant: BTreeSet<&'a Path>,
     names: &'a N,
     found: Vec<Target>,
@@ -137,11 +138,10 @@ impl<N: Names> Protection<'_, N> {
         let hold = self.names.hold(&path).map_err(|source| unreadable(&path, source))?;
         let kind = self.kind(&path)?;
         match (hold, kind) {
-            // Any user can put a name into `/tmp`, and must not thereby decide what is protected
-            // elsewhere, nor whether anything runs: a symlink cannot be covered, and the process
-            // cannot replace it.
+            // Any user can put a name into `/tmp`. That must not affect protection elsewhere or
+            // block the sandbox: a symlink cannot be covered, and the process cannot replace it.
             (Hold::OutOfReach, NameKind::Symlink) => return Ok(()),
-            // Root could, but nobody's project is there.
+            // Root could replace it, but a temporary directory holds no project.
             (Hold::Foreign { .. }, NameKind::Symlink) if is_temporary => return Ok(()),
             (Hold::Foreign { owner }, NameKind::Symlink) => {
                 return Err(PolicyError::ForeignLink { path, owner });
@@ -156,8 +156,9 @@ impl<N: Names> Protection<'_, N> {
         Ok(())
     }
 
-    /// Of a worktree or a submodule, whose `.git` is a file: hooks and settings are in the directory that it names, or in the
-    /// one which that has in common with other worktrees.
+    /// Protects the git directory of a worktree or submodule, whose `.git` is a file. Hooks and
+    /// settings are in the directory that the file names, or in the common directory of all
+    /// worktrees.
     fn git_directory_of(&mut self, root: &Path, file: &Path) -> Result<(), PolicyError> {
         let Some(directory) = self.pointer(file, b"gitdir: ")? else { return Ok(()) };
         let directory = real_from(self.names, root, &directory)?;
@@ -178,13 +179,14 @@ impl<N: Names> Protection<'_, N> {
         }
     }
 
-    /// The path in a file of one line.
+    /// Reads the path in a one-line file.
     fn pointer(&self, file: &Path, prefix: &[u8]) -> Result<Option<PathBuf>, PolicyError> {
         let content = self
             .names
             .read_start(file, MAX_POINTER_BYTES)
             .map_err(|source| unreadable(file, source))?;
-        // Just what git strips: else another directory would be protected than the one it uses.
+        // Strips exactly the bytes that git strips. Otherwise another directory would be protected
+        // than the one that git uses.
         let Some(path) = content.strip_prefix(prefix) else { return Ok(None) };
         let end = path.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r'));
         Ok(end.map(|last| PathBuf::from(OsStr::from_bytes(&path[..=last]))))

@@ -1,4 +1,4 @@
-//! A policy as a value.
+//! Policies as values: equality, intersection, debug output.
 
 use std::collections::HashMap;
 
@@ -67,7 +67,7 @@ fn the_network_of_an_intersection_is_the_lesser_one() {
 }
 
 #[test]
-fn an_intersection_with_all_is_the_same() {
+fn an_intersection_with_unrestricted_is_the_same() {
     let policy = asked(&["read root", "write /src", "deny glob /src/*.pem"]).policy();
     let all = Policy::unrestricted(Network::Enabled);
     assert_eq!(policy.intersect(&all), policy);
@@ -90,7 +90,7 @@ fn an_intersection_keeps_what_either_protects() {
 }
 
 #[test]
-fn nothing_intersected_with_anything_is_nothing() {
+fn an_intersection_with_nothing_is_nothing() {
     let nothing = asked(&[]).policy();
     let all = Policy::unrestricted(Network::Restricted);
     assert!(nothing.intersect(&all).rules().is_empty());
@@ -98,7 +98,7 @@ fn nothing_intersected_with_anything_is_nothing() {
 }
 
 #[test]
-fn it_can_be_read() {
+fn the_debug_output_lists_the_rules() {
     let names = FakeNames::default().symlink("/app", "/src").directory("/src");
     let policy = asked(&["read root", "write /app", "deny /src/keys", "deny glob /src/**/*.pem"])
         .on(names)

@@ -1,4 +1,4 @@
-//! Globs that deny stay patterns; those that grant are what they match now.
+//! Denying globs stay patterns; granting globs stand for their current matches.
 
 use super::*;
 use crate::sandbox::policy::DeniedGlob;
@@ -31,7 +31,7 @@ fn a_relative_glob_starts_at_the_working_directory_and_each_workspace_root() {
 }
 
 #[test]
-fn patterns() {
+fn each_pattern_matches_as_documented() {
     let matching: &[(&str, &[&str], &[&str])] = &[
         ("*", &["a", ".a", "a/b"], &[]),
         ("**", &["a", "a/b"], &[]),
@@ -88,7 +88,7 @@ fn patterns() {
 }
 
 #[test]
-fn the_depth_limits_where_a_name_matches_and_not_what_is_below_it() {
+fn the_depth_limits_matching_names_but_not_the_paths_below_a_match() {
     let asked = asked(&["read root", "deny glob **/*.pem"]).cwd("/w").depth(2);
     asked.gives(&[
         ("/w/x.pem", Deny),
@@ -109,13 +109,13 @@ fn the_depth_counts_from_where_the_pattern_starts() {
 }
 
 #[test]
-fn what_a_glob_denies_no_entry_grants() {
+fn no_entry_overrides_a_denying_glob() {
     asked(&["read root", "write /src/a.pem", "write /src/b.pem/in", "deny glob /src/*.pem"])
         .gives(&[("/src/a.pem", Deny), ("/src/b.pem/in", Deny), ("/src/b.pem/in/a", Deny)]);
 }
 
 #[test]
-fn where_a_glob_starts_is_made_real() {
+fn the_start_of_a_glob_is_resolved() {
     let names = FakeNames::default().symlink("/app", "/data/app").directory("/data/app/keys");
     let asked =
         asked(&["read root", "deny glob keys/*.pem", "deny glob /app/*.key"]).on(names).cwd("/app");
@@ -129,13 +129,13 @@ fn where_a_glob_starts_is_made_real() {
 }
 
 #[test]
-fn the_same_glob_from_two_starts_is_one() {
+fn the_same_glob_from_two_starts_is_kept_once() {
     let policy = asked(&["read root", "deny glob *.pem"]).cwd("/a").workspace("/a").policy();
     assert_eq!(policy.denied_globs().len(), 1);
 }
 
 #[test]
-fn a_glob_that_means_nothing_is_an_error() {
+fn an_invalid_glob_is_an_error() {
     let nested = format!("{}a{}", "{".repeat(1000), "}".repeat(1000));
     let long = "a".repeat(5000);
     let many = "{a,b}".repeat(9);
@@ -185,7 +185,7 @@ fn a_relative_glob_without_a_start_is_an_error() {
 }
 
 #[test]
-fn globs_that_reach_nothing_are_an_error() {
+fn a_depth_of_zero_is_an_error() {
     let error = asked(&["deny glob /**/*.pem"]).depth(0).error();
     assert!(matches!(error, PolicyError::ZeroDepth), "{error}");
 }
@@ -203,7 +203,7 @@ fn tree() -> FakeNames {
 }
 
 #[test]
-fn a_glob_that_grants_is_what_it_matches_now() {
+fn a_granting_glob_stands_for_its_current_matches() {
     asked(&["read glob **/*.txt", "write glob **/target"]).on(tree()).cwd("/w").gives(&[
         ("/w", Deny),
         ("/w/a.txt", Read),
@@ -218,7 +218,7 @@ fn a_glob_that_grants_is_what_it_matches_now() {
 }
 
 #[test]
-fn the_depth_limits_a_glob_that_grants() {
+fn the_depth_limits_a_granting_glob() {
     asked(&["read glob /w/**/a.txt"]).on(tree()).depth(2).gives(&[
         ("/w/a.txt", Read),
         ("/w/one/a.txt", Read),
@@ -249,14 +249,14 @@ fn too_many_globs_are_an_error() {
 }
 
 #[test]
-fn a_glob_that_grants_too_much_is_an_error() {
+fn a_granting_glob_with_too_many_matches_is_an_error() {
     let names = (0..5000).fold(FakeNames::default(), |names, n| names.file(format!("/w/{n}")));
     let error = asked(&["read glob /w/*"]).on(names).error();
     assert!(matches!(error, PolicyError::TooManyMatches { .. }), "{error}");
 }
 
 #[test]
-fn access_may_vary_as_far_as_a_glob_reaches() {
+fn access_may_vary_to_the_depth_of_a_glob() {
     let policy = asked(&["read root", "deny glob /w/*/*.pem"]).policy();
     for (path, may_vary) in [
         ("/", true),
@@ -273,15 +273,15 @@ fn access_may_vary_as_far_as_a_glob_reaches() {
 }
 
 #[test]
-fn what_a_glob_denies_leads_nowhere() {
+fn a_path_denied_by_a_glob_leads_to_no_grant() {
     let policy = asked(&["read /w/keys/public", "deny glob /w/keys"]).policy();
     assert!(!policy.leads_to_grant(Path::new("/w/keys")));
     assert!(!policy.leads_to_grant(Path::new("/w")));
 }
 
 #[test]
-fn a_class_is_as_long_as_what_is_in_it() {
-    // Each is short, and there are as many as there may be.
+fn each_range_of_a_class_counts_as_a_symbol() {
+    // Each alternative is short, but their number is at the limit.
     let class = format!("[{}]", "a".repeat(300));
     let pattern = format!("{}{class}", "{a,b}".repeat(8));
     let error = asked(&["read root", &format!("deny glob /{pattern}")]).error();
@@ -290,7 +290,7 @@ fn a_class_is_as_long_as_what_is_in_it() {
 }
 
 #[test]
-fn globs_have_a_length_in_all_for_each_start() {
+fn the_total_length_of_globs_counts_once_per_start() {
     let long = format!("{}*", "a".repeat(1000));
     let lines: Vec<_> =
         ["deny", "read"].iter().map(|access| format!("{access} glob {long}")).collect();
@@ -305,7 +305,7 @@ fn globs_have_a_length_in_all_for_each_start() {
 }
 
 #[test]
-fn a_pattern_is_in_memory_once_for_all_its_starts() {
+fn all_starts_of_a_glob_share_one_pattern() {
     let asked =
         (0..10).fold(asked(&["deny glob *.pem"]), |asked, n| asked.workspace(&format!("/{n}")));
     let policy = asked.policy();
@@ -314,7 +314,7 @@ fn a_pattern_is_in_memory_once_for_all_its_starts() {
 }
 
 #[test]
-fn the_paths_of_a_policy_are_counted_for_each_project_root() {
+fn paths_count_once_per_project_root() {
     let lines: Vec<_> = (0..4096).map(|n| format!("read /{n}")).collect();
     let mut lines: Vec<_> = lines.iter().map(String::as_str).collect();
     asked(&lines).policy();
@@ -326,11 +326,11 @@ fn the_paths_of_a_policy_are_counted_for_each_project_root() {
 }
 
 #[test]
-fn all_globs_that_grant_have_one_budget() {
+fn granting_globs_share_one_budget() {
     let names = (0..3000).fold(FakeNames::default(), |names, n| names.file(format!("/w/{n}")));
     let both = asked(&["read glob /w/*", "read glob /w/*[0-9]"]).on(names.clone());
     assert!(matches!(both.error(), PolicyError::TooManyMatches { .. }));
-    // More names than may be looked at, though not for one of them.
+    // Together these scan more names than allowed, though none does alone.
     let many = asked(&["read glob /w/nothing*"; 67]).on(names);
     assert!(matches!(many.error(), PolicyError::TooMuchToScan { .. }));
 }

@@ -1,4 +1,4 @@
-//! The names of a real file system.
+//! [`HostNames`] on a real file system.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, lchown, symlink};
 use std::{fs, io};
@@ -19,7 +19,7 @@ fn resolve(entries: &[&str], around: &PolicyContext) -> Result<Policy, PolicyErr
 }
 
 #[test]
-fn kinds() {
+fn kinds_of_names_are_recognized() {
     let root = tempfile::tempdir().unwrap();
     let path = |name: &str| root.path().join(name);
     fs::write(path("file"), "content").unwrap();
@@ -60,7 +60,7 @@ fn only_the_start_of_regular_files_is_read() {
 }
 
 #[test]
-fn a_worktree_of_git_behind_an_alias() {
+fn the_git_directory_of_a_worktree_behind_an_alias_is_protected() {
     let root = tempfile::tempdir().unwrap();
     let real = root.path().canonicalize().unwrap();
     fs::create_dir_all(real.join("data/main/.git/worktrees/tree")).unwrap();
@@ -92,7 +92,7 @@ fn a_worktree_of_git_behind_an_alias() {
 }
 
 #[test]
-fn a_ring_of_links_ends() {
+fn a_symlink_loop_is_an_error() {
     let root = tempfile::tempdir().unwrap();
     symlink("two", root.path().join("one")).unwrap();
     symlink("one", root.path().join("two")).unwrap();
@@ -102,7 +102,7 @@ fn a_ring_of_links_ends() {
 }
 
 #[test]
-fn names_that_the_kernel_refuses_are_errors() {
+fn names_that_the_kernel_rejects_are_errors() {
     let line = format!("deny /{}", "n".repeat(300));
     let error = resolve(&[&line], &PolicyContext::default()).unwrap_err();
     assert!(
@@ -115,13 +115,13 @@ fn names_that_the_kernel_refuses_are_errors() {
 }
 
 #[test]
-fn the_directory_of_this_process_is_nobody_elses() {
+fn a_path_in_proc_self_is_an_error() {
     let error = resolve(&["read /proc/self/fd"], &PolicyContext::default()).unwrap_err();
     assert!(matches!(error, PolicyError::OneProcess { .. }), "{error}");
 }
 
 #[test]
-fn in_a_sticky_directory_names_belong_to_who_made_them() {
+fn in_a_sticky_directory_names_belong_to_their_creator() {
     let root = tempfile::tempdir().unwrap();
     let (sticky, plain) = (root.path().join("sticky"), root.path().join("plain"));
     for (directory, mode) in [(&sticky, 0o1777), (&plain, 0o777)] {
@@ -136,7 +136,7 @@ fn in_a_sticky_directory_names_belong_to_who_made_them() {
         assert_eq!(hold(&root.path().join(ours)), Hold::Ours, "{ours}");
     }
     assert_eq!(hold(Path::new("/")), Hold::Ours);
-    // Only root can give names away.
+    // Only root can change the owner.
     if rustix::process::geteuid().is_root() {
         for directory in [&sticky, &plain] {
             lchown(directory.join("theirs"), Some(54321), None).unwrap();
@@ -144,14 +144,14 @@ fn in_a_sticky_directory_names_belong_to_who_made_them() {
         assert_eq!(hold(&sticky.join("theirs")), Hold::Foreign { owner: 54321 });
         assert_eq!(hold(&plain.join("theirs")), Hold::Ours);
     } else {
-        // Root owns the directory, too. A name may vanish while it is looked at.
+        // Root owns `/tmp` as well. A name may be removed during the test.
         let held = fs::read_dir("/tmp").unwrap().flatten().find_map(|entry| {
             let held = hold(&entry.path());
             entry.metadata().is_ok_and(|metadata| metadata.uid() == 0).then_some(held)
         });
         match held {
             Some(held) => assert_eq!(held, Hold::OutOfReach),
-            None => skipped("names of root: there is none in /tmp"),
+            None => skipped("names of root: /tmp has none"),
         }
     }
 }

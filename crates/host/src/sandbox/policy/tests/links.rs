@@ -1,9 +1,9 @@
-//! Names are made real once.
+//! Symlinks in the names of entries.
 
 use super::*;
 
 #[test]
-fn a_root_that_is_a_symlink_is_where_it_leads() {
+fn a_root_that_is_a_symlink_stands_for_its_target() {
     let names = FakeNames::default().symlink("/home/me/app", "/data/app").directory("/data/app");
     asked(&["read root", "write /home/me/app", "deny /home/me/app/keys"]).on(names).gives(&[
         ("/data/app", Write),
@@ -39,7 +39,7 @@ fn an_alias_and_its_root_tie() {
 }
 
 #[test]
-fn links_are_followed_in_chains_upwards_and_into_what_is_missing() {
+fn links_are_followed_in_chains_upwards_and_to_missing_targets() {
     let names = FakeNames::default()
         .symlink("/a", "/b/c/one")
         .symlink("/b/c/one", "../two/./x")
@@ -63,7 +63,7 @@ fn links_above_the_root_stay_at_the_root() {
 }
 
 #[test]
-fn a_ring_of_links_is_an_error() {
+fn a_symlink_loop_is_an_error() {
     let names = FakeNames::default().symlink("/a", "/b").symlink("/b", "/a");
     for line in ["read /a", "deny /a/x", "skip read /b"] {
         let error = asked(&[line]).on(names.clone()).error();
@@ -72,21 +72,21 @@ fn a_ring_of_links_is_an_error() {
 }
 
 #[test]
-fn up_from_what_is_missing_is_an_error() {
+fn parent_components_after_a_missing_name_are_an_error() {
     let names = FakeNames::default().symlink("/a", "missing/../b");
     let error = asked(&["deny /a"]).on(names).error();
     assert!(matches!(error, PolicyError::Unreadable { .. }), "{error}");
 }
 
 #[test]
-fn links_on_the_way_to_what_is_denied_show_nothing() {
+fn links_to_denied_paths_are_not_readable() {
     let names = FakeNames::default().symlink("/a", "/b").directory("/b");
     let policy = asked(&["read /src", "deny /a"]).on(names).policy();
     assert!(!policy.leads_to_grant(Path::new("/a")));
 }
 
 #[test]
-fn what_can_be_written_cannot_say_where_an_entry_leads() {
+fn an_entry_through_a_replaceable_link_is_an_error() {
     let names = FakeNames::default()
         .symlink("/src/app/out", "/home/me/.ssh")
         .symlink("/src/app/in", "sub")
@@ -130,7 +130,7 @@ fn links_do_not_vouch_for_each_other() {
 }
 
 #[test]
-fn a_link_in_what_is_only_read_may_be_used() {
+fn a_link_in_a_read_only_directory_may_be_used() {
     let names = FakeNames::default().symlink("/src/ro/link", "/data").directory("/data");
     asked(&["write /src", "read /src/ro", "write /src/ro/link"])
         .on(names)
@@ -138,7 +138,7 @@ fn a_link_in_what_is_only_read_may_be_used() {
 }
 
 #[test]
-fn links_that_both_policies_let_be_seen_stay_in_the_intersection() {
+fn links_visible_to_both_policies_stay_in_the_intersection() {
     let names = FakeNames::default().symlink("/app", "/data/app").directory("/data/app");
     let ours = asked(&["read /app"]).on(names.clone()).policy();
     let all = asked(&["read root"]).on(names.clone()).policy();

@@ -27,7 +27,8 @@ struct Asked {
     names: FakeNames,
 }
 
-/// Each line is an access and a path: `read /usr`, `write root`, `deny glob **/*.pem`, `read project_roots/docs`, `skip read /opt`.
+/// Each line is an access and a path: `read /usr`, `write root`, `deny glob **/*.pem`, `read
+/// project_roots/docs`, `skip read /opt`.
 fn asked(lines: &[&str]) -> Asked {
     Asked { entries: lines.iter().map(|line| entry(line)).collect(), ..Asked::default() }
 }
@@ -55,7 +56,7 @@ impl Asked {
     /// A directory that an earlier sandbox was granted for writing.
     fn written(mut self, path: &str) -> Self {
         let WrittenRoots::Known(roots) = &mut self.around.link_trust.written else {
-            panic!("nothing can be added to what is unknown")
+            panic!("cannot add a root to an unknown history")
         };
         Arc::make_mut(roots).insert(path.into());
         self
@@ -111,7 +112,7 @@ fn entry(line: &str) -> Entry {
         "deny" => Deny,
         "read" => Read,
         "write" => Write,
-        other => panic!("no access is called {other}"),
+        other => panic!("unknown access {other}"),
     };
     let path = match path {
         "root" => EntryPath::Root,

@@ -1,9 +1,10 @@
-//! Symlinks that a process in an earlier sandbox could have made.
+//! Symlinks that a process in an earlier sandbox could have created.
 
 use super::*;
 use crate::sandbox::policy::LinkDoubt;
 
-/// `/srv/app/sub` and `/srv/app/tmp` lead into the home directory, where `~/code` leads to another disk.
+/// `/srv/app/sub` and `/srv/app/tmp` lead into the home directory, where `~/code` leads to another
+/// disk.
 fn names() -> FakeNames {
     FakeNames::default()
         .directory("/srv/app/real")
@@ -29,7 +30,7 @@ fn written() -> LinkDoubt {
 }
 
 #[test]
-fn no_entry_is_granted_through_one() {
+fn no_entry_is_granted_through_a_planted_link() {
     for lines in [
         &["read root", "write /srv/app/sub"][..],
         &["read root", "write cwd"],
@@ -60,13 +61,13 @@ fn no_entry_is_granted_through_one() {
 }
 
 #[test]
-fn a_subpath_of_a_project_may_be_one() {
+fn a_subpath_of_a_project_may_be_a_planted_link() {
     let asked =
         asked(&["read minimal", "read project_roots/sub"]).on(names()).workspace("/srv/app");
     assert_eq!(refused(&asked.written("/srv/app")), ("/srv/app/sub".into(), written()));
 }
 
-/// Whoever names `.git` may write it, but a link that leads there names nothing.
+/// An entry that names `.git` grants it. An entry that reaches it through a link does not.
 #[test]
 fn a_link_to_a_protected_name_does_not_open_it() {
     let names =
@@ -86,7 +87,7 @@ fn a_link_to_a_protected_name_does_not_open_it() {
 }
 
 #[test]
-fn the_error_says_what_to_do() {
+fn the_error_names_the_remedy() {
     let error =
         asked(&["read root", "write cwd"]).on(names()).cwd("/srv/app/sub").written("/srv/app");
     let text = error.error().to_string();
@@ -106,7 +107,7 @@ fn every_link_on_the_way_counts() {
 
 #[test]
 fn a_link_of_the_user_outside_of_any_workspace_is_followed() {
-    // Tools keep their settings there.
+    // Tools keep their settings in these directories.
     let names = names().directory("/home/me/.codex").directory("/home/me/.agents");
     for (lines, path) in [
         (&["read root", "write cwd"][..], "/home/me/code"),
@@ -150,7 +151,7 @@ fn links_in_workspaces_and_temporary_directories_are_never_followed() {
 }
 
 #[test]
-fn what_only_root_could_have_made_is_followed() {
+fn links_that_only_root_could_create_are_followed() {
     let names = FakeNames::default()
         .symlink("/home", "/data/home")
         .directory("/data/home/me/app")
@@ -161,7 +162,7 @@ fn what_only_root_could_have_made_is_followed() {
     assert_eq!(refused(&asked), ("/home".into(), LinkDoubt::Written { root: "/".into() }));
     let ordinary = asked.on(names.unchangeable("/"));
     ordinary.gives(&[("/data/home/me/app", Write), ("/private/tmp", Write)]);
-    // A directory that cannot be changed is replaced as a whole where the one above can be.
+    // An unchangeable directory can be replaced as a whole if its parent can be changed.
     let names = FakeNames::default()
         .symlink("/srv/app/root/link", "/etc")
         .unchangeable("/")
@@ -178,7 +179,7 @@ fn system_directories_may_be_links() {
 }
 
 #[test]
-fn where_nothing_is_known_no_link_is_followed() {
+fn with_an_unknown_history_no_link_is_followed() {
     let mut asked = asked(&["read root", "write cwd"]).on(names()).cwd("/home/me/code");
     asked.around.link_trust.written = WrittenRoots::Unknown;
     assert_eq!(refused(&asked), ("/home/me/code".into(), LinkDoubt::Unknown));
@@ -186,7 +187,7 @@ fn where_nothing_is_known_no_link_is_followed() {
 }
 
 #[test]
-fn the_operator_vouches_for_links() {
+fn links_trusted_by_the_operator_are_followed() {
     let names = names().symlink("/alias", "/srv/app");
     for trusted in ["/srv/app/sub", "/alias/sub"] {
         let asked = asked(&["read root", "write cwd"]).on(names.clone()).cwd("/srv/app/sub");
@@ -196,19 +197,19 @@ fn the_operator_vouches_for_links() {
         let asked = asked(&["read root", "write cwd"]).on(names.clone()).cwd("/srv/app/sub");
         assert_eq!(refused(&asked.written("/srv/app").trusting(other)).1, written(), "{other}");
     }
-    // But not for one that a process in this very sandbox could replace.
+    // Except a link that a process in this very sandbox could replace.
     let asked = asked(&["write /srv/app", "write /srv/app/sub"]).on(names).trusting("/srv/app/sub");
     assert!(matches!(asked.error(), PolicyError::ReplaceableLink { .. }));
 }
 
 #[test]
-fn one_that_gives_nothing_is_harmless() {
+fn a_planted_link_that_grants_nothing_more_is_harmless() {
     let within = names().symlink("/srv/app/in", "real");
     asked(&["read root", "write /srv/app", "write /srv/app/in"])
         .on(within.clone())
         .written("/srv/app")
         .gives(&[("/srv/app/real", Write)]);
-    // Everything can be read anyway, and what is denied, or less than granted, is no grant.
+    // Everything is readable anyway, and an entry that denies or lowers access grants nothing.
     asked(&["read root", "read /srv/app/sub", "deny /srv/app/tmp/id"])
         .on(within.clone())
         .written("/srv/app")
@@ -217,7 +218,7 @@ fn one_that_gives_nothing_is_harmless() {
         .on(within.clone())
         .written("/srv/app")
         .gives(&[("/home/me/.ssh", Read), ("/home/me", Write)]);
-    // Two do not vouch for each other, and one does not undo what another takes away.
+    // Two links do not justify each other, and one does not undo the denial of another.
     for lines in [
         ["read root", "write /srv/app/sub", "write /srv/app/tmp"],
         ["write /home", "deny /srv/app/tmp", "write /srv/app/sub/below"],

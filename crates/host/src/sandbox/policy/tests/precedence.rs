@@ -1,4 +1,4 @@
-//! The most specific entry wins; on a tie to deny, then to write.
+//! The most specific entry wins; on a tie deny wins, then write.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -6,18 +6,18 @@ use std::os::unix::ffi::OsStrExt;
 use super::*;
 
 #[test]
-fn what_no_entry_speaks_of_is_denied() {
+fn a_path_without_an_entry_is_denied() {
     asked(&[]).gives(&[("/", Deny), ("/src", Deny), ("/dev/null", Deny)]);
     asked(&["read /src"]).gives(&[("/", Deny), ("/sr", Deny), ("/src2", Deny), ("/usr", Deny)]);
 }
 
 #[test]
-fn an_entry_decides_for_itself_and_what_is_below() {
+fn an_entry_applies_to_its_path_and_everything_below() {
     asked(&["read /src"]).gives(&[("/src", Read), ("/src/a", Read), ("/src/a/b/c", Read)]);
 }
 
 #[test]
-fn the_most_specific_entry_wins_in_whatever_order() {
+fn the_most_specific_entry_wins_in_any_order() {
     let expected = [
         ("/etc", Read),
         ("/src", Write),
@@ -34,7 +34,7 @@ fn the_most_specific_entry_wins_in_whatever_order() {
 }
 
 #[test]
-fn on_a_tie_to_deny_wins_over_to_write_over_to_read() {
+fn on_a_tie_deny_wins_over_write_over_read() {
     for (one, other, expected) in [
         ("read", "read", Read),
         ("read", "write", Write),
@@ -52,7 +52,7 @@ fn on_a_tie_to_deny_wins_over_to_write_over_to_read() {
 }
 
 #[test]
-fn ways_to_write_the_same_path_tie() {
+fn spellings_of_the_same_path_tie() {
     for same in ["/src/app/", "/src//app", "//src/./app", "/src/app/."] {
         let deny = format!("deny {same}");
         asked(&["write /src/app", &deny]).gives(&[("/src/app", Deny)]);
@@ -61,8 +61,8 @@ fn ways_to_write_the_same_path_tie() {
 }
 
 #[test]
-fn siblings_that_sort_between_a_path_and_what_is_below_it_change_nothing() {
-    // `-` and `.` come before `/`.
+fn siblings_that_sort_between_a_path_and_its_children_change_nothing() {
+    // `-` and `.` sort before `/`.
     asked(&["read /a", "write /a-b", "deny /a.b", "deny /a/b"]).gives(&[
         ("/a/c", Read),
         ("/a/b/c", Deny),
@@ -114,7 +114,7 @@ fn paths_need_not_be_text() {
 }
 
 #[test]
-fn a_path_that_says_not_where_it_leads_is_an_error() {
+fn relative_paths_and_parent_components_are_errors() {
     for line in ["write src", "read .", "deny ./a", "read "] {
         assert!(matches!(asked(&[line]).error(), PolicyError::Relative { .. }), "{line}");
     }
@@ -128,7 +128,7 @@ fn a_path_that_says_not_where_it_leads_is_an_error() {
 }
 
 #[test]
-fn a_path_that_cannot_be_looked_at_is_an_error() {
+fn an_unreadable_path_is_an_error() {
     let names = FakeNames::default().forbidden("/src/private");
     for line in ["deny /src/private/keys", "read /src/private", "skip read /src/private"] {
         let error = asked(&[line]).on(names.clone()).error();
@@ -137,7 +137,7 @@ fn a_path_that_cannot_be_looked_at_is_an_error() {
 }
 
 #[test]
-fn what_is_missing_counts_unless_it_is_to_be_skipped() {
+fn an_entry_for_a_missing_path_applies_unless_skip_is_set() {
     let names = FakeNames::default().directory("/src").directory("/dev");
     let asked = asked(&["write /src", "deny /src/later", "skip deny /src/never", "skip read /opt"]);
     asked.on(names).gives(&[
@@ -149,7 +149,7 @@ fn what_is_missing_counts_unless_it_is_to_be_skipped() {
 }
 
 #[test]
-fn what_exists_is_not_skipped() {
+fn existing_paths_are_not_skipped() {
     let names = FakeNames::default().directory("/src/keys").symlink("/opt", "/nowhere");
     asked(&["write /src", "skip deny /src/keys", "skip read /opt"])
         .on(names)

@@ -1,4 +1,4 @@
-//! Any policy over a few names, against the reference.
+//! Random policies over a few names, compared with the reference.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ use proptest::sample::select;
 use super::*;
 use crate::sandbox::policy::reference::{Reference, covers};
 
-/// One that is protected, and two of which one starts like the other and goes on with a byte that sorts before `/`.
+/// One protected name, and one name that extends another with a byte that sorts before `/`.
 const ALPHABET: [&str; 4] = ["a", "a-", "b", ".git"];
 
 fn path(max_len: usize) -> impl Strategy<Value = PathBuf> {
@@ -63,8 +63,8 @@ fn resolved_on(reference: &Reference, names: FakeNames) -> Asked {
     }
 }
 
-/// Entries have three names at most, and what they protect one more: so four names show all there is to see.
-/// Every path below the given one whose names are in the alphabet, so many names deeper.
+/// Returns every path below `path`, to `depth` names. Entries have at most three names and
+/// protected paths one more, so a depth of four covers everything.
 fn below(path: &Path, depth: usize) -> Vec<PathBuf> {
     if depth == 0 {
         return Vec::new();
@@ -73,7 +73,7 @@ fn below(path: &Path, depth: usize) -> Vec<PathBuf> {
     children.flat_map(|child| [vec![child.clone()], below(&child, depth - 1)].concat()).collect()
 }
 
-/// Of the most specific of several.
+/// Returns the access of the most specific decision.
 fn nearest<'a>(decisions: impl Iterator<Item = (&'a Path, Access)>, path: &Path) -> Access {
     decisions
         .filter(|(at, _)| path.starts_with(at))
@@ -85,7 +85,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
     #[test]
-    fn access_is_as_stated(reference in reference(), paths in vec(path(6), 1..20)) {
+    fn access_matches_the_reference(reference in reference(), paths in vec(path(6), 1..20)) {
         let policy = resolved(&reference);
         for path in paths {
             prop_assert_eq!(policy.access(&path), reference.access(&path), "{:?} {:?}", path, policy);
@@ -93,7 +93,7 @@ proptest! {
     }
 
     #[test]
-    fn an_intersection_is_the_lesser_of_both(
+    fn an_intersection_has_the_lower_access_of_both(
         ours in reference(), theirs in reference(), paths in vec(path(6), 1..20),
     ) {
         let both = resolved(&ours).intersect(&resolved(&theirs));
@@ -116,7 +116,7 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_entries_means_nothing(reference in reference()) {
+    fn the_order_of_entries_does_not_matter(reference in reference()) {
         let mut reversed = reference.clone();
         reversed.entries.reverse();
         reversed.denied_globs.reverse();
@@ -145,7 +145,7 @@ proptest! {
     }
 
     #[test]
-    fn rules_are_sorted_and_real(reference in reference()) {
+    fn rules_are_sorted_and_not_redundant(reference in reference()) {
         let policy = resolved(&reference);
         prop_assert!(policy.rules().is_sorted_by(|one, next| one.path < next.path));
         prop_assert!(policy.denied_globs().is_sorted());
@@ -153,11 +153,11 @@ proptest! {
 }
 
 proptest! {
-    // Each looks at all paths.
+    // Each case checks all paths.
     #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_leads_to_a_grant(reference in reference(), paths in vec(path(3), 1..4)) {
+    fn a_path_above_a_readable_one_leads_to_a_grant(reference in reference(), paths in vec(path(3), 1..4)) {
         let policy = resolved(&reference);
         for path in paths {
             let expected = reference.access(&path) >= Read
@@ -167,7 +167,7 @@ proptest! {
     }
 
     #[test]
-    fn where_access_varies_it_may_vary(reference in reference(), paths in vec(path(3), 1..4)) {
+    fn where_access_varies_may_vary_below_is_true(reference in reference(), paths in vec(path(3), 1..4)) {
         let policy = resolved(&reference);
         for path in paths {
             let here = reference.access(&path);
@@ -177,11 +177,11 @@ proptest! {
     }
 
     #[test]
-    fn without_globs_it_varies_where_it_may(reference in without_globs(), paths in vec(path(3), 1..4)) {
+    fn without_globs_may_vary_below_is_exact(reference in without_globs(), paths in vec(path(3), 1..4)) {
         let policy = resolved(&reference);
         for path in paths {
             let here = reference.access(&path);
-            // Where `.git` is granted the other protected names still differ.
+            // If `.git` is granted, the other protected names still differ.
             let directories = [vec![path.clone()], below(&path, 3)].concat();
             let protected = directories.iter().map(|directory| directory.join(".agents"));
             let mut beneath = below(&path, 4).into_iter().chain(protected);
@@ -218,7 +218,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_is_too_strange_for_a_glob(
+    fn arbitrary_text_as_a_glob_does_not_panic(
         text in "[a*?\\[\\]!^{},/\\\\.é-]{0,20}", path in path(4),
     ) {
         let asked = asked(&["read root", &format!("deny glob {text}")]).cwd("/");
@@ -229,12 +229,12 @@ proptest! {
     }
 }
 
-/// Symlinks at some paths, to anywhere, also in rings and into what is missing.
+/// Symlinks at some paths to any path, including loops and missing targets.
 fn links() -> impl Strategy<Value = Vec<(PathBuf, PathBuf)>> {
     vec((path(2), path(3)), 0..5)
 }
 
-/// Names as a program sees them that follows one symlink after the other in the whole path.
+/// Follows the symlinks in the whole path one after another.
 fn follow(links: &[(PathBuf, PathBuf)], path: &Path) -> Option<PathBuf> {
     let mut path = path.to_owned();
     for _ in 0..100 {
@@ -243,7 +243,7 @@ fn follow(links: &[(PathBuf, PathBuf)], path: &Path) -> Option<PathBuf> {
             .filter(|(link, _)| path.starts_with(link))
             .min_by_key(|(link, _)| link.components().count());
         let Some((link, target)) = hit else { return Some(path) };
-        let rest = path.strip_prefix(link).expect("it starts with it").to_owned();
+        let rest = path.strip_prefix(link).expect("the path starts with the link").to_owned();
         path = if rest == Path::new("") { target.clone() } else { target.join(rest) };
     }
     None
@@ -253,12 +253,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn entries_mean_where_they_lead(
+    fn entries_apply_to_their_targets(
         reference in reference(), links in links(), paths in vec(path(5), 1..20),
     ) {
         let mut seen = Vec::new();
         for (link, target) in links {
-            // A link is no directory, and the first of a name stays.
+            // A link has no children, and the first link of a name is kept.
             let clash = |(other, _): &(PathBuf, PathBuf)| {
                 other.starts_with(&link) || link.starts_with(other)
             };
@@ -282,13 +282,14 @@ proptest! {
                     project_roots,
                     ..reference
                 };
-                // An entry may name a symlink to be written, which the reference does not know of; nothing real is below one.
+                // An entry may make a symlink itself writable, which the reference does not model.
+                // No real path is below a symlink.
                 let is_real = |path: &&PathBuf| !seen.iter().any(|(link, _)| path.starts_with(link));
                 for path in paths.iter().filter(is_real) {
                     prop_assert_eq!(policy.access(path), real.access(path), "{:?} {:?}", path, policy);
                 }
             }
-            (Ok(policy), ..) => prop_assert!(false, "a ring of links became {policy:?}"),
+            (Ok(policy), ..) => prop_assert!(false, "a symlink loop resolved to {policy:?}"),
             (Err(PolicyError::TooManyLinks { .. }), real, roots) => {
                 prop_assert!(real.is_none() || roots.is_none());
             }

@@ -6,7 +6,7 @@ use crate::sandbox::policy::Hold;
 const NAMES: [&str; 3] = [".git", ".agents", ".codex"];
 
 #[test]
-fn missing_or_not_they_are_read_only() {
+fn protected_names_are_read_only_even_if_missing() {
     let existing = NAMES
         .iter()
         .fold(FakeNames::default(), |names, name| names.directory(format!("/src/app/{name}")));
@@ -24,7 +24,7 @@ fn missing_or_not_they_are_read_only() {
 }
 
 #[test]
-fn an_entry_may_grant_one_by_its_path() {
+fn an_entry_may_grant_a_protected_name_by_its_path() {
     asked(&["write /src", "write /src/.git"]).gives(&[
         ("/src/.git", Write),
         ("/src/.git/hooks", Write),
@@ -36,7 +36,7 @@ fn an_entry_may_grant_one_by_its_path() {
 }
 
 #[test]
-fn granting_deeper_grants_only_that() {
+fn an_entry_inside_a_protected_name_grants_only_its_path() {
     asked(&["write /src", "write /src/.git/objects"]).gives(&[
         ("/src/.git", Read),
         ("/src/.git/hooks", Read),
@@ -46,12 +46,12 @@ fn granting_deeper_grants_only_that() {
 }
 
 #[test]
-fn granting_around_grants_none_of_it() {
+fn an_entry_above_a_protected_name_does_not_grant_it() {
     asked(&["write root", "write /src"]).gives(&[("/.git", Read), ("/src/.git", Read)]);
 }
 
 #[test]
-fn a_glob_does_not_mean_a_protected_name() {
+fn a_glob_does_not_grant_a_protected_name() {
     let names = FakeNames::default().directory("/src/.git").directory("/src/a");
     for lines in [&["write glob /src/*"][..], &["write /src", "write glob /src/{.git,a}"]] {
         asked(lines).on(names.clone()).gives(&[
@@ -64,7 +64,7 @@ fn a_glob_does_not_mean_a_protected_name() {
 }
 
 #[test]
-fn a_lesser_access_that_was_asked_for_stays() {
+fn a_lower_requested_access_is_kept() {
     let policy = asked(&["write /src", "deny /src/.codex", "read /src/.git"]).policy();
     assert_eq!(policy.access(Path::new("/src/.codex")), Deny);
     let kept: Vec<_> =
@@ -73,7 +73,7 @@ fn a_lesser_access_that_was_asked_for_stays() {
 }
 
 #[test]
-fn where_nothing_can_be_written_nothing_is_protected() {
+fn without_writable_paths_nothing_is_protected() {
     for lines in [&["read /src"][..], &["write /src", "deny /src"], &["read root"]] {
         let policy = asked(lines).workspace("/src").policy();
         assert!(policy.rules().iter().all(|rule| !rule.protected_name), "{policy:?}");
@@ -81,7 +81,7 @@ fn where_nothing_can_be_written_nothing_is_protected() {
 }
 
 #[test]
-fn project_roots_inside_of_a_writable_tree_are_protected_too() {
+fn project_roots_inside_a_writable_tree_are_protected() {
     asked(&["write root"]).workspace("/src/app").cwd("/elsewhere/sub").gives(&[
         ("/src/app/.git", Read),
         ("/src/app/sub/.git", Write),
@@ -94,7 +94,7 @@ fn project_roots_inside_of_a_writable_tree_are_protected_too() {
 }
 
 #[test]
-fn so_are_the_directories_above_that_can_be_written() {
+fn writable_directories_above_the_working_directory_are_protected() {
     let names = FakeNames::default().directory("/tmp/repo/.git/hooks").directory("/tmp/repo/a/b");
     for lines in [
         &["read root", "write cwd", "write slash_tmp"][..],
@@ -112,13 +112,13 @@ fn so_are_the_directories_above_that_can_be_written() {
         }
         asked.gives(&[("/tmp/repo/.git/hooks/pre-commit", Read), ("/tmp/repo/a/x", Write)]);
     }
-    // Outside of what can be written nothing needs it.
+    // Outside writable directories nothing needs protection.
     let policy = asked(&["read root", "write cwd"]).on(names).cwd("/tmp/repo/a/b").policy();
     assert_eq!(policy.carve_outs().len(), NAMES.len(), "{policy:#?}");
 }
 
 #[test]
-fn so_are_the_directories_above_a_writable_root_that_another_root_lets_be_written() {
+fn directories_above_a_writable_root_that_another_entry_makes_writable_are_protected() {
     let names = FakeNames::default().directory("/tmp/repo/.git/hooks").directory("/tmp/repo/src/a");
     for lines in [
         &["read root", "write /tmp", "write /tmp/repo/src/a"][..],
@@ -140,19 +140,19 @@ fn so_are_the_directories_above_a_writable_root_that_another_root_lets_be_writte
     asked(&["write /tmp", "write /tmp/repo/src", "write /tmp/repo/.git"])
         .on(names.clone())
         .gives(&[("/tmp/repo/.git/hooks", Write), ("/tmp/repo/.codex", Read)]);
-    // Nothing is protected above what is no project: a file, or a temporary directory.
+    // Nothing is protected above a file or a temporary directory: neither is a project.
     let names = names.file("/tmp/notes/today").directory("/tmp/mine/now");
     asked(&["write slash_tmp", "write tmpdir", "write /tmp/notes/today"])
         .on(names.clone())
         .tmpdir("/tmp/mine/now")
         .gives(&[("/tmp/notes/.git", Write), ("/tmp/mine/.git", Write)]);
-    // Outside of what can be written nothing needs it.
+    // Outside writable directories nothing needs protection.
     let policy = asked(&["read root", "write /tmp/repo/src/a"]).on(names).policy();
     assert_eq!(policy.carve_outs().len(), NAMES.len(), "{policy:#?}");
 }
 
 #[test]
-fn a_git_file_above_the_working_directory_protects_what_it_names() {
+fn a_git_file_above_the_working_directory_protects_its_git_directory() {
     let names = FakeNames::default()
         .file_with("/src/tree/.git", b"gitdir: /src/main/.git/worktrees/tree")
         .directory("/src/main/.git/worktrees/tree")
@@ -165,7 +165,7 @@ fn a_git_file_above_the_working_directory_protects_what_it_names() {
 }
 
 #[test]
-fn where_a_process_starts_is_no_reason_to_write_below_a_protected_name() {
+fn the_working_directory_grants_no_write_access_below_a_protected_name() {
     for name in NAMES {
         for below in ["", "/hooks", "/a/b"] {
             let path = format!("/src/{name}{below}");
@@ -180,7 +180,7 @@ fn where_a_process_starts_is_no_reason_to_write_below_a_protected_name() {
                     "{line} in {path}: {error}"
                 );
             }
-            // An entry that names it means it, and to read it changes nothing.
+            // An explicit entry is allowed, and so is read access.
             for line in [&*format!("write {path}"), "read cwd", "read tmpdir"] {
                 let asked = asked(&["read root", line]).on(names.clone());
                 asked.cwd(&path).tmpdir(&path).policy();
@@ -189,7 +189,7 @@ fn where_a_process_starts_is_no_reason_to_write_below_a_protected_name() {
             explicit.gives(&[(&path, Write)]);
         }
     }
-    // A repository that is kept there is one.
+    // A repository below a protected name is a workspace.
     let tree = "/home/me/.codex/worktrees/1/app";
     let names = FakeNames::default().file(format!("{tree}/.git")).directory(format!("{tree}/src"));
     asked(&["write cwd"])
@@ -199,7 +199,7 @@ fn where_a_process_starts_is_no_reason_to_write_below_a_protected_name() {
 }
 
 #[test]
-fn protected_paths_are_read_only_where_they_could_be_written() {
+fn protected_paths_are_read_only_inside_writable_directories() {
     let names = FakeNames::default()
         .directory("/tmp/run")
         .symlink("/tmp/theirs", "/etc")
@@ -211,7 +211,7 @@ fn protected_paths_are_read_only_where_they_could_be_written() {
         ("/tmp/run/file", Read),
         ("/tmp/missing", Read),
         ("/tmp/a", Write),
-        // It is not granted by being protected.
+        // Protection alone does not grant read access.
         ("/home/me/.state", Deny),
     ]);
     let all = asked(&["write /tmp/run"]).on(names);
@@ -221,7 +221,7 @@ fn protected_paths_are_read_only_where_they_could_be_written() {
 }
 
 #[test]
-fn a_writable_file_has_nothing_below() {
+fn a_writable_file_needs_no_protected_names() {
     let names = FakeNames::default().file("/src/notes").directory("/src");
     let policy = asked(&["write /src/notes"]).on(names).policy();
     assert_eq!(policy.rules().len(), 1, "{policy:?}");
@@ -241,12 +241,12 @@ fn a_symlink_cannot_be_protected() {
 }
 
 #[test]
-fn a_symlink_asked_to_be_read_only_cannot_be_either() {
+fn a_symlink_named_by_an_entry_cannot_be_protected() {
     let names = FakeNames::default().symlink("/src/.git", "/repo").directory("/repo");
     for line in ["read /src/.git", "deny /src/.git", "write /src/.git"] {
         assert!(asked(&["write /src", line]).on(names.clone()).resolve().is_err(), "{line}");
     }
-    // What is behind it can be written in any case.
+    // The target of the symlink is writable anyway.
     asked(&["write /src", "write /repo", "write /src/.git"]).on(names).gives(&[("/repo", Write)]);
 }
 
@@ -258,7 +258,7 @@ fn worktree(pointer: &[u8]) -> FakeNames {
 }
 
 #[test]
-fn a_git_file_protects_the_directory_it_names() {
+fn a_git_file_protects_its_git_directory() {
     for pointer in [
         &b"gitdir: /src/main/.git/worktrees/tree"[..],
         b"gitdir: /src/main/.git/worktrees/tree\n",
@@ -288,7 +288,7 @@ fn the_directory_common_to_worktrees_is_protected() {
 }
 
 #[test]
-fn a_git_directory_elsewhere_is_left_as_it_is() {
+fn a_git_directory_outside_writable_directories_is_left_alone() {
     asked(&["write /src/tree"])
         .on(worktree(b"gitdir: ../main/.git/worktrees/tree"))
         .gives(&[("/src/main/.git", Deny), ("/src/tree/.git", Read)]);
@@ -306,7 +306,7 @@ fn a_git_directory_may_be_granted_by_its_path() {
 }
 
 #[test]
-fn only_the_bytes_that_git_ignores_are_ignored() {
+fn only_the_bytes_that_git_strips_are_stripped() {
     asked(&["write /src"])
         .on(worktree(b"gitdir: odd \n"))
         .workspace("/src/tree")
@@ -321,7 +321,7 @@ fn only_the_bytes_that_git_ignores_are_ignored() {
 }
 
 #[test]
-fn a_git_directory_behind_a_link_that_can_be_replaced_is_an_error() {
+fn a_git_directory_behind_a_replaceable_link_is_an_error() {
     let names = worktree(b"gitdir: /src/link/.git").symlink("/src/link", "/src/main");
     let error = asked(&["write /src"]).on(names).workspace("/src/tree").error();
     assert!(
@@ -331,14 +331,14 @@ fn a_git_directory_behind_a_link_that_can_be_replaced_is_an_error() {
 }
 
 #[test]
-fn a_git_name_that_cannot_be_looked_at_is_an_error() {
+fn an_unreadable_git_name_is_an_error() {
     let names = FakeNames::default().forbidden("/src/.git");
     let error = asked(&["write /src"]).on(names).error();
     assert!(matches!(error, PolicyError::Unreadable { .. }), "{error}");
 }
 
 #[test]
-fn in_one_that_is_granted_by_its_path_nothing_is_protected() {
+fn inside_a_granted_protected_name_nothing_is_protected() {
     for name in NAMES {
         let line = format!("write /src/{name}");
         for lines in [&["write /src", &line][..], &[&line]] {
@@ -348,20 +348,20 @@ fn in_one_that_is_granted_by_its_path_nothing_is_protected() {
             asked(lines).workspace(&format!("/src/{name}")).gives(&expected);
         }
     }
-    // Who is granted everything is not granted just that.
+    // Write access to everything does not name `.git` explicitly.
     asked(&["write root"]).workspace("/src/.git").gives(&[("/src/.git/.agents", Read)]);
 }
 
 const FOREIGN: Hold = Hold::Foreign { owner: 1000 };
 
-/// Something of another user in `/tmp`, in each form that it can have.
+/// A `/tmp/.git` of another user, in each form.
 fn planted(hold: Hold) -> [(&'static str, FakeNames); 5] {
     let tree = || {
         FakeNames::default().directory("/tmp").directory("/src/app/docs").held("/tmp/.git", hold)
     };
     [
         ("pointer", tree().file_with("/tmp/.git", b"gitdir: /src/app/docs\n")),
-        // As a file that we may not read, or a pipe.
+        // For example a file without read permission, or a pipe.
         ("unreadable", tree().unreadable("/tmp/.git")),
         ("directory", tree().directory("/tmp/.git")),
         ("link", tree().symlink("/tmp/.git", "/src/app/docs")),
@@ -370,7 +370,7 @@ fn planted(hold: Hold) -> [(&'static str, FakeNames); 5] {
 }
 
 #[test]
-fn another_user_changes_nothing_by_a_name_that_only_he_can_replace() {
+fn another_users_irreplaceable_name_changes_nothing() {
     for lines in [
         &["read root", "write /src/app", "write slash_tmp"][..],
         &["read root", "write /src/app", "write tmpdir"],
@@ -384,7 +384,7 @@ fn another_user_changes_nothing_by_a_name_that_only_he_can_replace() {
                 ("/src/app/.git", Read),
                 ("/tmp/.agents", Read),
                 ("/tmp/a", Write),
-                // Its mode may allow anything, and a symlink cannot be covered.
+                // A file's mode may allow any access. A symlink cannot be covered.
                 ("/tmp/.git", if form.ends_with("link") { Write } else { Read }),
             ] {
                 assert_eq!(policy.access(Path::new(path)), access, "{form}: {path}");
@@ -394,7 +394,7 @@ fn another_user_changes_nothing_by_a_name_that_only_he_can_replace() {
 }
 
 #[test]
-fn what_another_user_made_is_protected_as_it_is_by_whoever_could_replace_it() {
+fn another_users_replaceable_name_is_protected_as_it_is() {
     for line in ["write slash_tmp", "write /tmp"] {
         for (form, names) in planted(FOREIGN) {
             let asked = asked(&["read root", "write /src/app", line]).on(names);
@@ -404,7 +404,7 @@ fn what_another_user_made_is_protected_as_it_is_by_whoever_could_replace_it() {
                     let text = error.to_string();
                     assert!(text.contains("user 1000") && text.contains("/tmp/.git"), "{text}");
                 }
-                // A link cannot be covered, and he must not thereby forbid to run anything.
+                // A link cannot be covered, and must not let another user block sandboxes.
                 (true, Ok(policy)) if is_temporary => {
                     assert_eq!(policy.access(Path::new("/tmp/.agents")), Read, "{form}");
                     assert_eq!(policy.access(Path::new("/src/app/.git")), Read, "{form}");
@@ -420,7 +420,7 @@ fn what_another_user_made_is_protected_as_it_is_by_whoever_could_replace_it() {
 }
 
 #[test]
-fn a_git_file_in_a_directory_for_temporary_files_leads_nowhere() {
+fn a_git_file_in_a_temporary_directory_is_not_followed() {
     let names = FakeNames::default()
         .file_with("/tmp/.git", b"gitdir: /src/app/docs")
         .file_with("/tmp/me/.git", b"gitdir: /src/app/docs")
@@ -429,6 +429,6 @@ fn a_git_file_in_a_directory_for_temporary_files_leads_nowhere() {
         asked(&["write /src/app", "write tmpdir", "write slash_tmp"]).on(names).tmpdir("/tmp/me");
     let expected = [("/tmp/.git", Read), ("/tmp/me/.git", Read), ("/src/app/docs", Write)];
     asked.gives(&expected);
-    // Unless it is a project as well.
+    // Unless the directory is also a project.
     asked.clone().workspace("/tmp/me").gives(&[("/src/app/docs", Read)]);
 }

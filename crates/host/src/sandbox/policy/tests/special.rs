@@ -1,4 +1,4 @@
-//! Paths with a meaning of their own, and what every policy has.
+//! Special paths, and the devices of every policy.
 
 use super::*;
 use crate::sandbox::policy::HostNames;
@@ -9,7 +9,7 @@ fn devices() -> FakeNames {
 }
 
 #[test]
-fn root_is_everything() {
+fn root_stands_for_the_whole_file_system() {
     asked(&["read root"]).gives(&[("/", Read), ("/etc/passwd", Read)]);
     asked(&["write root"]).gives(&[("/", Write), ("/etc/passwd", Write), ("/.git", Read)]);
     asked(&["deny root", "read /src"]).gives(&[("/", Deny), ("/etc", Deny), ("/src", Read)]);
@@ -74,7 +74,7 @@ fn a_subpath_cannot_leave_its_project_root() {
 }
 
 #[test]
-fn what_is_not_known_grants_nothing_and_cannot_be_denied() {
+fn an_unknown_path_grants_nothing_and_cannot_be_denied() {
     asked(&["write project_roots", "write tmpdir", "read /src"])
         .gives(&[("/", Deny), ("/src", Read)]);
     asked(&["write tmpdir"]).tmpdir("").gives(&[("/", Deny)]);
@@ -98,7 +98,7 @@ fn temporary_directories() {
 }
 
 #[test]
-fn minimal_is_what_exists_of_a_fixed_list() {
+fn minimal_is_the_existing_part_of_a_fixed_list() {
     let names = devices()
         .directory("/usr/lib")
         .symlink("/lib", "usr/lib")
@@ -121,12 +121,12 @@ fn minimal_is_what_exists_of_a_fixed_list() {
         ("/home", Deny),
     ]);
     let policy = asked.policy();
-    assert!(policy.leads_to_grant(Path::new("/lib")), "a link to what is granted");
-    assert!(!policy.leads_to_grant(Path::new("/lib64")), "nothing is there");
+    assert!(policy.leads_to_grant(Path::new("/lib")), "a link to a granted path");
+    assert!(!policy.leads_to_grant(Path::new("/lib64")), "it does not exist");
 }
 
 #[test]
-fn what_cannot_be_looked_at_is_not_minimal() {
+fn unreadable_paths_are_left_out_of_minimal() {
     let names = FakeNames::default().forbidden("/etc/pki").directory("/usr");
     asked(&["read minimal"]).on(names.clone()).gives(&[("/usr", Read), ("/etc/pki", Deny)]);
     let error = asked(&["deny minimal"]).on(names).error();
@@ -151,7 +151,7 @@ fn minimal_of_this_machine_starts_programs_and_hides_the_rest() {
 }
 
 #[test]
-fn the_lists_are_plain_paths() {
+fn the_fixed_lists_contain_plain_paths() {
     for path in MINIMAL.iter().chain(DEVICES.iter().map(|(path, _)| path)) {
         let plain: PathBuf = Path::new(path).components().collect();
         assert_eq!(plain.to_str(), Some(*path));
@@ -169,7 +169,7 @@ fn a_policy_that_grants_anything_has_devices() {
 }
 
 #[test]
-fn devices_are_no_writable_roots() {
+fn devices_are_not_writable_roots() {
     assert!(asked(&["read root"]).on(devices()).policy().carve_outs().is_empty());
 }
 
@@ -190,12 +190,12 @@ fn a_device_can_be_denied() {
 }
 
 #[test]
-fn a_device_that_is_missing_is_not_granted() {
+fn a_missing_device_is_not_granted() {
     asked(&["read /src"]).gives(&[("/dev/null", Deny)]);
 }
 
 #[test]
-fn a_device_may_be_a_link_unless_it_could_be_replaced() {
+fn a_device_may_be_a_link_unless_it_is_replaceable() {
     let names = FakeNames::default()
         .file("/dev/mem/zero")
         .symlink("/dev/zero", "mem/zero")
@@ -208,7 +208,7 @@ fn a_device_may_be_a_link_unless_it_could_be_replaced() {
 }
 
 #[test]
-fn entries_below_proc_are_those_of_no_process() {
+fn an_entry_below_one_process_in_proc_is_an_error() {
     let names = FakeNames::default()
         .file("/proc/cpuinfo")
         .directory("/proc/17/fd")
@@ -227,7 +227,7 @@ fn entries_below_proc_are_those_of_no_process() {
 }
 
 #[test]
-fn unrestricted_is_unrestricted() {
+fn an_unrestricted_policy_grants_everything() {
     let declared = DeclaredPolicy { files: DeclaredFiles::Unrestricted, network: Network::Enabled };
     let policy =
         Policy::resolve(&declared, &PolicyContext::default(), &FakeNames::default()).unwrap();

@@ -1,10 +1,12 @@
-//! The first process of a PID namespace: adopts orphans and does nothing else.
+//! The init process of a PID namespace: it only adopts orphans.
 //!
-//! When it dies the kernel kills everything in the namespace. So a tree ends by its end, and it ends itself when the keeper does.
+//! When init dies, the kernel kills everything in the namespace. So ending init ends the tree, and
+//! init dies with the keeper.
 //!
-//! It shares the keeper's memory and runs beside it, on a stack of its own, so that no memory has to be copied for it. The memory
-//! is not dumpable, so no process in the namespace can read it or control init. [`process`] is the code that runs there, and says
-//! what it may not do and how that is enforced; this module runs in the keeper.
+//! It shares the keeper's memory and runs concurrently on its own stack, so that no memory is
+//! copied for it. The memory is not dumpable, so no process in the namespace can read it or control
+//! init. [`process`] is the code that runs there, and documents its restrictions and how they are
+//! enforced; this module runs in the keeper.
 
 mod process;
 mod raw_syscall;
@@ -25,7 +27,7 @@ use crate::sandbox::report::step::{SandboxStep, StepFailure};
 /// Enough for a handful of system calls in a debug build.
 const STACK_LEN: usize = 64 << 10;
 
-/// A running init, a sibling of the process that started it. It dies when this is dropped.
+/// A running init, a sibling of the process that started it. Dropping this ends it.
 #[derive(Debug)]
 pub(crate) struct Init {
     pid: Pid,
@@ -33,7 +35,7 @@ pub(crate) struct Init {
 }
 
 impl Init {
-    /// Starts it in the caller's namespaces, as a further child of the caller's parent.
+    /// Starts init in the caller's namespaces, as another child of the caller's parent.
     pub(crate) fn start(fresh_proc: bool) -> Result<Self, StepFailure> {
         let failed = |errno| SandboxStep::Init.failed(errno);
         let (line, theirs) =
@@ -51,7 +53,7 @@ impl Init {
         self.pid
     }
 
-    /// From now on it ends as soon as nothing is left to look after.
+    /// Tells init that the program has exited. Init then exits once it has no children left.
     pub(crate) fn program_is_gone(&self) {
         let _ = send(&self.line, &PROGRAM_IS_GONE, SendFlags::NOSIGNAL);
     }
@@ -78,10 +80,11 @@ impl From<Failure> for StepFailure {
 
 fn run_beside(duty: Duty) -> Result<Pid, Errno> {
     let stack = ChildStack::new(STACK_LEN)?;
-    // Invariant: neither this nor the stack of a running init is ever freed. The process uses them as long as it lives, which
-    // may be longer than the keeper does.
+    // Invariant: neither this nor the stack of a running init is ever freed. Init uses them for its
+    // whole life, which may be longer than the keeper's.
     let duty: &'static mut Duty = Box::leak(Box::new(duty));
-    // SAFETY: the stack is big enough, and used by nothing else, as is `duty`; both live for ever.
+    // SAFETY: the stack is large enough. Stack and `duty` are used by nothing else and live
+    // forever.
     let pid = unsafe {
         libc::clone(
             process::run,
@@ -99,7 +102,8 @@ fn run_beside(duty: Duty) -> Result<Pid, Errno> {
 
 #[cfg(test)]
 mod tests {
-    /// `no_implicit_prelude` lets a path through that names its crate with a leading `::`, or that starts in this crate.
+    /// `no_implicit_prelude` still allows paths that name a crate with a leading `::` or that start
+    /// in this crate.
     #[test]
     fn init_imports_only_core_rustix_and_its_own_system_calls() {
         const ALLOWED: [&str; 3] = ["::core::", "::rustix::", "super::raw_syscall::"];

@@ -1,14 +1,19 @@
 //! The code that runs in the init process.
 //!
-//! It shares the keeper's memory and runs beside it, so it must not touch anything that belongs to a thread or is guarded by a
-//! lock: `errno`, which a failing call of the C library would write, and the allocator. This is enforced:
+//! It shares the keeper's memory and runs concurrently, so it must not touch anything that is
+//! thread-local or guarded by a lock: `errno`, which a failing call of the C library would write,
+//! and the allocator. This is enforced:
 //!
-//! * `no_implicit_prelude` takes the names of all crates, the standard prelude and its macros out of scope. `std::`, `libc::`,
-//!   `Vec`, `Box`, `String` and `format!` do not compile here. The prelude is that of `core`.
-//! * The imports are `core`, `rustix` and `raw_syscall`. A test in the parent module refuses every other path.
-//! * `rustix` makes system calls without the C library; an assertion below fails to compile where it does not.
-//! * Descriptors are in `ManuallyDrop`: dropping an `OwnedFd` calls `close` of the C library.
-//! * The lints refuse arithmetic and indexing that could panic.
+//! * `no_implicit_prelude` takes the names of all crates, the standard prelude and its macros out
+//!   of scope. `std::`, `libc::`, `Vec`, `Box`, `String` and `format!` do not compile here. The
+//!   prelude is that of `core`.
+//! * The only imports are `core`, `rustix` and `raw_syscall`. A test in the parent module rejects
+//!   every other path.
+//! * `rustix` makes system calls without the C library. An assertion below fails to compile where
+//!   it does not.
+//! * Descriptors are wrapped in `ManuallyDrop`: dropping an `OwnedFd` calls `close` of the C
+//!   library.
+//! * Lints reject arithmetic and indexing that could panic.
 #![no_implicit_prelude]
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::expect_used)]
 #![deny(clippy::panic, clippy::unreachable, clippy::unwrap_used)]
@@ -29,8 +34,9 @@ use ::rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use super::raw_syscall::{close_range, ignore_child_deaths};
 
-/// Only where `rustix` goes through the C library is its `Errno` as big as that one's. With its feature `use-libc`, or on an
-/// architecture that it makes no calls of its own for, this code would write the `errno` of the keeper.
+/// The `Errno` of `rustix` is as large as that of the C library only if `rustix` uses the C
+/// library. With its feature `use-libc`, or on an architecture without native support, this code
+/// would write the `errno` of the keeper.
 const _: () = ::core::assert!(size_of::<Errno>() < size_of::<c_int>());
 
 /// The one message that init receives.
@@ -61,9 +67,9 @@ pub(super) struct Failure {
 
 /// The entry point, for `clone`. `duty` points to a [`Duty`] that is never freed.
 pub(super) extern "C" fn run(duty: *mut c_void) -> c_int {
-    // SAFETY: the caller passes a `Duty` that lives for ever.
+    // SAFETY: the caller passes a `Duty` that lives forever.
     let duty = unsafe { *duty.cast::<Duty>() };
-    // SAFETY: this process has a copy of the descriptor, and nothing here closes it.
+    // SAFETY: this process has a copy of the descriptor, and no code here closes it.
     let line = unsafe { BorrowedFd::borrow_raw(duty.line) };
     let ready = prepare(duty);
     let _ = send(line, &encode_report(ready), SendFlags::NOSIGNAL);
@@ -73,17 +79,18 @@ pub(super) extern "C" fn run(duty: *mut c_void) -> c_int {
     let mut message = PROGRAM_IS_GONE;
     match recv(line, &mut message, RecvFlags::empty()) {
         Ok((1, _)) => {}
-        // The keeper is gone.
+        // The keeper is dead.
         Ok(_) | Err(_) => return 1,
     }
-    // Orphans vanish by themselves, since SIGCHLD is ignored; this returns when there are none.
+    // SIGCHLD is ignored, so the kernel reaps orphans. The call fails once there are no children.
     while wait(WaitOptions::empty()).is_ok() {}
     0
 }
 
 fn prepare(duty: Duty) -> Result<(), Failure> {
     let failed = |errno: Errno| Failure { step: Step::Setup, errno: errno.raw_os_error() };
-    // The keeper may die while nothing listens to the line. Init is its child and never executes anything, so this suffices.
+    // The keeper may die while init does not read the line. Init is its child and never calls exec,
+    // so this suffices.
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(failed)?;
     close_all_but(duty.line);
     ignore_child_deaths();
@@ -96,8 +103,8 @@ fn prepare(duty: Duty) -> Result<(), Failure> {
     set_capabilities(None, nothing).map_err(failed)
 }
 
-/// `/proc` shows the processes of the namespace of the process that mounts it. It is read-only: what can be written there
-/// changes the kernel. The descriptors stay open.
+/// Mounts `/proc`, which shows the namespace of the process that mounts it. It is read-only:
+/// writable files in it change the kernel. The descriptors stay open.
 fn mount_proc() -> Result<(), Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let target = ManuallyDrop::new(openat(CWD, c"/proc", flags, Mode::empty())?);
@@ -113,17 +120,17 @@ fn mount_proc() -> Result<(), Errno> {
     move_mount(mount.as_fd(), c"", target.as_fd(), c"", flags)
 }
 
-/// The keeper's socket and the program's input and output must not stay open here.
+/// Closes the keeper's socket and the program's input and output.
 fn close_all_but(line: RawFd) {
     let line = line.cast_unsigned();
-    // SAFETY: nothing in this process uses a descriptor but the line.
+    // SAFETY: this process uses no descriptor except the line.
     unsafe {
         close_range(3, line.saturating_sub(1));
         close_range(line.saturating_add(1), u32::MAX);
     }
 }
 
-/// A byte for the step, 0 for success, and the errno.
+/// Encodes a byte for the step, 0 for success, and the errno.
 fn encode_report(outcome: Result<(), Failure>) -> [u8; REPORT_LEN] {
     let (step, errno) = match outcome {
         Ok(()) => (0, 0),
