@@ -1,7 +1,7 @@
-//! Promises about starting programs and ending their trees, kept against the real kernel.
+//! Promises about starting programs and killing their trees, tested against the real kernel.
 //!
-//! Not a libtest harness: this very executable is also the spawner, which has to run before any
-//! thread exists.
+//! This is not a libtest harness: the same executable is also the spawner, which must run before
+//! any thread exists.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test without the test attribute")]
 
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials()).exit_code()
 }
 
-/// Makes this executable a server that is there to be killed.
+/// Makes this executable run as a server that a test kills.
 const SERVER_ARG: &str = "__server";
 
 /// Runs a test once with the spawner and keepers.
@@ -61,7 +61,7 @@ macro_rules! plain {
     };
 }
 
-/// Runs a test once in each way to confine what it starts.
+/// Runs a test once under each kind of confinement.
 macro_rules! confined {
     ($($test:ident),* $(,)?) => {
         Vec::from([$(
@@ -82,14 +82,14 @@ fn trials() -> Vec<Trial> {
     let mut trials = Vec::from(kept![
         exit_codes_are_exact,
         fatal_signals_are_reported,
-        failures_name_their_subject,
-        unreadable_requests_are_refused,
+        errors_name_their_subject,
+        invalid_requests_are_refused,
         arguments_that_are_too_long_are_refused,
-        large_requests_arrive_whole,
-        programs_are_looked_up_in_their_own_path,
+        large_requests_are_received_completely,
+        programs_are_looked_up_in_the_path_of_their_environment,
         a_child_has_exactly_three_descriptors,
-        a_leaked_descriptor_of_the_server_stays_there,
-        the_environment_is_exactly_what_was_asked,
+        a_leaked_descriptor_of_the_server_is_not_inherited,
+        the_environment_is_exactly_as_requested,
         signal_dispositions_are_the_defaults,
         stdin_reaches_the_program,
         a_terminal_has_size_and_controls_the_session,
@@ -97,56 +97,56 @@ fn trials() -> Vec<Trial> {
         signals_reach_the_group,
         daemons_die_with_kill_all,
         a_runner_that_forks_and_exits_dies,
-        kill_on_exit_ends_what_is_left,
+        kill_on_exit_kills_the_remaining_processes,
         a_grandchild_outlives_its_leader,
         dropping_kills_the_tree,
         a_cancelled_launch_leaves_nothing,
-        a_killed_keeper_loses_the_tree_and_the_tree_dies,
+        a_tree_dies_with_its_killed_keeper,
         a_killed_spawner_is_replaced,
-        children_keep_the_original_limit_on_descriptors,
-        many_runs_leave_no_trace,
+        children_keep_the_original_descriptor_limit,
+        many_runs_leak_nothing,
         concurrent_starts_do_not_mix,
         a_memory_bomb_is_killed,
-        memory_is_that_of_the_whole_tree,
+        memory_counts_for_the_whole_tree,
         shared_memory_is_counted_once,
         a_fork_bomb_is_killed,
-        a_burner_of_time_is_killed,
-        a_tree_within_its_limits_is_left_alone,
-        limits_of_each_process_are_set,
+        a_cpu_hog_is_killed,
+        a_tree_within_its_limits_is_not_killed,
+        per_process_limits_are_set,
         a_file_beyond_its_limit_ends_the_writer,
-        programs_are_killed_first_without_memory,
+        programs_are_the_first_to_be_killed_when_memory_runs_out,
         a_keeper_without_limits_never_wakes,
-        a_keeper_that_has_ended_is_known_to_have,
+        the_end_of_a_keeper_is_noticed,
     ]);
     trials.extend(plain![
         exit_codes_are_exact,
         fatal_signals_are_reported,
-        failures_name_their_subject,
-        unreadable_requests_are_refused,
+        errors_name_their_subject,
+        invalid_requests_are_refused,
         arguments_that_are_too_long_are_refused,
-        programs_are_looked_up_in_their_own_path,
-        the_environment_is_exactly_what_was_asked,
+        programs_are_looked_up_in_the_path_of_their_environment,
+        the_environment_is_exactly_as_requested,
         stdin_reaches_the_program,
         a_terminal_has_size_and_controls_the_session,
         signals_reach_the_group,
         dropping_kills_the_group,
-        a_killed_server_takes_its_trees_along,
-        kill_on_exit_ends_what_is_left,
+        the_trees_of_a_killed_server_die,
+        kill_on_exit_kills_the_remaining_processes,
         concurrent_starts_do_not_mix,
-        limits_of_each_process_are_set,
+        per_process_limits_are_set,
         a_file_beyond_its_limit_ends_the_writer,
-        programs_are_killed_first_without_memory,
+        programs_are_the_first_to_be_killed_when_memory_runs_out,
     ]);
     trials.extend(confined![
         exit_codes_are_exact,
         fatal_signals_are_reported,
-        failures_name_their_subject,
+        errors_name_their_subject,
         arguments_that_are_too_long_are_refused,
-        large_requests_arrive_whole,
-        programs_are_looked_up_in_their_own_path,
+        large_requests_are_received_completely,
+        programs_are_looked_up_in_the_path_of_their_environment,
         a_child_has_exactly_three_descriptors,
-        a_leaked_descriptor_of_the_server_stays_there,
-        the_environment_is_exactly_what_was_asked,
+        a_leaked_descriptor_of_the_server_is_not_inherited,
+        the_environment_is_exactly_as_requested,
         signal_dispositions_are_the_defaults,
         stdin_reaches_the_program,
         a_terminal_has_size_and_controls_the_session,
@@ -154,20 +154,20 @@ fn trials() -> Vec<Trial> {
         signals_reach_the_group,
         daemons_die_with_kill_all,
         a_runner_that_forks_and_exits_dies,
-        kill_on_exit_ends_what_is_left,
+        kill_on_exit_kills_the_remaining_processes,
         a_grandchild_outlives_its_leader,
         dropping_kills_the_tree,
         a_cancelled_launch_leaves_nothing,
-        a_killed_keeper_loses_the_tree_and_the_tree_dies,
+        a_tree_dies_with_its_killed_keeper,
         a_killed_spawner_is_replaced,
-        many_runs_leave_no_trace,
+        many_runs_leak_nothing,
         concurrent_starts_do_not_mix,
         a_memory_bomb_is_killed,
         a_fork_bomb_is_killed,
-        a_burner_of_time_is_killed,
-        a_tree_within_its_limits_is_left_alone,
-        limits_of_each_process_are_set,
-        programs_are_killed_first_without_memory,
+        a_cpu_hog_is_killed,
+        a_tree_within_its_limits_is_not_killed,
+        per_process_limits_are_set,
+        programs_are_the_first_to_be_killed_when_memory_runs_out,
     ]);
     trials.extend(sandboxed::trials());
     trials.extend(
@@ -183,7 +183,7 @@ fn run(launcher: fn() -> Launcher, test: impl AsyncFnOnce(Launcher)) -> Result<(
     Ok(())
 }
 
-/// In a sandbox where everything can be read and a temporary workspace can be written.
+/// Runs a test in a sandbox that can read everything and write to a temporary workspace.
 fn run_confined(confinement: Confinement, test: impl AsyncFnOnce(Launcher)) -> Result<(), Failed> {
     if !confinement.is_available() {
         skipped("bubblewrap is not installed");
@@ -230,7 +230,7 @@ async fn fatal_signals_are_reported(launcher: Launcher) {
     }
 }
 
-async fn failures_name_their_subject(launcher: Launcher) {
+async fn errors_name_their_subject(launcher: Launcher) {
     let directory = tempfile::tempdir().unwrap();
     let plain_file = directory.path().join("plain");
     std::fs::write(&plain_file, "").unwrap();
@@ -265,7 +265,7 @@ async fn failures_name_their_subject(launcher: Launcher) {
     assert_eq!(Running::start(&launcher, shell("exit 3")).await.exit().await.code, 3);
 }
 
-async fn unreadable_requests_are_refused(launcher: Launcher) {
+async fn invalid_requests_are_refused(launcher: Launcher) {
     let mut command = shell("true");
     command.argv.push("a\0b".into());
     let error = launcher.launch(command).await.unwrap_err();
@@ -295,7 +295,7 @@ async fn arguments_that_are_too_long_are_refused(launcher: Launcher) {
     }
 }
 
-async fn large_requests_arrive_whole(launcher: Launcher) {
+async fn large_requests_are_received_completely(launcher: Launcher) {
     let mut command = shell(r#"printf '%s' "$*" | wc -c"#);
     command.argv.push("argv0".into());
     command.argv.extend((0..15).map(|_| OsString::from("x".repeat(100_000))));
@@ -303,7 +303,7 @@ async fn large_requests_arrive_whole(launcher: Launcher) {
     assert_eq!((output.trim(), exit.code), ("1500014", 0));
 }
 
-async fn programs_are_looked_up_in_their_own_path(launcher: Launcher) {
+async fn programs_are_looked_up_in_the_path_of_their_environment(launcher: Launcher) {
     let directory = tempfile::tempdir().unwrap();
     for (place, mode) in [("denied", 0o644), ("found", 0o755)] {
         let path = directory.path().join(place);
@@ -338,20 +338,20 @@ async fn programs_are_looked_up_in_their_own_path(launcher: Launcher) {
 
 async fn a_child_has_exactly_three_descriptors(launcher: Launcher) {
     for io in [Io::Pipes { stdin: false }, Io::Pipes { stdin: true }, Io::Pty(SIZE)] {
-        // The directory that is being listed is open as 3.
+        // The directory being listed is open as 3.
         let command = Command { io, ..shell("exec ls /proc/self/fd") };
         let (output, _) = Running::start(&launcher, command).await.output().await;
         assert_eq!(output.split_whitespace().collect::<Vec<_>>(), ["0", "1", "2", "3"]);
     }
 }
 
-async fn a_leaked_descriptor_of_the_server_stays_there(launcher: Launcher) {
+async fn a_leaked_descriptor_of_the_server_is_not_inherited(launcher: Launcher) {
     // Without CLOEXEC, as a careless library would open it.
     let _leaked = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDONLY, 0.into()).unwrap();
     a_child_has_exactly_three_descriptors(launcher).await;
 }
 
-async fn the_environment_is_exactly_what_was_asked(launcher: Launcher) {
+async fn the_environment_is_exactly_as_requested(launcher: Launcher) {
     let env: Vec<(OsString, OsString)> =
         vec![("B".into(), "2=3".into()), ("A".into(), "".into()), ("ü".into(), "\n".into())];
     let command = Command { argv: vec!["/usr/bin/env".into(), "-0".into()], env, ..shell("") };
@@ -413,7 +413,7 @@ async fn a_terminal_signals_its_foreground(launcher: Launcher) {
 }
 
 async fn signals_reach_the_group(launcher: Launcher) {
-    // `wait` ends only when the background member of the group got the signal as well.
+    // `wait` returns only if the background member of the group received the signal as well.
     let script = "trap 'echo leader' USR1
         sh -c 'trap \"echo member; exit\" USR1; echo up; while :; do sleep 0.01; done' &
         wait; wait; exit 6";
@@ -444,9 +444,9 @@ async fn a_runner_that_forks_and_exits_dies(launcher: Launcher) {
     running.emptied().await;
 }
 
-/// Ignored by default: root has no limit on processes, and then the bomb takes the whole machine.
+/// Ignored by default: root has no process limit, so the bomb would take the whole machine.
 async fn a_fork_bomb_dies(launcher: Launcher) {
-    assert!(!rustix::process::getuid().is_root(), "run this one as another user");
+    assert!(!rustix::process::getuid().is_root(), "run this test as an ordinary user");
     let script = format!("ulimit -u 400; exec perl -e '{}'", support::FORK_BOMB);
     let command = Command { argv: vec!["bash".into(), "-c".into(), script.into()], ..shell("") };
     let mut running = Running::start(&launcher, command).await;
@@ -455,7 +455,7 @@ async fn a_fork_bomb_dies(launcher: Launcher) {
     running.emptied().await;
 }
 
-async fn kill_on_exit_ends_what_is_left(launcher: Launcher) {
+async fn kill_on_exit_kills_the_remaining_processes(launcher: Launcher) {
     let script = "sleep 1000 & echo pid $!; read x; exit 4";
     let io = Io::Pipes { stdin: true };
     let mut running =
@@ -508,7 +508,7 @@ async fn a_cancelled_launch_leaves_nothing(launcher: Launcher) {
     support::spawner_is_idle(&launcher).await;
 }
 
-async fn a_killed_keeper_loses_the_tree_and_the_tree_dies(launcher: Launcher) {
+async fn a_tree_dies_with_its_killed_keeper(launcher: Launcher) {
     let mut running = Running::start(&launcher, shell(&support::daemons(5))).await;
     let mut pids = running.wait_for_pids(5).await;
     pids.push(running.pid);
@@ -532,12 +532,12 @@ async fn a_killed_spawner_is_replaced(launcher: Launcher) {
     survivor.emptied().await;
 }
 
-async fn a_killed_server_takes_its_trees_along(launcher: Launcher) {
+async fn the_trees_of_a_killed_server_die(launcher: Launcher) {
     let server = Command {
         argv: vec![std::env::current_exe().unwrap().into(), SERVER_ARG.into()],
         ..shell("")
     };
-    // Started by the plain launcher: no keeper is to end what the server itself has started.
+    // Started with the plain launcher, so that no keeper kills the server's own children.
     let mut server = Running::start(&launcher, server).await;
     let watched = support::watch(&server.wait_for_pids(20).await);
     support::kill(server.pid);
@@ -556,12 +556,12 @@ fn be_a_server() {
     });
 }
 
-async fn children_keep_the_original_limit_on_descriptors(launcher: Launcher) {
+async fn children_keep_the_original_descriptor_limit(launcher: Launcher) {
     let original = getrlimit(Resource::Nofile);
     let soft = original.current.unwrap();
     let changed = Rlimit { current: Some(soft - 1), ..original };
     setrlimit(Resource::Nofile, changed).unwrap();
-    // A spawner that is started now inherits the changed one.
+    // A spawner started now inherits the changed limit.
     let running = Running::start(&launcher, shell("exec sleep 1000")).await;
     support::kill(support::parent_of(support::parent_of(running.pid)));
     let (output, _) = Running::start(&launcher, shell("ulimit -n")).await.output().await;
@@ -569,7 +569,7 @@ async fn children_keep_the_original_limit_on_descriptors(launcher: Launcher) {
     assert_eq!(output.trim(), soft.to_string());
 }
 
-async fn many_runs_leave_no_trace(launcher: Launcher) {
+async fn many_runs_leak_nothing(launcher: Launcher) {
     Running::start(&launcher, shell("true")).await.emptied().await;
     let descriptors = support::open_descriptors();
     for run in 0..200 {

@@ -1,4 +1,5 @@
-//! Probing is done by a process without threads, which a test is not: this program is both, as `exec-server` is.
+//! Probing needs a process without threads, which a test is not. So this executable is both the
+//! test and the probe, like `exec-server`.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
@@ -19,10 +20,13 @@ fn main() -> ExitCode {
     }
     let trials = vec![
         Trial::test("findings_agree_with_the_kernel", findings_agree_with_the_kernel),
-        Trial::test("what_is_turned_off_is_absent", what_is_turned_off_is_absent),
+        Trial::test("disabled_mechanisms_are_absent", disabled_mechanisms_are_absent),
         Trial::test("an_unknown_name_is_an_error", an_unknown_name_is_an_error),
-        Trial::test("every_user_finds_the_same", every_user_finds_the_same),
-        Trial::test("another_program_is_not_believed", another_program_is_not_believed),
+        Trial::test("every_user_gets_the_same_findings", every_user_gets_the_same_findings),
+        Trial::test(
+            "the_output_of_another_program_is_rejected",
+            the_output_of_another_program_is_rejected,
+        ),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
@@ -41,7 +45,7 @@ fn findings_agree_with_the_kernel() -> Result<(), Failed> {
     Ok(())
 }
 
-fn what_is_turned_off_is_absent() -> Result<(), Failed> {
+fn disabled_mechanisms_are_absent() -> Result<(), Failed> {
     let output = probe_without("landlock,seccomp,namespaces,bubblewrap");
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout)?;
@@ -60,8 +64,9 @@ fn an_unknown_name_is_an_error() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The number that stands for nobody is also what the kernel calls an unknown user, so as that one mistakes go unnoticed.
-fn every_user_finds_the_same() -> Result<(), Failed> {
+/// The uid of `nobody` is also the kernel's uid for an unknown user, so errors may go unnoticed
+/// under it.
+fn every_user_gets_the_same_findings() -> Result<(), Failed> {
     if !rustix::process::geteuid().is_root() {
         skipped("only root can become another user");
         return Ok(());
@@ -78,7 +83,7 @@ fn every_user_finds_the_same() -> Result<(), Failed> {
     Ok(())
 }
 
-fn another_program_is_not_believed() -> Result<(), Failed> {
+fn the_output_of_another_program_is_rejected() -> Result<(), Failed> {
     assert!(Capabilities::ask("/bin/true".as_ref()).is_err());
     assert!(Capabilities::ask("/bin/echo".as_ref()).is_err());
     assert!(Capabilities::ask("/bin/false".as_ref()).is_err());
@@ -88,7 +93,7 @@ fn another_program_is_not_believed() -> Result<(), Failed> {
 
 fn probe_without(mechanisms: &str) -> Output {
     let mut probe = ourselves_at(OURSELVES.as_ref());
-    probe.env(WITHOUT_VARIABLE, mechanisms).output().expect("we can be started")
+    probe.env(WITHOUT_VARIABLE, mechanisms).output().expect("this executable can be started")
 }
 
 fn ourselves_at(path: &Path) -> Command {

@@ -1,4 +1,4 @@
-//! Bodies of responses: pieces, streams that stay open, and readers that are slow.
+//! Response bodies: chunks, streams that stay open, and slow readers.
 
 use std::future::Future;
 use std::pin::pin;
@@ -18,8 +18,8 @@ use crate::{client, get, revealing_nothing, text};
 const CHUNKED: &[u8] = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
 const EVENTS: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
 
-/// A server that answers with `head`, and then with what the test sends, as it sends it. The last says when the client
-/// closed its connection.
+/// Starts a server that responds with `head` and then sends each text from the test as it arrives.
+/// Notifies the last value when the client closes its connection.
 async fn dictated(head: &'static [u8]) -> (TestServer, mpsc::Sender<&'static str>, Arc<Notify>) {
     let (dictate, dictation) = mpsc::channel(1);
     let dictation = Arc::new(Mutex::new(dictation));
@@ -47,14 +47,14 @@ async fn dictated(head: &'static [u8]) -> (TestServer, mpsc::Sender<&'static str
 }
 
 #[tokio::test]
-async fn chunks_are_joined_and_their_framing_is_gone() {
+async fn chunks_are_joined_without_their_framing() {
     let (server, dictate, _) = dictated(CHUNKED).await;
     dictate.send("3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n").await.unwrap();
     assert_eq!(text(client().send(get(server.url("/"))).await.unwrap()).await, "abcde");
 }
 
 #[tokio::test]
-async fn events_arrive_as_they_are_sent_and_a_reader_may_change_its_mind() {
+async fn events_arrive_as_they_are_sent_and_reads_are_cancel_safe() {
     let (server, dictate, left) = dictated(EVENTS).await;
     let mut response = client().send(get(server.url("/"))).await.unwrap();
     for event in ["data: 1\n\n", "data: 2\n\n", "data: 3\n\n"] {
@@ -71,7 +71,7 @@ async fn events_arrive_as_they_are_sent_and_a_reader_may_change_its_mind() {
 }
 
 #[tokio::test]
-async fn the_end_of_a_body_stays_its_end() {
+async fn reads_after_the_end_of_a_body_return_none() {
     let (server, dictate, _) = dictated(EVENTS).await;
     let mut response = client().send(get(server.url("/"))).await.unwrap();
     drop(dictate);
@@ -87,7 +87,7 @@ async fn a_timeout_bounds_the_headers_of_a_stream_and_all_of_a_buffered_body() {
     let client = client();
     let mut stream = client.send(within(&server)).await.unwrap();
 
-    // Begun later, so that its end says that the stream's time is over too.
+    // Started later, so its timeout shows that the time of the stream has passed too.
     let (other, _dictate_other, left) = dictated(EVENTS).await;
     let buffered = client.send(within(&other)).await.unwrap();
     let error = revealing_nothing(buffered.bytes(usize::MAX).await.unwrap_err());
@@ -116,14 +116,14 @@ async fn dropping_a_request_closes_its_connection() {
     };
     let client = client();
     tokio::select! {
-        _ = client.send(get(server.url("/"))) => panic!("nobody answered"),
+        _ = client.send(get(server.url("/"))) => panic!("no server responds"),
         () = asked.notified() => {}
     }
     left.notified().await;
 }
 
 #[tokio::test]
-async fn what_came_before_an_abrupt_end_is_delivered() {
+async fn data_before_an_abrupt_end_is_delivered() {
     for head in [CHUNKED, b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n"] {
         let (server, dictate, _) = dictated(head).await;
         let mut response = client().send(get(server.url("/s3cret"))).await.unwrap();
@@ -139,7 +139,7 @@ async fn what_came_before_an_abrupt_end_is_delivered() {
 }
 
 #[tokio::test]
-async fn a_reset_in_a_body_is_an_end_too() {
+async fn a_reset_within_a_body_ends_it() {
     let server = TestServer::raw(|mut stream: TcpStream| async move {
         read_head(&mut stream).await;
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n").await.unwrap();
@@ -164,7 +164,7 @@ async fn a_body_over_the_limit_is_refused() {
     let error = revealing_nothing(response().await.bytes(4).await.unwrap_err());
     assert!(matches!(error, HttpError::BodyTooLarge { max: 4 }));
 
-    // Refused for what it declares: not a byte of it ever comes.
+    // Refused because of its declared length: not a byte of it is ever sent.
     let (server, _dictate, left) = dictated(b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n").await;
     let declared = client().send(get(server.url("/"))).await.unwrap();
     assert!(matches!(declared.bytes(98).await, Err(HttpError::BodyTooLarge { .. })));
@@ -177,13 +177,13 @@ async fn a_body_over_the_limit_is_refused() {
 }
 
 #[tokio::test]
-async fn a_head_request_has_no_body_whatever_its_length_says() {
+async fn a_response_to_head_has_no_body_whatever_its_declared_length() {
     let (server, _dictate, _) = dictated(b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n").await;
     let head = Request { method: "HEAD".into(), ..get(server.url("/")) };
     assert_eq!(client().send(head).await.unwrap().bytes(0).await.unwrap(), "");
 }
 
-/// Writes a body as fast as the client takes it, and counts what the kernel took.
+/// Writes a body as fast as the client takes it, and counts the bytes that the kernel accepted.
 async fn flood(mut stream: TcpStream, length: usize, sent: Arc<AtomicUsize>, full: Arc<Notify>) {
     read_head(&mut stream).await;
     let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n");
@@ -205,8 +205,8 @@ async fn flood(mut stream: TcpStream, length: usize, sent: Arc<AtomicUsize>, ful
     }
 }
 
-/// What is under way, in the kernel's buffers and ours, must not grow with the body.
-async fn a_slow_reader_holds_the_server_back(length: usize) {
+/// The bytes in flight, in buffers of the kernel and the client, must not grow with the body.
+async fn check_that_a_slow_reader_slows_the_server(length: usize) {
     const UNDER_WAY: usize = 16 << 20;
     let (sent, full) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
     let server = {
@@ -219,22 +219,22 @@ async fn a_slow_reader_holds_the_server_back(length: usize) {
     let mut read = 0;
     while let Some(piece) = response.chunk().await.unwrap() {
         assert!(!piece.is_empty() && piece.len() <= MAX_CHUNK_BYTES);
-        // Every byte is looked at, which makes this reader the slower side.
+        // Inspecting every byte makes this reader the slower side.
         assert!(piece.iter().all(|byte| *byte == b'x'));
         read += piece.len();
         let under_way = sent.load(Ordering::Relaxed).saturating_sub(read);
-        assert!(under_way < UNDER_WAY, "{under_way} bytes under way after {read}");
+        assert!(under_way < UNDER_WAY, "{under_way} bytes in flight after {read}");
     }
     assert_eq!(read, length);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_reader_of_256_mib_holds_the_server_back() {
-    a_slow_reader_holds_the_server_back(256 << 20).await;
+async fn a_slow_reader_of_256_mib_slows_the_server() {
+    check_that_a_slow_reader_slows_the_server(256 << 20).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "soak: reads 1 GiB, run by `just soak-counts`"]
-async fn soak_a_slow_reader_of_1_gib_holds_the_server_back() {
-    a_slow_reader_holds_the_server_back(1 << 30).await;
+async fn soak_a_slow_reader_of_1_gib_slows_the_server() {
+    check_that_a_slow_reader_slows_the_server(1 << 30).await;
 }

@@ -1,4 +1,4 @@
-//! Requests and responses that work.
+//! Successful requests and responses.
 
 use bytes::Bytes;
 use exec_server_host::http::{BadRequest, Header, HttpError, Request, VariableProblem};
@@ -9,7 +9,7 @@ use crate::server::{TestServer, answer, read_head};
 use crate::{SECRET, client, client_with, failure, get, header, header_of, text};
 
 #[tokio::test]
-async fn a_body_comes_back_as_it_was_sent() {
+async fn a_body_is_sent_and_received_unchanged() {
     let server = TestServer::start(|request| async move {
         let method = request.method().to_string();
         let length = request.headers()["content-length"].to_str().unwrap().to_owned();
@@ -31,9 +31,9 @@ async fn a_body_comes_back_as_it_was_sent() {
     assert_eq!(text(response).await, "hello");
 }
 
-/// Many servers answer 411 to a POST that does not say how long it is.
+/// Many servers return 411 for a POST without a length.
 #[tokio::test]
-async fn an_empty_post_says_that_it_is_empty() {
+async fn an_empty_post_declares_its_length() {
     let server = TestServer::raw(|mut stream| async move {
         let head = read_head(&mut stream).await;
         let body = format!("{}{head}", "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n");
@@ -48,7 +48,7 @@ async fn an_empty_post_says_that_it_is_empty() {
 }
 
 #[tokio::test]
-async fn headers_go_both_ways_and_a_fragment_does_not() {
+async fn headers_are_sent_and_received_and_a_fragment_is_not_sent() {
     let server = TestServer::raw(|mut stream| async move {
         let head = read_head(&mut stream).await;
         let reply = b"HTTP/1.1 200 OK\r\nX-One: 1\r\nset-cookie: a\r\nset-cookie: b\r\n\
@@ -66,7 +66,7 @@ async fn headers_go_both_ways_and_a_fragment_does_not() {
     assert_eq!(cookies.map(|(_, value)| value.as_str()).collect::<Vec<_>>(), ["a", "b"]);
     assert_eq!(header_of(&response, "x-one").unwrap(), "1");
     assert_eq!(header_of(&response, "x-latin").unwrap(), "ë");
-    // What claims to be compressed passes as it came.
+    // A body with a content-encoding passes unchanged.
     assert_eq!(header_of(&response, "content-encoding").unwrap(), "gzip");
     let head = text(response).await;
     assert!(head.starts_with("GET /path?query HTTP/1.1\r\n"), "{head}");
@@ -86,7 +86,7 @@ async fn a_user_in_the_url_is_sent_as_a_header() {
 }
 
 #[tokio::test]
-async fn a_variable_of_the_executor_completes_a_header() {
+async fn a_variable_of_the_machine_completes_a_header() {
     let server = TestServer::start(|request| async move {
         answer(200, &[], request.headers()["authorization"].to_str().unwrap())
     })
@@ -111,9 +111,9 @@ async fn a_variable_of_the_executor_completes_a_header() {
     assert!(matches!(error, HttpError::BadRequest(problem) if problem == expected));
 }
 
-/// Two responses of one client, one connection.
+/// Two responses of one client over one connection.
 #[tokio::test]
-async fn connections_are_shared() {
+async fn requests_share_connections() {
     let server = TestServer::raw(|mut stream| async move {
         for number in ["1", "2"] {
             read_head(&mut stream).await;

@@ -1,4 +1,4 @@
-//! Everything that can fail, with a look at what each error prints.
+//! Failures, with a check of everything that each error prints.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use crate::server::{TestServer, read_head};
 use crate::{client, failure, get, header};
 
 #[tokio::test]
-async fn a_refused_connection() {
+async fn a_refused_connection_is_reported() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/s3cret?s3cret", listener.local_addr().unwrap());
     drop(listener);
@@ -23,13 +23,13 @@ async fn a_refused_connection() {
 }
 
 #[tokio::test]
-async fn a_name_that_does_not_exist() {
+async fn an_unknown_name_is_reported() {
     let error = failure(&client(), get("http://s3cret.invalid/")).await;
     assert!(matches!(error, HttpError::Resolve), "{error:?}");
 }
 
 #[tokio::test]
-async fn a_server_that_never_answers() {
+async fn a_silent_server_times_out() {
     let server = TestServer::raw(|mut stream| async move {
         read_head(&mut stream).await;
         std::future::pending::<()>().await;
@@ -44,7 +44,7 @@ async fn a_server_that_never_answers() {
 }
 
 #[tokio::test]
-async fn a_timeout_beyond_the_clock_is_none() {
+async fn a_timeout_beyond_the_clock_never_expires() {
     let server = TestServer::raw(|mut stream| async move {
         read_head(&mut stream).await;
         stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.unwrap();
@@ -55,7 +55,7 @@ async fn a_timeout_beyond_the_clock_is_none() {
 }
 
 #[tokio::test]
-async fn a_server_that_leaves_without_an_answer() {
+async fn a_connection_closed_before_the_response_is_reported() {
     for half in ["", "HTTP/1.1 200 OK\r\nx-s3cret: s3cret"] {
         let server = TestServer::raw(move |mut stream| async move {
             read_head(&mut stream).await;
@@ -68,7 +68,7 @@ async fn a_server_that_leaves_without_an_answer() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_speak_http() {
+async fn a_response_that_is_not_http_is_reported() {
     let server = TestServer::raw(|mut stream| async move {
         read_head(&mut stream).await;
         stream.write_all(b"SSH-2.0-s3cret\r\n\r\n").await.unwrap();
@@ -91,7 +91,7 @@ async fn endless_headers_are_not_collected() {
 }
 
 #[tokio::test]
-async fn requests_that_are_not_even_tried() {
+async fn invalid_requests_are_not_sent() {
     let bad = |expected: BadRequest, request: Request| async move {
         let error = failure(&client(), request).await;
         let HttpError::BadRequest(problem) = error else { panic!("{error:?}") };
@@ -108,8 +108,9 @@ async fn requests_that_are_not_even_tried() {
     bad(BadRequest::ContentLength, with("content-length", "7")).await;
 }
 
-/// Answers the first request of its first connection, keeps the connection, and hangs up on the next one that comes over it. Later
-/// connections are answered. Tells how many requests there were.
+/// Starts a server that responds to the first request of its first connection, keeps the
+/// connection, and closes it when the next request arrives. On later connections it responds.
+/// Returns the number of requests.
 async fn server_that_hangs_up_on_a_kept_connection() -> (TestServer, Arc<AtomicUsize>) {
     let requests = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&requests);
@@ -131,7 +132,7 @@ async fn server_that_hangs_up_on_a_kept_connection() -> (TestServer, Arc<AtomicU
 }
 
 #[tokio::test]
-async fn what_changes_nothing_is_sent_again_when_a_kept_connection_ends() {
+async fn safe_methods_are_retried_when_a_kept_connection_closes() {
     for method in ["GET", "HEAD", "OPTIONS"] {
         let (server, requests) = server_that_hangs_up_on_a_kept_connection().await;
         let client = client();
@@ -144,7 +145,7 @@ async fn what_changes_nothing_is_sent_again_when_a_kept_connection_ends() {
 }
 
 #[tokio::test]
-async fn what_changes_something_is_sent_once() {
+async fn unsafe_methods_are_sent_once() {
     for method in ["POST", "PUT", "DELETE", "PATCH", "INVENTED"] {
         let (server, requests) = server_that_hangs_up_on_a_kept_connection().await;
         let client = client();

@@ -1,5 +1,5 @@
-//! Requests against real servers on loopback. No client here sees the environment of the test, so its proxies do not
-//! interfere.
+//! Requests against real servers on loopback. The clients here do not read the environment of the
+//! test, so its proxies do not interfere.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod bodies;
@@ -16,7 +16,7 @@ use std::ffi::OsString;
 use bytes::Bytes;
 use exec_server_host::http::{Header, HttpClient, HttpError, Redirects, Request, Response};
 
-/// Stands in every URL, header, body and variable that must not be printed.
+/// Part of every URL, header, body and variable that must not be printed.
 const SECRET: &str = "s3cret";
 
 fn client() -> HttpClient {
@@ -56,7 +56,8 @@ async fn text(response: Response) -> String {
     String::from_utf8(body.to_vec()).unwrap()
 }
 
-/// The error of a request that holds secrets wherever it can, after a look at everything that the error prints.
+/// Returns the error of a request full of secrets, after a check of everything that the error
+/// prints.
 async fn failure(client: &HttpClient, mut request: Request) -> HttpError {
     request.headers.push(header("x-key", SECRET));
     assert!(!format!("{request:?} {client:?}").contains(SECRET));

@@ -1,4 +1,4 @@
-//! Proxies of the environment.
+//! Proxies from the environment.
 
 use exec_server_host::http::{HttpError, Request};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
@@ -9,7 +9,7 @@ use crate::server::{TestServer, answer, read_head};
 use crate::tls::{Identity, url};
 use crate::{SECRET, client_with, failure, get, header, text};
 
-/// Answers everything itself, with what it was asked for.
+/// Starts a proxy that responds to everything itself, with the requested URL.
 async fn proxy() -> TestServer {
     TestServer::start(|request| async move {
         let authorization = request.headers().get("proxy-authorization");
@@ -42,7 +42,7 @@ async fn exceptions_go_directly() {
     assert_ne!(text(client.send(get(server.url("/"))).await.unwrap()).await, "direct");
 }
 
-/// The proxy learns where to, and its own password; the server learns the rest, and no password.
+/// The proxy learns the target and its own password. The server learns the rest, and no password.
 #[tokio::test]
 async fn https_goes_through_a_tunnel() {
     let identity = Identity::new("localhost", &[]);
@@ -92,7 +92,7 @@ async fn a_socks_proxy_resolves_names_itself() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_opens_no_tunnel_is_told_apart() {
+async fn a_proxy_without_a_tunnel_is_a_distinct_error() {
     for refusal in ["403 Forbidden", "407 Proxy Authentication Required"] {
         let proxy = TestServer::raw(move |mut stream| async move {
             let head = read_head(&mut stream).await;
@@ -109,7 +109,7 @@ async fn a_proxy_that_opens_no_tunnel_is_told_apart() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_cannot_be_understood_is_no_reason_to_go_without() {
+async fn an_invalid_proxy_is_not_bypassed() {
     let server = TestServer::start(|_| async { answer(200, &[], "direct") }).await;
     let client = client_with(&[("ALL_PROXY", "gopher://user:s3cret@proxy")]);
     let error = failure(&client, get(server.url("/s3cret"))).await;

@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 use crate::server::{TestServer, answer};
 use crate::{SECRET, client, client_with, failure, get, header, header_of, text};
 
-/// `/to?URL` answers 307 to it; everything else says what came.
+/// Responds with 307 to `/to?URL`, and to everything else with a description of the request.
 async fn redirecting(request: hyper::Request<Incoming>) -> Response<Full<Bytes>> {
     let uri = request.uri().clone();
     if uri.path() == "/to" {
@@ -68,7 +68,7 @@ async fn a_loop_ends() {
 }
 
 #[tokio::test]
-async fn another_origin_does_not_get_credentials() {
+async fn credentials_are_not_sent_to_another_origin() {
     let (here, elsewhere) =
         (TestServer::start(redirecting).await, TestServer::start(redirecting).await);
     let request = Request {
@@ -80,7 +80,7 @@ async fn another_origin_does_not_get_credentials() {
 }
 
 #[tokio::test]
-async fn another_origin_is_not_even_asked_with_a_secret_of_the_executor() {
+async fn a_request_with_a_secret_of_the_machine_is_not_sent_to_another_origin() {
     let connections = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&connections);
     let elsewhere = TestServer::raw(move |_| {

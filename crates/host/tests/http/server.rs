@@ -1,4 +1,4 @@
-//! Servers for the tests: hyper where HTTP is what matters, bare sockets where it is broken.
+//! Test servers: hyper for valid HTTP, bare sockets for broken HTTP.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
-/// Serves until it is dropped.
+/// A server that runs until it is dropped.
 pub(crate) struct TestServer {
     pub(crate) address: SocketAddr,
     task: JoinHandle<()>,
@@ -49,7 +49,7 @@ impl TestServer {
         .await
     }
 
-    /// Hands each connection to `serve`.
+    /// Passes each connection to `serve`.
     pub(crate) async fn raw<S, F>(serve: S) -> Self
     where
         S: Fn(TcpStream) -> F + Send + 'static,
@@ -86,7 +86,7 @@ where
         let answer = handler(request);
         async move { Ok::<_, Infallible>(answer.await) }
     });
-    // A client that leaves is an error here, and no concern of the server's.
+    // A client that disconnects causes an error here, which does not matter.
     let served = auto::Builder::new(TokioExecutor::new());
     served.serve_connection(TokioIo::new(stream), service).await.ok();
 }
@@ -99,7 +99,7 @@ pub(crate) fn answer(status: u16, headers: &[(&str, &str)], body: &str) -> Respo
     response.body(Full::from(body.to_owned())).unwrap()
 }
 
-/// The head of a request, as it stood on the wire.
+/// Reads the head of a request as it was on the wire.
 pub(crate) async fn read_head(stream: &mut TcpStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {

@@ -13,7 +13,7 @@ use crate::{client, client_with, failure, get, header, text};
 
 pub(crate) struct Identity {
     config: ServerConfig,
-    /// What a client must trust.
+    /// The certificate that a client must trust.
     authority: NamedTempFile,
 }
 
@@ -39,12 +39,12 @@ impl Identity {
         client_with(&[self.trust()])
     }
 
-    /// The variable that makes a client trust it.
+    /// Returns the variable that makes a client trust the identity.
     pub(crate) fn trust(&self) -> (&str, &str) {
         ("SSL_CERT_FILE", self.authority.path().to_str().unwrap())
     }
 
-    /// Says which version of HTTP it was asked in.
+    /// Starts a server that responds with the HTTP version of the request.
     pub(crate) async fn serve(&self) -> TestServer {
         TestServer::start_tls(self.config.clone(), |request| async move {
             answer(200, &[], &format!("{:?}", request.version()))
@@ -58,7 +58,7 @@ pub(crate) fn url(server: &TestServer, path: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_newest_version_that_both_speak_is_spoken() {
+async fn the_newest_common_version_is_used() {
     for (protocols, expected) in
         [(&[b"h2".as_slice(), b"http/1.1"][..], "HTTP/2.0"), (&[b"http/1.1"], "HTTP/1.1")]
     {
@@ -69,9 +69,9 @@ async fn the_newest_version_that_both_speak_is_spoken() {
     }
 }
 
-/// They share one connection, and one window of it.
+/// The requests share one connection and its window.
 #[tokio::test]
-async fn responses_that_nobody_reads_do_not_stop_others() {
+async fn unread_responses_do_not_block_others() {
     let identity = Identity::new("localhost", &[b"h2"]);
     let large = "x".repeat(8 << 20);
     let server = TestServer::start_tls(identity.config.clone(), move |request| {
@@ -94,7 +94,7 @@ async fn authorities_may_come_from_several_directories() {
     let identity = Identity::new("localhost", &[]);
     let server = identity.serve().await;
     let (empty, directory) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    // The name that OpenSSL's tools give to a certificate in such a directory.
+    // The file name that OpenSSL's tools give to a certificate in such a directory.
     std::fs::copy(identity.authority.path(), directory.path().join("0123abcd.0")).unwrap();
     let directories = format!("{}:{}", empty.path().display(), directory.path().display());
     let client = client_with(&[("SSL_CERT_DIR", &directories)]);
@@ -102,7 +102,7 @@ async fn authorities_may_come_from_several_directories() {
 }
 
 #[tokio::test]
-async fn the_file_of_existing_clients_comes_before_the_customary_one() {
+async fn the_certificate_file_of_existing_clients_takes_precedence() {
     let (identity, other) = (Identity::new("localhost", &[]), Identity::new("localhost", &[]));
     let server = identity.serve().await;
     let (own, others) = (identity.trust().1, other.trust().1);
@@ -136,14 +136,14 @@ async fn a_certificate_for_another_name_is_not_trusted() {
 }
 
 #[tokio::test]
-async fn a_server_without_tls_is_told_apart() {
+async fn a_server_without_tls_is_a_distinct_error() {
     let server = TestServer::start(|_| async { answer(200, &[], "") }).await;
     let error = failure(&client(), get(url(&server, "/s3cret"))).await;
     assert!(matches!(error, HttpError::Tls { problem: TlsProblem::NotTls }), "{error:?}");
 }
 
 #[tokio::test]
-async fn a_key_is_not_sent_on_without_tls() {
+async fn a_key_is_not_redirected_to_a_server_without_tls() {
     let plain = TestServer::start(|_| async { answer(200, &[], "plain") }).await;
     let location = plain.url("/");
     let identity = Identity::new("localhost", &[]);

@@ -1,5 +1,5 @@
-//! Limits of trees and of processes, kept against real bombs. On a machine with a delegated cgroup the
-//! kernel keeps them, elsewhere the keeper does; the promises are the same.
+//! Limits of trees and processes, tested against real bombs. On a machine with a delegated cgroup
+//! the kernel enforces them, elsewhere the keeper; the promises are the same.
 
 use std::fs;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use exec_server_host::process::limits::{Limit, Limits};
 
 use super::support::{Running, shell};
 
-/// Nothing else on the machine has this in its environment.
+/// Returns a value that no other process has in its environment.
 fn marker(name: &str) -> String {
     format!("{name}{}", std::process::id())
 }
@@ -45,8 +45,8 @@ pub(crate) async fn a_memory_bomb_is_killed(launcher: Launcher) {
     assert!(exit.tree_use.unwrap().peak_memory_bytes > 32 << 20, "{exit:?}");
 }
 
-/// Each process is below the limit, and all together are not.
-pub(crate) async fn memory_is_that_of_the_whole_tree(launcher: Launcher) {
+/// Each process is below the limit, but all together exceed it.
+pub(crate) async fn memory_counts_for_the_whole_tree(launcher: Launcher) {
     let limits = Limits { memory_bytes: Some(64 << 20), ..Limits::default() };
     let script = "hold() { v=$(head -c 24000000 /dev/zero | tr '\\0' x); read line < /dev/zero; }
         for i in 1 2 3 4 5 6; do hold & done; wait; exit 3";
@@ -54,7 +54,7 @@ pub(crate) async fn memory_is_that_of_the_whole_tree(launcher: Launcher) {
     assert_eq!(hit(&exit), [Limit::Memory], "{exit:?}");
 }
 
-/// Children share the memory of their parent until somebody writes to it.
+/// Children share their parent's memory until one of them writes to it.
 pub(crate) async fn shared_memory_is_counted_once(launcher: Launcher) {
     let limits = Limits { memory_bytes: Some(160 << 20), ..Limits::default() };
     let script = "v=$(head -c 30000000 /dev/zero | tr '\\0' x)
@@ -72,7 +72,7 @@ pub(crate) async fn a_fork_bomb_is_killed(launcher: Launcher) {
         ("sessions", "while :; do setsid sh -c 'sleep 1000' & done"),
         ("chain", "b() { (b & wait); }; b"),
     ] {
-        // A kernel that lets forks fail does not end the others.
+        // If the kernel makes forks fail, the remaining processes do not end.
         if launcher.limits().is_kept_by_kernel() && name != "sessions" {
             continue;
         }
@@ -88,12 +88,12 @@ pub(crate) async fn a_fork_bomb_is_killed(launcher: Launcher) {
     }
 }
 
-pub(crate) async fn a_burner_of_time_is_killed(launcher: Launcher) {
+pub(crate) async fn a_cpu_hog_is_killed(launcher: Launcher) {
     let limits = Limits { cpu_time: Some(Duration::from_millis(300)), ..Limits::default() };
     for script in [
         "while :; do :; done",
         "(while :; do :; done) & (while :; do :; done) & wait; exit 3",
-        // Each lives for a moment only.
+        // Each process lives only for a moment.
         "while :; do sh -c 'i=0; while [ $i -lt 1000 ]; do i=$((i+1)); done'; done",
     ] {
         let exit = end_of(&launcher, script, limits).await;
@@ -102,7 +102,7 @@ pub(crate) async fn a_burner_of_time_is_killed(launcher: Launcher) {
     }
 }
 
-pub(crate) async fn a_tree_within_its_limits_is_left_alone(launcher: Launcher) {
+pub(crate) async fn a_tree_within_its_limits_is_not_killed(launcher: Launcher) {
     let limits = Limits {
         memory_bytes: Some(1 << 30),
         pids: Some(1000),
@@ -128,7 +128,7 @@ pub(crate) async fn a_tree_within_its_limits_is_left_alone(launcher: Launcher) {
     assert_eq!(running.output().await.0, "fine\n");
 }
 
-pub(crate) async fn limits_of_each_process_are_set(launcher: Launcher) {
+pub(crate) async fn per_process_limits_are_set(launcher: Launcher) {
     let limits = Limits {
         open_files: Some(37),
         core_size_bytes: Some(0),
@@ -155,13 +155,13 @@ pub(crate) async fn a_file_beyond_its_limit_ends_the_writer(launcher: Launcher) 
     assert_eq!(fs::metadata(&file).unwrap().len(), 1000);
 }
 
-pub(crate) async fn programs_are_killed_first_without_memory(launcher: Launcher) {
+pub(crate) async fn programs_are_the_first_to_be_killed_when_memory_runs_out(launcher: Launcher) {
     let own: i32 = fs::read_to_string("/proc/self/oom_score_adj").unwrap().trim().parse().unwrap();
     let io = Io::Pipes { stdin: true };
     let script = "read line; while :; do cat /proc/self/oom_score_adj; sleep 0.05; done";
     let mut running = Running::start(&launcher, Command { io, ..shell(script) }).await;
     running.close_stdin();
-    // An ordinary user's keeper does it as soon as the program has been executed.
+    // For an ordinary user the keeper raises the score once the program has been executed.
     running.wait_for_output(&format!("{}\n", (own + 200).min(1000))).await;
     if let Some(keeper) = running.control.keeper() {
         let adjusted = fs::read_to_string(format!("/proc/{keeper}/oom_score_adj")).unwrap();
@@ -171,21 +171,22 @@ pub(crate) async fn programs_are_killed_first_without_memory(launcher: Launcher)
     running.emptied().await;
 }
 
-/// Else its tree could be anywhere, and a server refuses all clients that could be part of it.
-pub(crate) async fn a_keeper_that_has_ended_is_known_to_have(launcher: Launcher) {
+/// Without this knowledge the tree could be anywhere, and a server would refuse every client that
+/// could be part of it.
+pub(crate) async fn the_end_of_a_keeper_is_noticed(launcher: Launcher) {
     let io = Io::Pipes { stdin: true };
     let mut running = Running::start(&launcher, Command { io, ..shell("read line") }).await;
     assert!(running.control.keeper().is_some() && !running.control.has_lost_keeper());
     running.close_stdin();
     running.emptied().await;
-    // Its number is free once the spawner has collected it.
+    // Its pid is released once the spawner has reaped it.
     while running.control.keeper().is_some() {
         tokio::task::yield_now().await;
     }
     assert!(running.control.has_lost_keeper());
 }
 
-/// A keeper that has nothing to look at sleeps.
+/// A keeper without limits to check sleeps.
 pub(crate) async fn a_keeper_without_limits_never_wakes(launcher: Launcher) {
     let io = Io::Pipes { stdin: true };
     let mut running =
@@ -196,7 +197,7 @@ pub(crate) async fn a_keeper_without_limits_never_wakes(launcher: Launcher) {
         line.unwrap().trim().parse::<u64>().unwrap()
     };
     let keeper = running.control.keeper().unwrap();
-    // It goes to sleep once the program runs, and not a second time before that ends.
+    // It goes to sleep once the program runs, and wakes only when the program ends.
     let before = wakes(keeper);
     running.wait_for_output("now").await;
     assert!(wakes(keeper) <= before + 1);

@@ -1,4 +1,4 @@
-//! Sandboxes for the launch tests: the same programs and promises, confined in each way there is.
+//! Sandboxes for the launch tests: the same programs and promises under every kind of confinement.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,10 +15,10 @@ pub(crate) enum Confinement {
     Bubblewrap,
 }
 
-/// What the commands of the current test are confined by. Tests run one at a time.
+/// The plan that confines the commands of the current test. Tests run one at a time.
 static CURRENT: Mutex<Option<Arc<Plan>>> = Mutex::new(None);
 
-/// Confines what is started until the end of the test, also if that is a panic.
+/// Confines the commands that are started until the end of the test, even after a panic.
 pub(crate) fn confine(plan: Plan) -> impl Drop {
     struct Confined;
     impl Drop for Confined {
@@ -34,7 +34,7 @@ pub(crate) fn current() -> Option<Arc<Plan>> {
     CURRENT.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Whether the test's programs have process ids of their own.
+/// Whether the test's programs are in a separate PID namespace.
 pub(crate) fn has_pid_namespace() -> bool {
     current().is_some_and(|plan| plan.enforcement().pid_namespace)
 }
@@ -62,7 +62,8 @@ impl Confinement {
         }
     }
 
-    /// Everything can be read; in all but the direct case, `workspace` can be written.
+    /// Returns a plan that can read everything and, except in the direct case, write to
+    /// `workspace`.
     pub(crate) fn ordinary(self, workspace: &Path) -> Plan {
         let mut entries = vec![(EntryPath::Root, Access::Read)];
         if self != Self::Direct {
@@ -71,7 +72,7 @@ impl Confinement {
         self.plan(workspace, entries)
     }
 
-    /// No file is restricted, on a kernel with this Landlock.
+    /// Returns a plan without file restrictions on a kernel with this Landlock ABI.
     pub(crate) fn of_all_files(self, landlock_abi: u32) -> Plan {
         let has = Capabilities { landlock_abi, ..self.capabilities() };
         Plan::new(&Policy::unrestricted(Network::Restricted), &has, &HostNames).unwrap()
@@ -81,7 +82,7 @@ impl Confinement {
         self.plan_with_gate(workspace, entries, None)
     }
 
-    /// With a managed network, if there is a gate.
+    /// Returns a plan with a managed network, if there is a gate.
     pub(crate) fn plan_with_gate(
         self,
         workspace: &Path,

@@ -1,4 +1,5 @@
-//! What the launch tests need: a started program to talk to, and a look at the process table.
+//! Helpers of the launch tests: a started program with its streams, and access to the process
+//! table.
 
 pub(crate) mod confinement;
 pub(crate) mod latency;
@@ -17,7 +18,8 @@ use exec_server_host::process::limits::Limits;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// A command that runs `script` in a shell, with nothing but a `PATH`, confined as the test wants it.
+/// Returns a command that runs `script` in a shell with only a `PATH`, confined as the test
+/// requires.
 pub(crate) fn shell(script: &str) -> Command {
     Command {
         argv: vec!["/bin/sh".into(), "-c".into(), script.into()],
@@ -45,7 +47,7 @@ impl Running {
     pub(crate) async fn start(launcher: &Launcher, command: Command) -> Self {
         let Launched { pid, stdio, tree, .. } = launcher.launch(command).await.unwrap();
         let control = tree.control();
-        // A program that has ended already tells nobody its id.
+        // The pid of a program that has already ended cannot be looked up.
         let keeper = status_field(&format!("/proc/{pid}/status"), "PPid:").unwrap_or(0);
         Self { pid, control, keeper, tree, stdio, seen: BytesMut::new(), exit: None }
     }
@@ -69,7 +71,7 @@ impl Running {
         assert_eq!(self.next_event().await, TreeEvent::Emptied);
     }
 
-    /// Everything the program writes to its output, and its exit.
+    /// Returns everything that the program writes to its output, and its exit.
     pub(crate) async fn output(&mut self) -> (String, ExitRecord) {
         while self.read_more().await > 0 {}
         (self.text(), self.exit().await)
@@ -81,13 +83,13 @@ impl Running {
         }
     }
 
-    /// Waits for lines `pid N`, and says which processes they name here.
+    /// Waits for lines `pid N`. Returns the pids of those processes outside the sandbox.
     pub(crate) async fn wait_for_pids(&mut self, count: usize) -> Vec<u32> {
         let pids = self.wait_for_plain_pids(count).await;
         if confinement::has_pid_namespace() { self.outside(&pids) } else { pids }
     }
 
-    /// The same for somebody who is certainly outside.
+    /// Waits for lines `pid N` of a program that is certainly not in a PID namespace.
     pub(crate) async fn wait_for_plain_pids(&mut self, count: usize) -> Vec<u32> {
         loop {
             let text = self.text();
@@ -104,7 +106,7 @@ impl Running {
         }
     }
 
-    /// What processes of the tree, which told their own ids, are called here.
+    /// Translates pids reported inside the sandbox to those outside.
     fn outside(&self, pids: &[u32]) -> Vec<u32> {
         let inner = |pid: u32| {
             let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -113,7 +115,9 @@ impl Running {
         };
         let tree = descendants_of(self.keeper);
         let outer = |pid: &u32| tree.iter().copied().find(|other| inner(*other) == Some(*pid));
-        pids.iter().map(|pid| outer(pid).unwrap_or_else(|| panic!("{pid} is not there"))).collect()
+        pids.iter()
+            .map(|pid| outer(pid).unwrap_or_else(|| panic!("there is no process {pid}")))
+            .collect()
     }
 
     pub(crate) async fn type_in(&mut self, bytes: &[u8]) {
@@ -172,8 +176,8 @@ impl Running {
     }
 }
 
-/// A script that leaves `count` daemons: each in its own session, its parent gone, deaf to TERM and
-/// HUP. They report their pids; the leader stays.
+/// Returns a script that leaves `count` daemons, each in its own session, without its parent, and
+/// ignoring TERM and HUP. They report their pids; the leader stays.
 pub(crate) fn daemons(count: usize) -> String {
     format!(
         "trap '' TERM HUP
@@ -182,7 +186,8 @@ pub(crate) fn daemons(count: usize) -> String {
     )
 }
 
-/// Forks and exits for ever, in a new session each time: whoever looks for it finds it gone.
+/// Forks and exits forever, in a new session each time: whenever its pid is looked up, it is gone
+/// already.
 pub(crate) const RUNNER: &str = r#"
     use POSIX qw(setsid);
     $| = 1; $SIG{TERM} = $SIG{HUP} = 'IGNORE'; my $n = 0;
@@ -192,7 +197,7 @@ pub(crate) const RUNNER: &str = r#"
     }
 "#;
 
-/// Doubles until the limit on processes is reached, and says so.
+/// Doubles until the process limit is reached, then reports that.
 pub(crate) const FORK_BOMB: &str =
     r#"$| = 1; my $said; while (1) { defined(fork) or $said++ or print "full\n" }"#;
 
@@ -218,7 +223,7 @@ pub(crate) fn watch(pids: &[u32]) -> Vec<OwnedFd> {
     pids.iter().map(|pid| pidfd_open(to_pid(*pid), PidfdFlags::empty()).unwrap()).collect()
 }
 
-/// Waits until each process behind these pidfds is dead.
+/// Waits until the processes of all these pidfds are dead.
 pub(crate) async fn all_end(watched: Vec<OwnedFd>) {
     let wait = move || {
         for pidfd in watched {
@@ -228,10 +233,10 @@ pub(crate) async fn all_end(watched: Vec<OwnedFd>) {
     tokio::task::spawn_blocking(wait).await.unwrap();
 }
 
-/// After `Emptied`: dead, and no zombie either.
+/// Asserts, after `Emptied`, that the processes are gone and are not even zombies.
 pub(crate) fn assert_gone(pids: &[u32]) {
     for pid in pids {
-        assert!(!Path::new(&format!("/proc/{pid}")).exists(), "{pid} is still there");
+        assert!(!Path::new(&format!("/proc/{pid}")).exists(), "{pid} still exists");
     }
 }
 
@@ -239,7 +244,7 @@ pub(crate) fn open_descriptors() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Waits until the spawner has no child but the keeper of this probe, zombies included.
+/// Waits until the spawner has no children, including zombies, except the keeper of this probe.
 pub(crate) async fn spawner_is_idle(launcher: &Launcher) {
     let probe = Running::start(launcher, shell("exec sleep 1000")).await;
     let keeper = parent_of(probe.pid);
