@@ -1,4 +1,4 @@
-//! Raw bytes as they travel inside JSON.
+//! Raw bytes inside JSON.
 
 use std::fmt;
 use std::ops::Deref;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::spare;
 
-/// Bytes that are standard, padded base64 on the wire. They are used as [`Bytes`]; only their `Debug` differs.
+/// Bytes that are standard, padded base64 on the wire. Derefs to [`Bytes`]; only `Debug` differs.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Base64Bytes(Bytes);
 
@@ -28,7 +28,7 @@ impl Deref for Base64Bytes {
 }
 
 impl fmt::Debug for Base64Bytes {
-    /// Says how much, never what: output and input are not for logs.
+    /// Shows the length only: input and output must not reach logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Base64Bytes({} bytes)", self.0.len())
     }
@@ -71,8 +71,8 @@ impl<'de> Deserialize<'de> for Base64Bytes {
                 }
             }
         }
-        // As bytes: the decoder refuses whatever is not of its alphabet, so nobody need look for UTF-8 and control
-        // characters in megabytes before.
+        // Deserializes as bytes: the decoder rejects every byte outside its alphabet, so scanning
+        // megabytes for UTF-8 and control characters first is unnecessary.
         deserializer.deserialize_bytes(Text)
     }
 }
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn any_json_string_will_do() {
+    fn any_json_spelling_of_a_string_decodes() {
         let expected = Base64Bytes::from(b"ab?".to_vec());
         for json in [r#""YWI/""#, r#""YWI\/""#, r#""\u0059WI/""#] {
             assert_eq!(serde_json::from_str::<Base64Bytes>(json).unwrap(), expected, "{json}");
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_base64_is_named() {
+    fn the_error_for_bad_input_mentions_base64() {
         for text in [
             "\"a\"",
             "\"a===\"",

@@ -1,28 +1,30 @@
-//! Limits that hold before a message is believed.
+//! Limits that are checked before a message is parsed.
 //!
-//! A message is walked once without building anything: it is JSON to the last byte, its values and their nesting are counted,
-//! repeated keys are refused. A string in it may be a file of many megabytes, so that one walk is also the only one over
-//! the whole: it tells where the members of the message stand, and whoever wants one reads that alone. What members there
-//! are, and what they mean, is not known here.
+//! One scan, which allocates nothing but keys, checks that the whole message is JSON, counts values
+//! and nesting, and refuses duplicate keys. A string in the message may be a file of many
+//! megabytes, so this is the only scan over the whole text: it reports the position of each
+//! top-level member, and readers parse only the members that they need. This module does not know
+//! which members exist or what they mean.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
 
 use serde::de::{Error as _, IgnoredAny};
 
-/// Largest message in either direction.
+/// Maximum size of a message in either direction.
 pub const MAX_MESSAGE_BYTES: usize = 64 << 20;
-/// Most JSON values (containers, scalars; keys do not count) in one message.
+/// Maximum number of JSON values (containers and scalars, not keys) in one message.
 pub const MAX_JSON_VALUES: usize = 262_144;
-/// Deepest nesting.
+/// Maximum nesting depth.
 pub const MAX_JSON_DEPTH: usize = 127;
 
-/// Refuses a text that is not JSON or is not within the limits.
+/// Refuses text that is not JSON or exceeds the limits.
 pub(crate) fn check(text: &[u8]) -> Result<(), serde_json::Error> {
     walk(text, &mut |_, _| {})
 }
 
-/// Checks a text. If it is an object, `member` is given the key of each member, as it is meant, and the text of its value.
+/// Checks a text. If it is an object, calls `member` with each key, unescaped, and the text of its
+/// value.
 pub(crate) fn walk<'a>(
     text: &'a [u8],
     member: &mut dyn FnMut(&[u8], &'a [u8]),
@@ -31,7 +33,7 @@ pub(crate) fn walk<'a>(
     match scan.document() {
         Ok(()) => Ok(()),
         Err(Fault::Refused(error)) => Err(error),
-        // Whoever sent it deserves to be told where.
+        // Slow path: `serde_json` reports the position of the error.
         Err(Fault::NotJson) => match serde_json::from_slice::<IgnoredAny>(text) {
             Err(error) => Err(error),
             Ok(_) => Err(serde_json::Error::custom("the message is not JSON")),
@@ -66,7 +68,7 @@ impl<'a> Scan<'a, '_> {
         }
     }
 
-    /// `depth` is how many containers are around it, which is also how deep this calls itself.
+    /// `depth` is the number of enclosing containers, and therefore the depth of the recursion.
     fn value(&mut self, depth: usize) -> Result<&'a [u8], Fault> {
         self.values += 1;
         if self.values > MAX_JSON_VALUES {
@@ -79,7 +81,7 @@ impl<'a> Scan<'a, '_> {
         match token {
             Some(b'{' | b'[') if depth == MAX_JSON_DEPTH => {
                 return Err(Fault::refused(format_args!(
-                    "more than {MAX_JSON_DEPTH} values in each other"
+                    "nesting deeper than {MAX_JSON_DEPTH} levels"
                 )));
             }
             Some(b'{') => self.object(depth + 1)?,
@@ -130,7 +132,7 @@ impl<'a> Scan<'a, '_> {
         }
     }
 
-    /// What a key means, whichever way it is spelled.
+    /// Reads a key and resolves its escapes.
     fn key(&mut self) -> Result<Cow<'a, [u8]>, Fault> {
         let quoted = self.string()?;
         let spelled = &quoted[1..quoted.len() - 1];
@@ -141,7 +143,7 @@ impl<'a> Scan<'a, '_> {
         Ok(Cow::Owned(meant.into_bytes()))
     }
 
-    /// A string with its quotation marks.
+    /// Reads a string, including its quotation marks.
     fn string(&mut self) -> Result<&'a [u8], Fault> {
         self.expect(b'"')?;
         let begin = self.at - 1;
@@ -182,7 +184,7 @@ impl<'a> Scan<'a, '_> {
         }
     }
 
-    /// All from `begin` to here.
+    /// Checks the text from `begin` to the current position as UTF-8.
     fn utf8(&self, begin: usize) -> Result<&'a [u8], Fault> {
         let text = &self.text[begin..self.at];
         match str::from_utf8(text) {
@@ -234,14 +236,14 @@ impl<'a> Scan<'a, '_> {
         Ok(*byte)
     }
 
-    /// Whether the next byte was one of these, which is then consumed.
+    /// Consumes the next byte if it is one of `of`.
     fn take_one(&mut self, of: &[u8]) -> bool {
         let found = self.text.get(self.at).is_some_and(|byte| of.contains(byte));
         self.at += usize::from(found);
         found
     }
 
-    /// The byte behind white space, not consumed.
+    /// Skips white space and peeks at the next byte.
     fn next_token(&mut self) -> Option<u8> {
         let rest = &self.text[self.at..];
         let is_space = |byte: &u8| matches!(byte, b' ' | b'\n' | b'\r' | b'\t');
@@ -263,14 +265,15 @@ impl<'a> Scan<'a, '_> {
 
 const PLAIN_BLOCK: usize = 64;
 
-/// Whether all of it may stand in a string and means itself: ASCII, no control characters, no quotation mark, no backslash.
+/// Whether every byte may appear in a string unescaped and stands for itself: ASCII, no control
+/// characters, no quotation mark, no backslash.
 fn is_plain(block: &[u8; PLAIN_BLOCK]) -> bool {
     const ONES: u64 = u64::MAX / 0xff;
     const HIGH_BITS: u64 = ONES << 7;
     let (words, _) = block.as_chunks();
-    // In each byte of a word, the high bit is set by what is not ASCII, and by a subtraction that goes below zero. The loan
-    // taken then can only spoil the bytes above one that has been found. All words are looked at, without an early end, so
-    // that the compiler can use vector instructions.
+    // In each byte of a word, the high bit is set by a non-ASCII byte and by a subtraction that
+    // underflows. The borrow of an underflow can only affect the bytes above one that was found
+    // already. The loop has no early exit, so that the compiler can use vector instructions.
     let marks = words.iter().fold(0, |marks, word| {
         let word = u64::from_le_bytes(*word);
         let control = word.wrapping_sub(ONES * 0x20);
@@ -281,7 +284,8 @@ fn is_plain(block: &[u8; PLAIN_BLOCK]) -> bool {
     marks & HIGH_BITS == 0
 }
 
-/// The keys of one object so far. Nearly all have a few, which are found faster by looking at each.
+/// The keys of one object so far. Most objects have few keys, which a linear search finds faster
+/// than a hash.
 #[derive(Default)]
 struct Keys<'a> {
     few: Vec<Cow<'a, [u8]>>,
@@ -291,7 +295,7 @@ struct Keys<'a> {
 impl<'a> Keys<'a> {
     const FEW: usize = 16;
 
-    /// Takes a key, or returns it if it is there already.
+    /// Records a key, or returns it if it is a duplicate.
     fn repeated(&mut self, key: Cow<'a, [u8]>) -> Option<Cow<'a, [u8]>> {
         if self.few.contains(&key) {
             return Some(key);
@@ -351,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_json_is_told_where() {
+    fn invalid_json_is_reported_with_its_position() {
         for (text, expected) in [
             ("", "EOF"),
             ("  ", "EOF"),
@@ -398,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn only_plain_bytes_make_a_plain_block() {
+    fn a_plain_block_holds_only_plain_bytes() {
         for byte in 0..=0xff {
             let is_special = !matches!(byte, b' '..=0x7f) || matches!(byte, b'"' | b'\\');
             for at in 0..PLAIN_BLOCK {
@@ -413,7 +417,7 @@ mod tests {
 
     /// Wherever the blocks of a string begin and end.
     #[test]
-    fn what_a_string_may_hold_does_not_depend_on_where_it_stands() {
+    fn the_bytes_allowed_in_a_string_do_not_depend_on_its_position() {
         for before in 0..150 {
             for after in [0, 1, 63, 64, 65, 130] {
                 let text = |middle: &[u8]| {
@@ -435,13 +439,13 @@ mod tests {
     }
 
     #[test]
-    fn bad_utf8_is_told_where() {
+    fn bad_utf8_is_reported_with_its_position() {
         let error = check(b"{\"a\":\"\xc3\xa9\xc3\"}").unwrap_err().to_string();
         assert!(error.contains("byte 8 of the message is not UTF-8"), "{error}");
     }
 
     #[test]
-    fn members_of_the_message_and_no_others_are_shown() {
+    fn only_top_level_members_are_reported() {
         let text = br#" { "a" : {"b":[{"c":1}]} , "\u0064\n":"\"x","e":-1.5e3, "":null } "#;
         let mut members = Vec::new();
         walk(text, &mut |key, value| {

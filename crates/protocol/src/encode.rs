@@ -1,4 +1,4 @@
-//! Messages as text.
+//! Encoding of messages.
 
 use std::io::Write as _;
 
@@ -10,7 +10,7 @@ use crate::{
     RpcError,
 };
 
-/// Encodes a request whose params are text already.
+/// Encodes a request whose params are already JSON text.
 #[must_use]
 pub fn request(id: &RequestId, method: &str, params: &RawValue) -> Vec<u8> {
     #[derive(Serialize)]
@@ -22,7 +22,7 @@ pub fn request(id: &RequestId, method: &str, params: &RawValue) -> Vec<u8> {
     serde_json::to_vec(&Request { id, method, params }).expect("ids and methods are JSON")
 }
 
-/// Encodes a successful answer.
+/// Encodes a successful response.
 pub fn response<T: Serialize>(id: &RequestId, result: &T) -> Result<Vec<u8>, serde_json::Error> {
     #[derive(Serialize)]
     struct Response<'a, T> {
@@ -32,8 +32,8 @@ pub fn response<T: Serialize>(id: &RequestId, result: &T) -> Result<Vec<u8>, ser
     serde_json::to_vec(&Response { id, result })
 }
 
-/// Encodes a successful answer that is one member of bytes and, behind it, `more`: members as JSON text with a comma in
-/// front.
+/// Encodes a successful response with one member of bytes, followed by `more`: further members as
+/// JSON text with a leading comma.
 #[must_use]
 pub fn bytes_response(id: &RequestId, member: &str, bytes: &[u8], more: &str) -> Vec<u8> {
     let mut response = Base64ResponseWriter::new(id, member, bytes.len());
@@ -41,15 +41,16 @@ pub fn bytes_response(id: &RequestId, member: &str, bytes: &[u8], more: &str) ->
     response.finish(more)
 }
 
-/// The same for bytes that come piece by piece. Files are the other large messages beside output, so their base64 too
-/// is written straight to its place.
+/// Like [`bytes_response`], for bytes that arrive in pieces. Besides output, files are the only
+/// other large messages, so their base64 is written straight into the response, too.
 #[derive(Debug)]
 pub struct Base64ResponseWriter {
     text: Vec<u8>,
 }
 
 impl Base64ResponseWriter {
-    /// All pieces but the last must have a length that [`Self::UNIT`] divides: base64 has no seams there.
+    /// Every piece but the last must have a length that is a multiple of [`Self::UNIT`], so that no
+    /// base64 padding appears between pieces.
     pub const UNIT: usize = 3;
 
     #[must_use]
@@ -66,9 +67,12 @@ impl Base64ResponseWriter {
         base64_simd::STANDARD.encode_append(piece, &mut self.text);
     }
 
-    /// The text so far.
+    /// The length of the text so far.
     #[must_use]
-    #[expect(clippy::len_without_is_empty, reason = "it begins with the id")]
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "the text is never empty: it begins with the id"
+    )]
     pub fn len(&self) -> usize {
         self.text.len()
     }
@@ -80,7 +84,7 @@ impl Base64ResponseWriter {
     }
 }
 
-/// Encodes a failed answer.
+/// Encodes an error response.
 #[must_use]
 pub fn error_response(id: &RequestId, error: &RpcError) -> Vec<u8> {
     #[derive(Serialize)]
@@ -91,7 +95,6 @@ pub fn error_response(id: &RequestId, error: &RpcError) -> Vec<u8> {
     serde_json::to_vec(&Failure { id, error }).expect("ids and errors have only string keys")
 }
 
-/// Encodes a notification.
 #[must_use]
 pub fn notification<T: NotificationParams>(params: &T) -> Vec<u8> {
     #[derive(Serialize)]
@@ -103,10 +106,10 @@ pub fn notification<T: NotificationParams>(params: &T) -> Vec<u8> {
         .expect("notification params have only string keys")
 }
 
-/// The constant beginning of a process's output notifications, made once.
+/// The constant prefix of a process's output notifications, encoded once.
 ///
-/// Output is the one message that is not serialised through serde: its text is written straight into
-/// the socket buffer, so that the base64 encoding is the only copy of a chunk.
+/// Output is the one message that is not serialised through serde: its text is written straight
+/// into the socket buffer, so that the base64 encoding is the only copy of a chunk.
 #[derive(Debug, Clone)]
 pub struct NotificationHeader {
     text: Box<str>,
@@ -114,7 +117,7 @@ pub struct NotificationHeader {
 }
 
 impl NotificationHeader {
-    /// For `process/output`; an observer's notifications also name the session.
+    /// Header of `process/output`. An observer's notifications also name the session.
     #[must_use]
     pub fn output(process_id: &str, observed_session: Option<&str>) -> Self {
         let mut text = format!(
@@ -130,7 +133,7 @@ impl NotificationHeader {
         Self { text: text.into(), sequenced: true }
     }
 
-    /// For `command/exec/outputDelta`, which has no sequence numbers.
+    /// Header of `command/exec/outputDelta`, which has no sequence numbers.
     #[must_use]
     pub fn legacy_output(process_id: &str) -> Self {
         let text = format!(
@@ -141,7 +144,7 @@ impl NotificationHeader {
         Self { text: text.into(), sequenced: false }
     }
 
-    /// Exact length of the message that [`Self::write`] appends for the same arguments.
+    /// The exact length of the message that [`Self::write`] appends for the same arguments.
     #[must_use]
     pub fn len(&self, seq: u64, stream: OutputStream, chunk_len: usize, dropped: u64) -> usize {
         let stream = self.stream_name(stream).len() + 2;
@@ -158,7 +161,7 @@ impl NotificationHeader {
             + "}}".len()
     }
 
-    /// Appends the whole notification. `dropped` is the size of the gap declared just before it.
+    /// Appends the complete notification. `dropped` is the size of the gap declared just before it.
     pub fn write(
         &self,
         buffer: &mut Vec<u8>,
@@ -180,7 +183,8 @@ impl NotificationHeader {
         buffer.extend_from_slice(b"}}");
     }
 
-    /// The v0 vocabulary has no `pty`; a terminal reports `stdout` there.
+    /// Returns the stream's name. The v0 vocabulary has no `pty`; a terminal reports `stdout`
+    /// there.
     fn stream_name(&self, stream: OutputStream) -> &'static str {
         match stream {
             OutputStream::Pty if !self.sequenced => "stdout",
@@ -207,7 +211,7 @@ mod tests {
     use crate::Base64Bytes;
 
     #[test]
-    fn written_output_is_what_serde_would_write_and_as_long_as_announced() {
+    fn written_output_matches_serde_and_the_announced_length() {
         for (seq, stream, chunk, dropped) in [
             (1, OutputStream::Stdout, &b""[..], 0),
             (9, OutputStream::Stderr, &b"a"[..], 1),
@@ -233,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_answered_as_serde_would() {
+    fn a_bytes_response_matches_serde() {
         for id in [RequestId::Integer(-7), RequestId::String("a\"b".into())] {
             let result =
                 crate::FsReadBlockResponse { chunk: b"ab\xff"[..].to_vec().into(), eof: true };

@@ -8,10 +8,10 @@ use serde_json::value::RawValue;
 
 use crate::bounds;
 
-/// The id of an error that answers a message whose own id could not be read.
+/// The id of an error response to a message whose own id could not be read.
 pub const UNKNOWN_REQUEST_ID: RequestId = RequestId::Integer(-1);
 
-/// Chosen by whoever sends the request.
+/// Chosen by the sender of the request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged, expecting = "the id must be a string or an integer of 64 bits")]
@@ -29,7 +29,7 @@ impl fmt::Display for RequestId {
     }
 }
 
-/// W3C trace context that a client may put beside a request.
+/// W3C trace context that a client may send with a request.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TraceContext {
@@ -39,12 +39,12 @@ pub struct TraceContext {
     pub tracestate: Option<String>,
 }
 
-/// One message, its params still as the text that was sent.
+/// One message. Its params are still undecoded text.
 #[derive(Debug)]
 pub enum Message<'a> {
     Request(Request<'a>),
     Notification(Notification<'a>),
-    /// An answer; `result` and `error` as they were sent.
+    /// A response; `result` and `error` are undecoded.
     Response {
         id: RequestId,
         result: Option<&'a RawValue>,
@@ -66,7 +66,8 @@ pub struct Notification<'a> {
     pub params: Option<&'a RawValue>,
 }
 
-/// The params of a request as the text that was sent, which may hold a file and is not looked at again before it is read.
+/// The params of a request as undecoded text. They may hold a file, so they are not scanned again
+/// before they are decoded.
 //
 // Invariant: one JSON value in UTF-8.
 #[derive(Clone, Copy)]
@@ -78,15 +79,15 @@ impl<'a> Params<'a> {
         self.0
     }
 
-    /// The same as a `str`, at the price of looking at every byte.
+    /// Returns the text as a `str`, at the cost of another scan over every byte.
     #[must_use]
     pub fn get(self) -> &'a str {
-        str::from_utf8(self.0).expect("JSON that was checked is UTF-8")
+        str::from_utf8(self.0).expect("checked JSON is UTF-8")
     }
 }
 
 impl fmt::Debug for Params<'_> {
-    /// Says how much, never what: files and input are not for logs.
+    /// Shows the length only: files and input must not reach logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Params({} bytes)", self.0.len())
     }
@@ -98,7 +99,7 @@ impl<'a> From<&'a RawValue> for Params<'a> {
     }
 }
 
-/// Why a text is not a message.
+/// The reason why a text is not a message.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
     #[error("message of {len} bytes exceeds the limit of {}", bounds::MAX_MESSAGE_BYTES)]
@@ -113,19 +114,19 @@ pub enum DecodeError {
     Neither,
 }
 
-/// Reads one message within the limits of this protocol.
+/// Decodes one message within the limits of this protocol.
 pub fn decode(text: &[u8]) -> Result<Message<'_>, DecodeError> {
     check_size(text)?;
     let mut spans = Spans::default();
     bounds::walk(text, &mut |key, value| spans.note(key, value)).map_err(DecodeError::Json)?;
     match spans.read() {
         Ok(Some(message)) => Ok(message),
-        // What is wrong, and where, is known to whoever reads all of it.
+        // Slow path: decoding the whole message yields a precise error.
         Ok(None) | Err(_) => decode_unchecked(text),
     }
 }
 
-/// Whether a message keeps to the limits: its size, the number of its values, no duplicate keys.
+/// Checks the limits of a message: its size, the number of its values, no duplicate keys.
 pub fn check_bounds(text: &[u8]) -> Result<(), DecodeError> {
     check_size(text)?;
     bounds::check(text).map_err(DecodeError::Json)
@@ -138,8 +139,8 @@ fn check_size(text: &[u8]) -> Result<(), DecodeError> {
     }
 }
 
-/// Reads one message of a peer that was chosen: a client may believe its server about the number of values, which may
-/// be many in an honest answer. Nesting is bounded all the same.
+/// Decodes one message from a trusted peer. A client trusts its server about the number of values,
+/// which may be large in an honest response. Nesting is bounded all the same.
 pub fn decode_unchecked(text: &[u8]) -> Result<Message<'_>, DecodeError> {
     if text.trim_ascii_start().starts_with(b"[") {
         return Err(DecodeError::Batch);
@@ -162,7 +163,7 @@ pub fn decode_unchecked(text: &[u8]) -> Result<Message<'_>, DecodeError> {
     }
 }
 
-/// Where the members of a message stand that was checked.
+/// The members of a checked message, as slices of its text.
 #[derive(Default)]
 struct Spans<'a> {
     id: Option<&'a [u8]>,
@@ -188,7 +189,8 @@ impl<'a> Spans<'a> {
         *member = (value != b"null").then_some(value);
     }
 
-    /// `None` if it is neither a call nor an answer. The params of a request are not touched.
+    /// Returns `None` for text that is neither a request, a notification nor a response. Does not
+    /// look at the params of a request.
     fn read(&self) -> serde_json::Result<Option<Message<'a>>> {
         let trace = self.trace.and_then(read_trace);
         Ok(match (read(self.method)?, read(self.id)?) {
@@ -213,7 +215,7 @@ fn read<'a, T: Deserialize<'a>>(span: Option<&'a [u8]>) -> serde_json::Result<Op
     span.map(serde_json::from_slice).transpose()
 }
 
-/// No request fails because of the trace beside it.
+/// Ignores an invalid trace: it must not fail the request.
 fn read_trace(text: &[u8]) -> Option<TraceContext> {
     serde_json::from_slice(text).ok()
 }
@@ -238,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_three_kinds() {
+    fn requests_notifications_and_responses_decode() {
         let Message::Request(request) =
             decode(br#"{"jsonrpc":"2.0","id":"a","method":"m","params":{"x":1},"other":[]}"#)
                 .unwrap()
@@ -259,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_to_decode_agree() {
+    fn the_fast_and_the_slow_decoder_agree() {
         for text in [
             r#"{"id":1,"method":"m","params":{"a":[1]},"trace":{"traceparent":"t","other":1}}"#,
             r#"{"\u0069d":1,"m\u0065thod":"\u006d","params" : [ 1 ] }"#,
@@ -289,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_that_is_not_valid_is_ignored() {
+    fn an_invalid_trace_is_ignored() {
         for trace in ["7", "[7]", r#""x""#, r#"{"traceparent":7}"#, r#"{"tracestate":{}}"#] {
             let text = format!(r#"{{"id":1,"method":"m","trace":{trace}}}"#);
             let Ok(Message::Request(request)) = decode(text.as_bytes()) else { panic!("{text}") };
@@ -306,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_utf8_is_refused_wherever_it_stands() {
+    fn bad_utf8_is_refused_at_any_position() {
         for text in [
             &b"{\"id\":1,\"method\":\"\xff\"}"[..],
             b"{\"id\":1,\"method\":\"m\",\"params\":{\"a\":\"\xff\"}}",
@@ -319,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_message_says_why() {
+    fn decode_errors_state_the_reason() {
         for (text, expected) in [
             ("[]", "batches"),
             (" [{\"id\":1,\"method\":\"m\"}]", "batches"),

@@ -1,4 +1,4 @@
-//! What a client may know about the machine.
+//! Information about the server's machine.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,8 @@ pub struct EnvironmentInfo {
     pub temporary_directories: Vec<PathUri>,
     pub temp_dir: PathUri,
     pub capabilities: Capabilities,
-    /// How process trees are ended here (ours). A server that does not say so promises nothing.
+    /// How process trees are terminated on this machine (ours). A server that omits this promises
+    /// nothing.
     #[serde(default)]
     pub process_teardown: ProcessTeardown,
 }
@@ -26,7 +27,7 @@ pub struct ShellInfo {
     pub path: String,
 }
 
-/// True only for what works.
+/// A flag is true only if the feature works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -39,7 +40,7 @@ pub struct Capabilities {
     pub shell_snapshot_v2: bool,
 }
 
-/// The mechanisms that are active for ending process trees.
+/// The active mechanisms for terminating process trees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]

@@ -1,16 +1,16 @@
-//! Errors as they appear on the wire. Codes are assigned here and nowhere else.
+//! Errors on the wire. Codes are assigned here and nowhere else.
 
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{ErrorKind, PathUri};
 
-/// What kind of failure a peer is told about.
+/// The kind of failure reported to a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorCode {
-    /// Bad order of calls, duplicate process id, unknown process, permission or sandbox denial.
+    /// Wrong order of calls, duplicate process id, unknown process, permission or sandbox denial.
     InvalidRequest,
     MethodNotFound,
-    /// Fails to decode, empty argv, bad URI, bad base64.
+    /// Params that do not decode, empty argv, bad URI, bad base64.
     InvalidParams,
     InternalError,
     /// A path does not exist.
@@ -41,7 +41,7 @@ pub struct RpcError {
     pub code: i64,
     /// One line that names the subject and the cause.
     pub message: String,
-    /// For programs (ours).
+    /// Details for programs (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<ErrorData>,
 }
@@ -52,15 +52,16 @@ pub struct RpcError {
 pub struct ErrorData {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<ErrorKind>,
-    /// What the error is about, if it is one thing. One of a kind that is not known is left out.
+    /// The subject of the error, if there is exactly one. A subject of an unknown kind decodes as
+    /// absent.
     #[serde(default, deserialize_with = "known_subject", skip_serializing_if = "Option::is_none")]
     pub subject: Option<ErrorSubject>,
-    /// The message without its subject, for clients that name the subject in their own words.
+    /// The message without its subject, for clients that name the subject in their own terms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// What an error is about.
+/// The subject of an error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -94,7 +95,7 @@ impl RpcError {
         Self::new(ErrorCode::InternalError, message)
     }
 
-    /// Puts a process or an HTTP request in front of the message; what the message said before is the reason.
+    /// Prefixes the message with its subject. The original message becomes the reason.
     #[must_use]
     pub fn about(mut self, subject: ErrorSubject) -> Self {
         let reason = std::mem::take(&mut self.message);
@@ -107,7 +108,8 @@ impl RpcError {
         self.with_subject(subject, reason)
     }
 
-    /// Says what a message is about that names it already, and what is left of it without the name.
+    /// Sets the subject of a message that already names it, and the reason: the message without
+    /// that name.
     #[must_use]
     pub fn with_subject(mut self, subject: ErrorSubject, reason: impl Into<String>) -> Self {
         let data = self.data.get_or_insert_default();
@@ -127,7 +129,7 @@ impl RpcError {
     }
 }
 
-/// Peers may put line breaks into names that we quote; an error stays one line.
+/// Keeps an error on one line, since names quoted from a peer may contain line breaks.
 fn one_line(message: String) -> String {
     if message.contains(['\n', '\r']) { message.replace(['\n', '\r'], " ") } else { message }
 }
@@ -137,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn subjects_of_later_versions_leave_the_kind_readable() {
+    fn an_unknown_subject_leaves_the_kind_readable() {
         for subject in [r#"{"watch":"w"}"#, r#""p""#, "7", r#"{"process":7}"#] {
             let text = format!(
                 r#"{{"code":-32600,"message":"m","data":{{"kind":"conflict","subject":{subject}}}}}"#

@@ -1,4 +1,4 @@
-//! The stable words for programs to branch on, each in one place.
+//! The stable error kinds that programs branch on, each defined in one place.
 
 use std::fmt;
 
@@ -6,20 +6,20 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 macro_rules! error_kinds {
     ($($(#[doc = $doc:literal])* $variant:ident = $word:literal,)*) => {
-        /// What kind of failure an error is. A client that meets a word it does not know keeps it.
+        /// The kind of an error. A client keeps a kind that it does not know.
         #[derive(Debug, Clone, PartialEq, Eq)]
         #[non_exhaustive]
         pub enum ErrorKind {
             $($(#[doc = $doc])* $variant,)*
-            /// A word of another version, or of another server.
+            /// A kind from another version or another server.
             Other(Box<str>),
         }
 
         impl ErrorKind {
-            /// All that this version knows.
+            /// Every kind of this version.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            /// The word on the wire.
+            /// The name on the wire.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 match self {
@@ -42,7 +42,7 @@ macro_rules! error_kinds {
 
 error_kinds! {
     AnswerTooLarge = "answerTooLarge",
-    /// The server cannot record the request, and its operator wants nothing done unrecorded.
+    /// The server cannot write the audit record, and its operator forbids unaudited requests.
     AuditFailed = "auditFailed",
     BadCommand = "badCommand",
     BadCwd = "badCwd",
@@ -70,7 +70,7 @@ error_kinds! {
     OutOfResources = "outOfResources",
     Overloaded = "overloaded",
     PermissionDenied = "permissionDenied",
-    /// Made by the client: the server lost track of a process.
+    /// Set by the client: the server lost track of a process.
     ProcessLost = "processLost",
     ProgramNotFound = "programNotFound",
     SandboxDenied = "sandboxDenied",
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_round_trip_and_unknown_ones_are_kept() {
+    fn kinds_round_trip_and_unknown_ones_are_kept() {
         for kind in ErrorKind::ALL {
             assert_eq!(ErrorKind::from(kind.as_str()), *kind);
         }

@@ -1,5 +1,5 @@
-//! `http/*`: requests that the executor makes for a client. Neither URLs nor values of headers are for logs, so `Debug`
-//! shows neither.
+//! `http/*`: requests that the executor makes for a client. URLs and header values must not reach
+//! logs, so `Debug` shows neither.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Base64Bytes, nullable};
 
-/// The most that one `http/request/bodyDelta` carries.
+/// Maximum size of the body in one `http/request/bodyDelta`.
 pub const MAX_BODY_DELTA_BYTES: usize = 1 << 20;
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -24,12 +24,12 @@ pub struct HttpRequestParams {
     pub timeout_ms: Option<u64>,
     #[serde(default, deserialize_with = "nullable::or_default")]
     pub redirect_policy: RedirectPolicy,
-    /// Chosen by the client; names the body that is streamed.
+    /// Chosen by the client. Names the streamed body.
     pub request_id: String,
     #[serde(default, deserialize_with = "nullable::or_default")]
     pub stream_response: bool,
-    /// The client confirms what it has consumed of the body with `http/request/ack`, and no more than a window of it
-    /// is under way (ours).
+    /// The client confirms consumed parts of the body with `http/request/ack`, and the server keeps
+    /// at most one window in flight (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acks: Option<bool>,
 }
@@ -58,7 +58,8 @@ pub struct HttpRequestHeader {
     pub name: String,
     #[serde(default, deserialize_with = "nullable::or_default")]
     pub value: String,
-    /// A variable of the executor whose value is appended to `value`, so that a secret need not be known to the client.
+    /// A variable of the executor whose value is appended to `value`, so that the client need not
+    /// know a secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value_env_var: Option<String>,
 }
@@ -69,7 +70,7 @@ pub struct HttpRequestHeader {
 pub enum RedirectPolicy {
     #[default]
     Follow,
-    /// The redirect itself is the response.
+    /// Return the redirect itself as the response.
     Stop,
 }
 
@@ -95,7 +96,7 @@ pub struct HttpResponseHeader {
 #[serde(rename_all = "camelCase")]
 pub struct BodyDeltaNotification {
     pub request_id: String,
-    /// From 1.
+    /// Counted from 1.
     pub seq: u64,
     pub delta_base64: Base64Bytes,
     pub done: bool,
@@ -103,7 +104,7 @@ pub struct BodyDeltaNotification {
     pub error: Option<String>,
 }
 
-/// `http/request/ack`: everything up to `seq` has been consumed (ours).
+/// `http/request/ack`: confirms that the body up to `seq` has been consumed (ours).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -112,7 +113,7 @@ pub struct HttpAckParams {
     pub seq: u64,
 }
 
-/// Ends a request whose response is, or was to be, streamed. An unknown id is fine (ours).
+/// Cancels a request whose response is, or was to be, streamed. An unknown id is ignored (ours).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]

@@ -1,4 +1,4 @@
-//! The v0 names: `command/exec` and what belongs to it.
+//! The v0 names: `command/exec` and related methods.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub struct ExecParams {
     pub env: BTreeMap<String, String>,
     #[serde(default, deserialize_with = "nullable::or_default")]
     pub tty: bool,
-    /// Most bytes retained per stream.
+    /// Maximum number of bytes retained per stream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_bytes_cap: Option<u64>,
     #[serde(default)]

@@ -1,9 +1,9 @@
 //! The wire vocabulary of exec-server: what a client and a server say to each other.
 //!
-//! This crate knows names, shapes and limits. It does no I/O, has no clock and no async runtime, and
-//! depends on no other crate of the project. The [`Method`] table is the one place where a method,
-//! its params, its result and its scheduling class meet; dispatch and clients are made from it.
-//! The [`ServerMethod`] table is the same for requests from server to client.
+//! This crate knows names, shapes and limits. It does no I/O, has no clock and no async runtime,
+//! and depends on no other crate of the project. The [`Method`] table is the one place where a
+//! method, its params, its result and its scheduling class meet; dispatch and clients are made from
+//! it. The [`ServerMethod`] table is the same for requests from server to client.
 
 mod base64;
 mod bounds;

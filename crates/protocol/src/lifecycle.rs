@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::nullable;
 
-/// What `initialize` answers as `protocolVersion`.
+/// The `protocolVersion` in the response to `initialize`.
 pub const PROTOCOL_VERSION: &str = "exec-server.v0";
 
-/// `{}`: no params, or nothing to say.
+/// `{}`: no params, or an empty result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Empty {}
@@ -22,14 +22,14 @@ pub struct InitializeParams {
     pub client_name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume_session_id: Option<String>,
-    /// How long the session survives without a connection; 0 ends it at once (ours).
+    /// How long the session survives without a connection. 0 ends it at once (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detached_ttl_ms: Option<u64>,
     /// Whether this client confirms output with `process/ack` (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acks: Option<bool>,
-    /// With `resumeSessionId` and `acks`: the last event that the client has of each process. The events after it
-    /// follow by themselves (ours).
+    /// With `resumeSessionId` and `acks`: the last event that the client has of each process. Later
+    /// events follow as notifications (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub positions: Option<BTreeMap<String, u64>>,
 }
@@ -40,13 +40,14 @@ pub struct InitializeParams {
 pub struct InitializeResponse {
     pub session_id: String,
     pub protocol_version: String,
-    /// As granted; present when the client asked (ours).
+    /// The granted value. Present when the client asked (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detached_ttl_ms: Option<u64>,
-    /// As granted; present when the client asked (ours).
+    /// The granted value. Present when the client asked (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acks: Option<bool>,
-    /// The last event of each process that the client named and the session has; present when the client asked (ours).
+    /// The last event of each process that the client named and that belongs to the session.
+    /// Present when the client asked (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub positions: Option<BTreeMap<String, u64>>,
 }
@@ -55,7 +56,7 @@ pub struct InitializeResponse {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SessionCloseParams {
-    /// Another session of the same user.
+    /// Another session of the same user. Default: the session of this connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
 }
@@ -73,9 +74,9 @@ pub struct SessionInfo {
     pub session_id: String,
     pub client_name: String,
     pub attached: bool,
-    /// Ids of the session's processes, finished ones included while they are readable.
+    /// Ids of the session's processes, including finished ones that are still readable.
     pub processes: Vec<String>,
-    /// Whose it is; told to admins.
+    /// The owner of the session. Sent to admins only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
 }

@@ -21,61 +21,61 @@ use crate::{
     WaitParams, WaitResponse, WriteParams, WriteResponse,
 };
 
-/// The longest `processId`, `writeId` or `clientName`.
+/// Maximum length of a `processId`, `writeId`, `requestId` or `clientName`.
 pub const MAX_NAME_BYTES: usize = 1024;
 
-/// How a request shares its connection with others.
+/// How a request shares its connection with other requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scheduling {
-    /// Takes one of the connection's places while it runs.
+    /// Occupies one of the connection's request slots while it runs.
     Ordinary,
-    /// Only waits, and takes no place.
+    /// Only waits; occupies no slot.
     Waiting,
-    /// Has a lane of its own and never waits behind slow work.
+    /// Scheduled separately; never waits behind slow requests.
     Control,
 }
 
-/// Whether a client may send a request again when it lost the connection before the answer, and so cannot know
-/// whether the server has carried it out.
+/// Whether a client may resend a request after it lost the connection before the response. In that
+/// case the client cannot know whether the server executed the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replay {
-    /// Doing it twice is the same as doing it once.
+    /// Executing the request twice has the same effect as once.
     Idempotent,
-    /// Only with a `writeId`, by which the server knows what it has done.
+    /// Only with a `writeId`, by which the server recognises the repetition.
     WithWriteId,
     Never,
 }
 
-/// Whether a request acts, or only looks, and at what. Observers may only look.
+/// What a request does. Observers may only read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     Reads,
     /// Changes files, processes or sessions, or acts on other machines.
     Changes,
-    /// Looks at the whole server. Only its operator may.
+    /// Reads the state of the whole server. Reserved for its operator.
     Administers,
 }
 
-/// A method as a type: what a client calls and a server answers.
+/// A method as a type.
 pub trait Rpc {
     const METHOD: Method;
     const REPLAY: Replay;
     type Params: Serialize + DeserializeOwned + Send + 'static;
     type Response: Serialize + DeserializeOwned + Send + 'static;
 
-    /// This method with its params.
+    /// Wraps the params in the [`Call`] of this method.
     fn into_call(params: Self::Params) -> Call;
 
     fn into_response(response: Self::Response) -> CallResponse;
 
-    /// `None` for the response of another method.
+    /// Returns `None` for the response of another method.
     fn from_response(response: CallResponse) -> Option<Self::Response>;
 }
 
 macro_rules! methods {
     ($($name:ident $function:ident = $wire:literal,
         $scheduling:ident, $replay:ident, $effect:ident: $params:ident => $response:ident;)*) => {
-        /// Every method that a client may call.
+        /// Every method of the server.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Method {
             $($name,)*
@@ -142,20 +142,20 @@ macro_rules! methods {
             )*
         }
 
-        /// The result of a call that succeeded.
+        /// The result of a successful call.
         #[derive(Debug, Clone)]
         pub enum CallResponse {
             $($name($response),)*
         }
 
-        /// A request with its params decoded.
+        /// A decoded request.
         #[derive(Debug, Clone)]
         pub enum Call {
             $($name($params),)*
         }
 
         impl Call {
-            /// Decodes the params of a method; absent params are an empty object.
+            /// Decodes the params of a method. Absent params are an empty object.
             pub fn decode<'p>(
                 name: &str,
                 params: Option<impl Into<Params<'p>>>,
@@ -175,7 +175,7 @@ macro_rules! methods {
                 Ok(call)
             }
 
-            /// The params as the text of a request.
+            /// Encodes the params as JSON text.
             #[must_use]
             pub fn encode_params(&self) -> Box<RawValue> {
                 let encoded = match self {
@@ -194,8 +194,8 @@ macro_rules! methods {
     };
 }
 
-/// The table. Calls the macro that it is given with one row for each method, `initialize` first:
-/// type, function, wire name, scheduling, replay, effect, params, result.
+/// The table. Calls the given macro with one row per method, `initialize` first: type, function,
+/// wire name, scheduling, replay, effect, params, result.
 #[macro_export]
 macro_rules! for_each_method {
     ($callback:ident) => {
@@ -263,15 +263,15 @@ impl Call {
     #[must_use]
     pub fn effect(&self) -> Effect {
         match self {
-            // Takes a session over.
+            // A resume takes over an existing session.
             Self::Initialize(params) if params.resume_session_id.is_some() => Effect::Changes,
-            // Every client may leave.
+            // Any client may close its own session.
             Self::SessionClose(params) if params.session_id.is_none() => Effect::Reads,
             call => call.method().effect(),
         }
     }
 
-    /// The process that this call is about, whether it changes it or not.
+    /// Returns the process that the call names, whether or not the call changes it.
     #[must_use]
     pub fn process(&self) -> Option<&str> {
         match self {
@@ -283,7 +283,7 @@ impl Call {
         }
     }
 
-    /// Whether an earlier call that still waits must run before this one, which overtakes it.
+    /// Whether `self` must not overtake `earlier`, which is still queued.
     #[must_use]
     pub fn must_follow(&self, earlier: &Self) -> bool {
         match (self, earlier) {
@@ -295,7 +295,8 @@ impl Call {
         }
     }
 
-    /// Names are repeated in messages and kept in memory, so they have a limit of their own. Decoding checks it.
+    /// Checks the length of names, since they are repeated in messages and kept in memory. Decoding
+    /// calls this.
     pub fn check_names(&self) -> Result<(), RpcError> {
         let (what, name) = match self {
             Self::Initialize(params) => ("clientName", Some(params.client_name.as_str())),
@@ -316,7 +317,7 @@ impl Call {
         Ok(())
     }
 
-    /// The process that this call changes: such calls take effect in the order they came.
+    /// Returns the process that the call changes. Such calls take effect in order of arrival.
     #[must_use]
     pub fn changes_process(&self) -> Option<&str> {
         match self {
@@ -340,7 +341,8 @@ pub(crate) fn decode_params<T: DeserializeOwned>(method: &str, text: &[u8]) -> R
     })
 }
 
-/// serde_json counts lines and columns within the params, which tells a client nothing.
+/// Strips the position: `serde_json` counts lines and columns within the params, which a client
+/// cannot use.
 fn without_position(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rfind(" at line ") {
@@ -366,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn null_is_the_same_as_left_out() {
+    fn null_means_absent() {
         let call = decode(
             "process/start",
             r#"{"processId":"p","argv":["true"],"cwd":"/","env":null,"tty":null,"pipeStdin":null,
@@ -381,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_takes_a_place_unless_it_waits() {
+    fn a_read_occupies_a_slot_unless_it_waits() {
         let read = |params| decode("process/read", params).unwrap().scheduling();
         assert_eq!(read(r#"{"processId":"p"}"#), Scheduling::Ordinary);
         assert_eq!(read(r#"{"processId":"p","waitMs":0}"#), Scheduling::Ordinary);

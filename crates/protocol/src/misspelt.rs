@@ -1,6 +1,6 @@
-//! Members whose case is wrong.
+//! Rejects members whose name is spelled with the wrong case.
 //!
-//! Unknown members are ignored, so that newer clients can talk to older servers. But `Sandbox` in the
+//! Unknown members are ignored, so that newer clients can talk to older servers. But `Sandbox` in
 //! place of `sandbox` is a mistake that must not start a process without its sandbox.
 
 use std::fmt;
@@ -34,7 +34,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for CaseChecked<D> {
     }
 }
 
-/// A visitor, and then the members that it visits.
+/// Wraps a visitor, and then the map access that it receives.
 struct Checking<T> {
     inner: T,
     known: &'static [&'static str],
@@ -81,7 +81,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Checking<A> {
     }
 }
 
-/// Owned only if it was written with escapes.
+/// Owned only if the key contains escapes.
 enum Key<'de> {
     Borrowed(&'de str),
     Owned(String),

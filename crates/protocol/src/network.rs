@@ -1,4 +1,5 @@
-//! Managed networking: rules of a start, questions to the client, and reports of decisions.
+//! Managed networking: the rules of a start, policy requests to the client, and reports of
+//! decisions.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,29 +10,29 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::misspelt::CaseChecked;
 use crate::nullable;
 
-/// The longest reason of a decision.
+/// Maximum length of a decision's reason.
 pub const MAX_REASON_BYTES: usize = 1024;
 
-/// Whether programs find a proxy by a variable of this name: `HTTPS_PROXY`, `npm_config_proxy`, …
+/// Whether programs read a proxy from a variable of this name: `HTTPS_PROXY`, `npm_config_proxy`, …
 #[must_use]
 pub fn is_proxy_variable(name: &str) -> bool {
     name.to_ascii_uppercase().ends_with("_PROXY")
 }
 
-/// `managedNetwork` of a start: the process reaches nothing but ports of loopback.
+/// `managedNetwork` of a start: the process reaches only the given loopback ports.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", remote = "Self")]
 pub struct ManagedNetwork {
-    /// The ports of loopback where the client runs a proxy.
+    /// Loopback ports of the client's own proxy.
     #[serde(default, deserialize_with = "nullable::or_default")]
     pub loopback_ports: Vec<u16>,
-    /// The process may bind local sockets and exchange loopback traffic.
+    /// Allow the process to bind local sockets and exchange loopback traffic.
     #[serde(default, deserialize_with = "nullable::or_default")]
     pub allow_local_binding: bool,
 }
 
-/// `networkProxy` of a start: the server runs the proxy, for this process.
+/// `networkProxy` of a start: the server runs a proxy for this process.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", remote = "Self")]
@@ -43,7 +44,7 @@ pub struct NetworkProxy {
     pub environment_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub execution_id: Option<String>,
-    /// Ask the client about hosts that no rule names, and wait this long for its answer.
+    /// Ask the client about hosts that no rule names, and wait this long for the response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy_decision_timeout_ms: Option<NonZeroU64>,
 }
@@ -52,7 +53,7 @@ pub struct NetworkProxy {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", remote = "Self")]
 pub struct NetworkProxySettings {
-    /// True if left out: settings without it still ask for a proxy.
+    /// Default true: settings without this member still ask for a proxy.
     #[serde(default = "enabled", deserialize_with = "enabled_unless_false")]
     pub enabled: bool,
     #[serde(default, deserialize_with = "nullable::or_default")]
@@ -65,10 +66,10 @@ pub struct NetworkProxySettings {
     pub dangerously_allow_all_unix_sockets: bool,
     #[serde(default, deserialize_with = "nullable::or_default")]
     pub mode: NetworkMode,
-    /// By pattern.
+    /// Keys are host patterns.
     #[serde(default)]
     pub domains: Option<BTreeMap<String, DomainPermission>>,
-    /// By path.
+    /// Keys are socket paths.
     #[serde(default)]
     pub unix_sockets: Option<BTreeMap<String, UnixSocketPermission>>,
     #[serde(default, deserialize_with = "nullable::or_default")]
@@ -76,7 +77,7 @@ pub struct NetworkProxySettings {
 }
 
 impl Default for NetworkProxySettings {
-    /// A proxy that lets nothing through.
+    /// A proxy that denies everything.
     fn default() -> Self {
         Self {
             enabled: true,
@@ -100,7 +101,7 @@ fn enabled_unless_false<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bo
     Ok(Option::deserialize(deserializer)?.unwrap_or(true))
 }
 
-/// A misspelt rule must not be taken for an absent one.
+/// A misspelt rule must not count as absent.
 macro_rules! check_case {
     ($($name:ident),*) => {
         $(
@@ -127,7 +128,7 @@ check_case!(ManagedNetwork, NetworkProxy, NetworkProxySettings);
 pub enum NetworkMode {
     #[default]
     Full,
-    /// GET, HEAD and OPTIONS of plain HTTP only.
+    /// Only GET, HEAD and OPTIONS over plain HTTP.
     Limited,
 }
 
@@ -137,7 +138,7 @@ pub enum NetworkMode {
 pub enum DomainPermission {
     Allow,
     Deny,
-    /// As if there were no rule.
+    /// Same as no rule.
     None,
 }
 
@@ -155,55 +156,55 @@ pub enum UnixSocketPermission {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NetworkRules {
-    /// Patterns of hosts.
+    /// Host patterns to allow.
     #[serde(default, deserialize_with = "nullable::or_default")]
     pub allow: Vec<String>,
-    /// Patterns of hosts; they win over `allow`.
+    /// Host patterns to deny. They take precedence over `allow`.
     #[serde(default, deserialize_with = "nullable::or_default")]
     pub deny: Vec<String>,
     /// Ask the client about hosts that no rule names.
     #[serde(default, deserialize_with = "nullable::or_default")]
     pub ask: bool,
-    /// How long to wait for its answer.
+    /// How long to wait for the client's response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ask_timeout_ms: Option<NonZeroU64>,
-    /// Refuse the start where the server has only weaker means.
+    /// Refuse the start if the server cannot enforce the rules at least this strongly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub require: Option<NetworkEnforcement>,
-    /// Names that are refused do not resolve.
+    /// Refused names do not resolve.
     #[serde(default, deserialize_with = "nullable::or_default")]
     pub hide: bool,
 }
 
-/// How rules about the network are enforced.
+/// How network rules are enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum NetworkEnforcement {
-    /// There is no network at all.
+    /// The process has no network.
     None,
-    /// For every program, whether it uses a proxy or not.
+    /// Enforced for every program, whether or not it uses a proxy.
     Transparent,
-    /// Programs reach the proxies only. On other machines they reach the ports that the proxies
-    /// have here.
+    /// Programs can reach only the proxies. On other hosts they can reach the same port numbers
+    /// that the proxies use.
     Proxy,
 }
 
-/// The network use of a process with a managed network (ours).
+/// Network use of a process with a managed network (ours).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkUse {
     pub bytes_up: u64,
     pub bytes_down: u64,
-    /// The first hosts that were refused, each once.
+    /// The first refused hosts, without duplicates.
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
         skip_serializing_if = "Vec::is_empty"
     )]
     pub refused: Vec<RefusedHost>,
-    /// Further hosts were refused.
+    /// The list of refused hosts is incomplete.
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
@@ -216,7 +217,7 @@ pub struct NetworkUse {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RefusedHost {
     pub host: String,
-    /// Absent for a name that was only looked up.
+    /// Absent if the name was only looked up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
 }
@@ -231,7 +232,7 @@ impl fmt::Display for RefusedHost {
     }
 }
 
-/// `network/policyRequest`: may this process reach this host?
+/// `network/policyRequest`: asks whether a process may reach a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -265,7 +266,7 @@ pub struct NetworkPolicyResponse {
     pub decision: NetworkDecision,
 }
 
-/// The decision of a client about one host.
+/// The client's decision about one host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "type", rename_all = "camelCase")]
@@ -274,34 +275,33 @@ pub enum NetworkDecision {
     Deny {
         reason: DecisionReason,
     },
-    /// The client has to ask a person first, so the host is refused.
+    /// The client must ask a person first, so the host is refused for now.
     Ask {
         reason: DecisionReason,
     },
 }
 
 impl NetworkDecision {
-    /// Denies, with a reason that is made to fit.
+    /// Denies with a reason, which is sanitised and truncated to fit.
     #[must_use]
     pub fn deny(reason: &str) -> Self {
         Self::Deny { reason: DecisionReason::fitting(reason) }
     }
 
-    /// The same for [`Self::Ask`].
+    /// Like [`Self::deny`], for [`Self::Ask`].
     #[must_use]
     pub fn ask(reason: &str) -> Self {
         Self::Ask { reason: DecisionReason::fitting(reason) }
     }
 }
 
-/// The reason of a decision, shown to people: at most [`MAX_REASON_BYTES`], without control
-/// characters.
+/// The reason of a decision, for display: at most [`MAX_REASON_BYTES`], without control characters.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct DecisionReason(String);
 
 impl DecisionReason {
-    /// Cuts what is too long, and replaces control characters by spaces.
+    /// Truncates the reason and replaces control characters with spaces.
     #[must_use]
     pub fn fitting(reason: &str) -> Self {
         let printable =
@@ -322,7 +322,7 @@ impl DecisionReason {
     }
 }
 
-/// Why a text is not the reason of a decision.
+/// The reason why a text is not a valid [`DecisionReason`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecisionReasonError {
     #[error("reason of {len} bytes exceeds the limit of {MAX_REASON_BYTES}")]
@@ -351,7 +351,7 @@ impl From<DecisionReason> for String {
     }
 }
 
-/// `network/policyDecision`: a decision about one host. Only the owner of the process gets it.
+/// `network/policyDecision`: reports a decision about one host to the owner of the process only.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -366,13 +366,13 @@ pub struct NetworkPolicyDecisionNotification {
     pub protocol: NetworkProtocol,
     pub host: String,
     pub port: u16,
-    /// Of a plain HTTP request.
+    /// The method of a plain HTTP request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
-    /// The address that the process connected from.
+    /// The source address of the process's connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<String>,
-    /// The client's answer was not that of the rules.
+    /// The client overrode the decision of the rules.
     #[serde(default, deserialize_with = "nullable::or_default")]
     pub policy_override: bool,
 }
@@ -399,13 +399,13 @@ pub enum NetworkVerdict {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum NetworkDecisionSource {
-    /// The rules.
+    /// The rules decided.
     BaselinePolicy,
-    /// The mode `limited`.
+    /// The mode `limited` decided.
     ModeGuard,
-    /// The proxy is off.
+    /// The proxy is disabled.
     ProxyState,
-    /// The client.
+    /// The client decided.
     Decider,
 }
 
@@ -416,7 +416,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proxy_as_clients_in_the_field_send_it() {
+    fn a_proxy_of_an_existing_client_decodes() {
         let sent = json!({
             "proxy": {
                 "enabled": true, "enableSocks5": true, "enableSocks5Udp": false,
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn protocols_are_spelt_as_in_the_contract() {
+    fn protocol_names_match_the_contract() {
         let protocols = [
             (NetworkProtocol::Http, "http"),
             (NetworkProtocol::HttpsConnect, "https_connect"),

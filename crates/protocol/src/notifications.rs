@@ -1,4 +1,4 @@
-//! The notification tables: name and params of each message that has no id, in one place.
+//! The notification tables: name and params of each message without an id, in one place.
 
 use serde::de::{DeserializeOwned, Deserializer, IgnoredAny};
 use serde::{Deserialize, Serialize};
@@ -12,19 +12,19 @@ use crate::{
     SearchResultsNotification, notification,
 };
 
-/// The params of one kind of notification, which know its name.
+/// The params of one notification, with its name.
 pub trait NotificationParams: Serialize + DeserializeOwned {
     const NAME: &'static str;
 }
 
-/// What a notification from the server belongs to.
+/// The subject of a notification from the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotificationTopic {
-    /// A process, named by `processId` and perhaps `sessionId`.
+    /// A process, named by `processId` and optionally `sessionId`.
     Process,
-    /// A watch, a search or an HTTP body, which ends with its connection.
+    /// A watch, a search or an HTTP body: a lease, which ends with its connection.
     Lease,
-    /// A decision about the network, which is only reported.
+    /// A network decision. Informational only.
     Network,
     /// A process of the v0 methods.
     Legacy,
@@ -62,7 +62,7 @@ macro_rules! for_each_server_notification {
 
 macro_rules! client_notifications {
     ($($variant:ident = $name:literal: $params:ident;)*) => {
-        /// A notification from a client, decoded.
+        /// A decoded notification from a client.
         #[derive(Debug, Clone)]
         pub enum ClientNotification {
             $($variant($params),)*
@@ -75,7 +75,7 @@ macro_rules! client_notifications {
         )*
 
         impl ClientNotification {
-            /// Every unknown notification is an invalid request.
+            /// Decodes a notification. An unknown one is an invalid request.
             pub fn decode(notification: &Notification<'_>) -> Result<Self, RpcError> {
                 let text = notification.params.map_or("{}", RawValue::get).as_bytes();
                 match &*notification.method {
@@ -89,7 +89,7 @@ macro_rules! client_notifications {
 
 macro_rules! server_notifications {
     ($($variant:ident = $name:literal, $topic:ident: $params:ident;)*) => {
-        /// A notification from a server, decoded.
+        /// A decoded notification from a server.
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub enum ServerNotification {
             $($variant($params),)*
@@ -108,7 +108,7 @@ macro_rules! server_notifications {
         )*
 
         impl ServerNotification {
-            /// `None` if the name is not in the table.
+            /// Decodes a notification. Returns `None` if the name is not in the table.
             pub fn decode(
                 notification: &Notification<'_>,
             ) -> Result<Option<Self>, serde_json::Error> {
@@ -119,7 +119,7 @@ macro_rules! server_notifications {
                 }))
             }
 
-            /// The text of the message.
+            /// Encodes the whole message.
             #[must_use]
             pub fn encode(&self) -> Vec<u8> {
                 match self {
@@ -127,7 +127,7 @@ macro_rules! server_notifications {
                 }
             }
 
-            /// What a notification of this name belongs to, readable or not.
+            /// Returns the topic of a notification by name, even if its params cannot be decoded.
             #[must_use]
             pub fn topic(name: &str) -> Option<NotificationTopic> {
                 match name {
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_is_decoded() {
+    fn notifications_round_trip() {
         let closed = ClosedNotification {
             process_id: "p".into(),
             session_id: None,
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_names_are_no_errors_and_bad_params_are() {
+    fn unknown_names_are_ignored_and_bad_params_are_errors() {
         assert_eq!(parse(r#"{"method":"future/news","params":{}}"#).unwrap(), None);
         assert!(parse(r#"{"method":"process/closed","params":{}}"#).is_err());
         assert_eq!(ServerNotification::topic("process/closed"), Some(NotificationTopic::Process));

@@ -1,4 +1,4 @@
-//! `null` means the same as leaving a field out.
+//! Optional members: `null` means the same as leaving the member out.
 
 use serde::{Deserialize, Deserializer};
 

@@ -10,34 +10,34 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 const SCHEME: &str = "file://";
 
-/// An absolute path of the executor.
+/// An absolute path on the executor.
 ///
-/// Written as a `file:` URI; read from one, or from an absolute native path. `..` is kept for the
-/// kernel to resolve: taking it away by name would be wrong behind a symlink.
+/// Serializes as a `file:` URI. Deserializes from a URI or an absolute native path. `..` is kept
+/// for the kernel to resolve: removing it lexically would be wrong after a symlink.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PathUri(PathBuf);
 
-/// Why a text is not a path.
+/// The reason why a text is not a path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PathUriError {
     #[error("{text:?} is not an absolute path or file: URI")]
     NotAbsolute { text: String },
-    #[error("{text:?} has the scheme {scheme:?}; only file: is served")]
+    #[error("{text:?} has the scheme {scheme:?}; only file: URIs are supported")]
     Scheme { text: String, scheme: String },
-    #[error("{text:?} names the host {host:?}; a file: URI here has none")]
+    #[error("{text:?} names the host {host:?}; a file: URI must not have a host")]
     Host { text: String, host: String },
-    #[error("{text:?} holds a {what}, which must be percent-encoded in a file: URI")]
+    #[error("{text:?} contains a {what}, which must be percent-encoded in a file: URI")]
     Unencoded { text: String, what: &'static str },
-    #[error("{text:?} has a broken percent-encoding")]
+    #[error("{text:?} has an invalid percent-encoding")]
     Encoding { text: String },
-    #[error("{text:?} hides a {what} behind percent-encoding")]
+    #[error("{text:?} contains a percent-encoded {what}")]
     Disguised { text: String, what: &'static str },
-    #[error("{text:?} holds a NUL byte")]
+    #[error("{text:?} contains a NUL byte")]
     Nul { text: String },
 }
 
 impl PathUri {
-    /// `None` when the path is not absolute or holds a NUL byte.
+    /// Returns `None` if the path is not absolute or contains a NUL byte.
     pub fn from_path(path: impl Into<PathBuf>) -> Option<Self> {
         let path = path.into();
         let sound = path.is_absolute() && !path.as_os_str().as_bytes().contains(&0);
@@ -54,13 +54,13 @@ impl PathUri {
         self.0
     }
 
-    /// The length of the URI.
+    /// Returns the length of the URI.
     #[must_use]
     pub fn encoded_len(&self) -> usize {
         SCHEME.len() + encoded_len(self.0.as_os_str().as_bytes())
     }
 
-    /// How many bytes a name adds to the URI of its directory, without a slash.
+    /// Returns the number of bytes that a name adds to the URI of its directory, without the slash.
     #[must_use]
     pub fn encoded_len_of(name: &OsStr) -> usize {
         encoded_len(name.as_bytes())
@@ -110,7 +110,8 @@ impl fmt::Display for PathUri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(SCHEME)?;
         let mut rest = self.0.as_os_str().as_bytes();
-        // Names that need no encoding are nearly all there are, and an answer may hold fifty thousand of them.
+        // Fast path: nearly all names need no encoding, and a response may hold fifty thousand of
+        // them.
         loop {
             let run = rest.iter().position(|byte| !is_literal(*byte)).unwrap_or(rest.len());
             f.write_str(str::from_utf8(&rest[..run]).expect("literals are ASCII"))?;
@@ -146,7 +147,7 @@ impl<'de> Deserialize<'de> for PathUri {
     }
 }
 
-/// `scheme:rest`, where the scheme is one by RFC 3986; so `a/b:c` is a relative path.
+/// Splits `scheme:rest`, where the scheme is valid by RFC 3986; so `a/b:c` is a relative path.
 fn split_scheme(text: &str) -> Option<(&str, &str)> {
     let (scheme, rest) = text.split_once(':')?;
     let mut letters = scheme.bytes();
@@ -201,7 +202,7 @@ fn decode_segment(text: &str, segment: &str) -> Result<Vec<u8>, PathUriError> {
     Ok(decoded)
 }
 
-/// What RFC 3986 lets stand in a path as it is.
+/// Whether RFC 3986 allows the byte unencoded in a path.
 fn is_literal(byte: u8) -> bool {
     const LITERAL: [bool; 256] = {
         let mut literal = [false; 256];
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn uris_and_native_paths_are_read() {
+    fn uris_and_native_paths_decode() {
         assert_eq!(path_of("file:///tmp/a%20b"), b"/tmp/a b");
         assert_eq!(path_of("FILE:/tmp"), b"/tmp");
         assert_eq!(path_of("/tmp/100%"), b"/tmp/100%");
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_must_be_is_encoded() {
+    fn only_reserved_bytes_are_encoded() {
         for (path, expected) in [
             (&b"/"[..], "file:///"),
             (b"/a b/c", "file:///a%20b/c"),
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_read_from_any_json_string_and_nothing_else() {
+    fn only_a_json_string_decodes_to_a_path() {
         let expected = PathUri::from_path("/tmp").unwrap();
         for json in [r#""/tmp""#, r#""\u002ftmp""#, r#""file:\/\/\/tmp""#] {
             assert_eq!(serde_json::from_str::<PathUri>(json).unwrap(), expected, "{json}");
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_says_why() {
+    fn errors_state_the_reason() {
         for (text, expected) in [
             ("tmp", "not an absolute"),
             ("", "not an absolute"),
@@ -292,13 +293,13 @@ mod tests {
             ("http://x/y", "scheme \"http\""),
             ("file://localhost/tmp", "host \"localhost\""),
             ("file://server", "host \"server\""),
-            ("file:///a%2fb", "hides a slash"),
-            ("file:///a/%2e%2E/b", "hides a dot segment"),
-            ("file:///a/.%2e", "hides a dot segment"),
+            ("file:///a%2fb", "percent-encoded slash"),
+            ("file:///a/%2e%2E/b", "percent-encoded dot segment"),
+            ("file:///a/.%2e", "percent-encoded dot segment"),
             ("file:///a%00b", "NUL"),
             ("/a\0b", "NUL"),
             ("file:///a%4", "broken"),
-            ("file:///a%zz", "broken"),
+            ("file:///a%zz", "invalid percent-encoding"),
             ("file:///a?b", "question mark"),
             ("file:///a#b", "number sign"),
         ] {

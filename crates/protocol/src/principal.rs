@@ -1,5 +1,5 @@
-//! Who is at the other end of a connection, and what they may do. It is decided before the first
-//! message, by the code that accepts connections.
+//! The identity of the client on a connection, and its rights. Determined before the first message,
+//! by the code that accepts connections.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,69 +14,69 @@ use crate::{Effect, LimitValues};
 pub struct Principal {
     pub subject: Subject,
     pub role: Role,
-    /// Besides the operator's: the lower of both holds.
+    /// Applies in addition to the operator's ceiling: the lower of both holds.
     pub ceiling: SandboxCeiling,
-    /// The most that each of its processes may use. The operator's limits hold besides.
+    /// Limits for each of its processes, in addition to the operator's limits.
     pub limits: LimitValues,
-    /// No session is opened or resumed from then on. Calls of an open session go on.
+    /// From this time on, no session can be opened or resumed. Calls of an open session continue.
     pub expires: Option<SystemTime>,
 }
 
-/// Who owns a session. Two kinds of credentials never prove the same subject, so no token can name
-/// itself the local user.
+/// The owner of a session. Two kinds of credentials never prove the same subject, so no token can
+/// name itself the local user.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Subject {
-    /// The user that the server runs as, or root.
+    /// The user that runs the server, or root.
     LocalUser,
-    /// Another user of the machine; `None` where the kernel does not tell which.
+    /// Another user of this machine, or `None` if the kernel does not report the user.
     OtherUser(Option<u32>),
-    /// The SHA-256 of a token that names no subject.
+    /// The SHA-256 of a token without a subject.
     Token([u8; 32]),
     /// The `sub` of a signed token.
     Named(String),
     /// The name in a client certificate.
     Certificate(String),
-    /// A client that came through a relay, by the name that the registry gives it; `None` where the
-    /// registry gives no names.
+    /// A client that connected through a relay, with the name assigned by the registry; `None` if
+    /// the registry assigns no names.
     Relayed(Option<String>),
 }
 
-/// The longest `sub` of a token.
+/// Maximum length of a token's `sub`.
 pub const MAX_SUBJECT_BYTES: usize = 256;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Works in the sessions of its subject.
+    /// Full use of its subject's sessions.
     #[default]
     Owner,
-    /// Reads files, and observes the sessions of its subject.
+    /// Reads files and observes the sessions of its subject.
     Observer,
-    /// Works in its own sessions, and lists, observes and ends those of all subjects.
+    /// Full use of its own sessions; lists, observes and ends those of all subjects.
     Admin,
 }
 
-/// The most that a request may have, whatever it asks for.
+/// The upper bound for requests, whatever they ask for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct SandboxCeiling {
-    /// `None`: requests may have what the server itself has.
+    /// `None`: requests may have the server's own rights.
     pub require: Option<SandboxLevel>,
-    /// Where requests may write under [`SandboxLevel::WorkspaceWrite`], besides the temporary directories. Without any, the
-    /// server's own working directory.
+    /// Directories that requests may write under [`SandboxLevel::WorkspaceWrite`], in addition to
+    /// the temporary directories. If empty, the server's working directory.
     pub writable_roots: Vec<PathBuf>,
     /// Whether requests may use the network.
     pub network: bool,
-    /// The hosts that processes may reach; `None` for every host, if there is a network.
+    /// The hosts that processes may reach, if they have a network; `None` for every host.
     pub hosts: Option<HostRules>,
 }
 
-/// Which hosts may be reached, as patterns.
+/// Host patterns that decide which hosts may be reached.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostRules {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow: Vec<String>,
-    /// Wins over `allow`.
+    /// Takes precedence over `allow`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deny: Vec<String>,
     /// Whether the client may be asked about hosts that no pattern names.
@@ -98,7 +98,7 @@ impl Principal {
         Self { subject, role, ceiling, limits: LimitValues::default(), expires: None }
     }
 
-    /// For transports that only the server's own user can use.
+    /// The principal of transports that only the server's own user can use.
     #[must_use]
     pub fn local() -> Self {
         Self::new(Subject::LocalUser)
@@ -113,9 +113,9 @@ impl Principal {
         }
     }
 
-    /// Whether this is the operator: a client with the role, or one that can do whatever the
-    /// server's user can. A capability token is the only one of its server. It never expires; a
-    /// signed token always does.
+    /// Whether this is the operator: a client with the role `admin`, or one that has all rights of
+    /// the server's user. A server has a single capability token. It never expires; a signed token
+    /// always does.
     fn is_operator(&self) -> bool {
         match (self.role, &self.subject) {
             (Role::Admin, _) | (Role::Owner, Subject::LocalUser) => true,
@@ -124,7 +124,7 @@ impl Principal {
         }
     }
 
-    /// Whether the sessions of `owner` exist for this principal.
+    /// Whether this principal can see the sessions of `owner`.
     #[must_use]
     pub fn sees(&self, owner: &Self) -> bool {
         (self.role == Role::Admin || self.subject == owner.subject) && self.is_bound_like(owner)
@@ -136,7 +136,7 @@ impl Principal {
         self.subject == owner.subject && self.is_bound_like(owner)
     }
 
-    /// A token with a ceiling must not type into a shell that was started without it.
+    /// A token with a ceiling must not type into a shell that was started without that ceiling.
     fn is_bound_like(&self, owner: &Self) -> bool {
         (self.ceiling.require.is_none() || self.ceiling == owner.ceiling)
             && (self.limits.is_empty() || self.limits == owner.limits)
@@ -148,7 +148,7 @@ impl Principal {
     }
 }
 
-/// With its kind first, so that no name passes for another kind.
+/// Prefixed with the kind, so that no name can pass for another kind.
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_exist_for_their_subject_and_for_admins() {
+    fn sessions_are_visible_to_their_subject_and_to_admins() {
         let bob = Principal::new(Subject::Named("bob".into()));
         let admin = Principal { role: Role::Admin, ..bob.clone() };
         assert!(alice().sees(&alice()) && alice().owns(&alice()));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ceiling_hides_sessions_that_were_made_without_it() {
+    fn a_ceiling_hides_sessions_created_without_it() {
         assert!(alice().sees(&agent()) && alice().owns(&agent()));
         assert!(!agent().sees(&alice()) && !agent().owns(&alice()));
         assert!(agent().owns(&agent()));
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_of_a_token_hide_sessions_that_were_made_without_them() {
+    fn token_limits_hide_sessions_created_without_them() {
         let limits = LimitValues { pids: Some(9), ..LimitValues::default() };
         let limited = Principal { limits, ..alice() };
         assert!(alice().sees(&limited) && limited.owns(&limited));
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn an_observer_only_reads() {
+    fn an_observer_may_only_read() {
         let observer = Principal { role: Role::Observer, ..alice() };
         assert!(observer.may(Effect::Reads) && !observer.may(Effect::Changes));
         assert!(alice().may(Effect::Changes));

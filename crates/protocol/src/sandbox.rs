@@ -1,7 +1,7 @@
 //! The sandbox object, in both of its forms.
 //!
-//! Strict where it matters: a member that is not understood might restrict, so inside a policy it is an error. Members around a
-//! profile are for other platforms and other versions, and are passed over.
+//! A policy is parsed strictly: an unknown member might be a restriction, so it is an error.
+//! Unknown members around a profile are for other platforms and other versions, and are ignored.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,14 +12,14 @@ use serde_json::value::RawValue;
 
 use crate::{NetworkEnforcement, PathUri, nullable};
 
-/// A sandbox object as it was sent.
+/// A sandbox object as raw JSON.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SandboxRequest(pub Box<RawValue>);
 
 impl SandboxRequest {
-    /// Whether the object asks for no restriction at all, as `danger-full-access` and `disabled` permissions do. Anything else,
-    /// also what is not understood, asks for one.
+    /// Whether the object asks for no restriction at all, as `danger-full-access` and `disabled`
+    /// permissions do. Any other object counts as a restriction, including one that does not parse.
     #[must_use]
     pub fn asks_for_nothing(&self) -> bool {
         match self.parse() {
@@ -50,7 +50,7 @@ impl SandboxRequest {
             permissions: Option<&'a RawValue>,
         }
         let text = self.0.get();
-        // Serde would also take an array of the members.
+        // Serde would also accept an array of the members.
         if !text.trim_start().starts_with('{') {
             return Err(SandboxSyntaxError("expected an object".to_owned()));
         }
@@ -59,7 +59,7 @@ impl SandboxRequest {
             (Some(_), None) => serde_json::from_str(text).map(Sandbox::Mode),
             (None, Some(_)) => serde_json::from_str(text).map(Sandbox::Profile),
             (Some(_), Some(_)) => Err(serde_json::Error::custom(
-                "it has both `type` and `permissions`, which are two forms",
+                "it has both `type` and `permissions`; use one of the two forms",
             )),
             (None, None) => {
                 Err(serde_json::Error::custom("it has neither `type` nor `permissions`"))
@@ -71,22 +71,22 @@ impl SandboxRequest {
     #[must_use]
     pub fn mode(mode: &SandboxMode) -> Self {
         let text = serde_json::value::to_raw_value(mode);
-        Self(text.expect("a mode has string keys and no value that can fail"))
+        Self(text.expect("a mode serializes: it has only string keys and plain values"))
     }
 
     #[must_use]
     pub fn profile(profile: &SandboxProfile) -> Self {
         let text = serde_json::value::to_raw_value(profile);
-        Self(text.expect("a profile has string keys and no value that can fail"))
+        Self(text.expect("a profile serializes: it has only string keys and plain values"))
     }
 }
 
-/// Why a sandbox object is none.
+/// The reason why a sandbox object is invalid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SandboxSyntaxError(String);
 
 impl SandboxSyntaxError {
-    /// Without a position, which would be one in the object and not in the message.
+    /// Drops the position, which would refer to the object and not to the message.
     #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
     fn new(error: serde_json::Error) -> Self {
         let text = error.to_string();
@@ -134,7 +134,7 @@ pub enum SandboxMode {
         exclude_tmpdir_env_var: bool,
         #[serde(default, deserialize_with = "nullable::or_default")]
         exclude_slash_tmp: bool,
-        /// The workspace; without it, that of the request.
+        /// The workspace. Default: the `cwd` of the request.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cwd: Option<PathUri>,
     },
@@ -145,7 +145,7 @@ pub enum SandboxMode {
     },
 }
 
-/// What an outer sandbox leaves of the network.
+/// The network access that an outer sandbox leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -178,7 +178,7 @@ pub enum Permissions {
     },
     /// No sandbox.
     Disabled {},
-    /// Somebody else restricts the file system.
+    /// An outer sandbox restricts the file system.
     External {
         network: NetworkPermission,
     },
@@ -242,24 +242,24 @@ pub enum SandboxEntryPath {
     GlobPattern { pattern: String },
 }
 
-/// Kinds that are not known are passed on by name: whether that is an error depends on what they were to do.
+/// An unknown kind is kept by name: whether it is an error depends on its access.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SpecialPath {
     pub kind: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subpath: Option<String>,
-    /// What those that are known do not have.
+    /// Members that known kinds do not have.
     #[serde(flatten)]
     pub others: BTreeMap<String, serde_json::Value>,
 }
 
-/// What is active for a process that was started under a sandbox.
+/// The active mechanisms for a process that was started under a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Enforcement {
-    /// The version of the kernel's interface.
+    /// The Landlock ABI version of the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub landlock: Option<u32>,
     pub seccomp: bool,
@@ -267,21 +267,21 @@ pub struct Enforcement {
     #[serde(default)]
     pub network_namespace: bool,
     pub bubblewrap: bool,
-    /// Absent if the network is not restricted.
+    /// Absent if the network is unrestricted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<NetworkEnforcement>,
 }
 
-/// What a process that failed under its sandbox seems to have been denied, as far as its own words tell.
+/// The access that a failed process seems to have been denied, according to its own output.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Denial {
-    /// As the program printed it.
+    /// As printed by the program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<String>,
-    /// `HOST:PORT` that the network policy refused.
+    /// The `HOST:PORT` that the network policy refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
 }
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_asks_for_nothing() {
+    fn unrestricted_objects_ask_for_nothing() {
         for (text, nothing) in [
             (r#"{"type":"danger-full-access"}"#, true),
             (r#"{"permissions":{"type":"disabled"},"cwd":"file:///"}"#, true),
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn the_short_form() {
+    fn the_short_form_parses() {
         let text = r#"{"type":"workspace-write","writable_roots":["/a","file:///b%20c"],"network_access":true,
             "exclude_tmpdir_env_var":null,"exclude_slash_tmp":true,"cwd":"file:///w"}"#;
         let uri = |path: &str| PathUri::from_path(path).unwrap();
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn the_profile_form() {
+    fn the_profile_form_parses() {
         let text = r#"{"permissions":{"type":"managed","file_system":{"type":"restricted","entries":[
               {"path":{"type":"special","value":{"kind":"project_roots","subpath":"docs"}},"access":"write"},
               {"path":{"type":"path","path":"file:///src"},"access":"none","missing_path_behavior":"skip"},
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused() {
+    fn unknown_policy_members_are_refused() {
         for (text, reason) in [
             (r#"{"type":"read-only","surprise":1}"#, "unknown field"),
             (r#"{"type":"read-write"}"#, "unknown variant"),

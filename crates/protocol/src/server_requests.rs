@@ -1,6 +1,6 @@
 //! The table of requests from server to client: name, params and result of each, in one place.
 //!
-//! Their ids are the server's own: integers from 1, on each connection anew.
+//! The server assigns their ids: integers that start at 1 on each connection.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -12,27 +12,27 @@ use crate::{
     response,
 };
 
-/// Requests of a server to one client that may be unanswered at once.
+/// Maximum number of unanswered server requests per client.
 pub const MAX_SERVER_REQUESTS: usize = 256;
 
-/// A request from server to client as a type: what a server calls and a client answers.
+/// A server request as a type.
 pub trait ServerRequest {
     const METHOD: ServerMethod;
     type Params: Serialize + DeserializeOwned + Clone + Send + Sync + 'static;
     type Response: Serialize + DeserializeOwned + Send + 'static;
 
-    /// This method with its params.
+    /// Wraps the params in the [`ServerCall`] of this method.
     fn into_call(params: Self::Params) -> ServerCall;
 
     fn into_response(response: Self::Response) -> ServerCallResponse;
 
-    /// `None` for the response of another method.
+    /// Returns `None` for the response of another method.
     fn from_response(response: ServerCallResponse) -> Option<Self::Response>;
 }
 
 macro_rules! server_requests {
     ($($name:ident = $wire:literal: $params:ident => $response:ident;)*) => {
-        /// Every method that a server may call at its client.
+        /// Every method of a client.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum ServerMethod {
             $($name,)*
@@ -56,7 +56,7 @@ macro_rules! server_requests {
                 }
             }
 
-            /// Reads the result of a request of this method.
+            /// Decodes the result of a request of this method.
             pub fn decode_response(
                 self,
                 result: &RawValue,
@@ -101,14 +101,14 @@ macro_rules! server_requests {
             )*
         }
 
-        /// A request from a server, decoded.
+        /// A decoded request from a server.
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub enum ServerCall {
             $($name($params),)*
         }
 
         impl ServerCall {
-            /// Absent params are an empty object.
+            /// Decodes a request. Absent params are an empty object.
             pub fn decode(request: &Request<'_>) -> Result<Self, RpcError> {
                 let name = &*request.method;
                 let text = request.params.map_or(&b"{}"[..], crate::Params::as_bytes);
@@ -128,7 +128,7 @@ macro_rules! server_requests {
                 }
             }
 
-            /// The text of the request.
+            /// Encodes the whole request.
             #[must_use]
             pub fn encode(&self, id: i64) -> Vec<u8> {
                 let params = match self {
@@ -139,14 +139,14 @@ macro_rules! server_requests {
             }
         }
 
-        /// The result of a request from a server.
+        /// The result of a server request.
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub enum ServerCallResponse {
             $($name($response),)*
         }
 
         impl ServerCallResponse {
-            /// The text of the response.
+            /// Encodes the whole response.
             #[must_use]
             pub fn encode(&self, id: &RequestId) -> Vec<u8> {
                 let text = match self {
@@ -158,8 +158,8 @@ macro_rules! server_requests {
     };
 }
 
-/// The table. Calls the macro that it is given with one row for each request from server to client:
-/// type, wire name, params, result.
+/// The table. Calls the given macro with one row per server request: type, wire name, params,
+/// result.
 #[macro_export]
 macro_rules! for_each_server_request {
     ($callback:ident) => {
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn names_round_trip_and_are_no_methods_of_the_server() {
+    fn names_round_trip_and_differ_from_server_methods() {
         for &method in ServerMethod::ALL {
             assert_eq!(ServerMethod::from_name(method.name()), Some(method));
             assert_eq!(Method::from_name(method.name()), None);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_and_its_response_are_decoded_as_they_were_encoded() {
+    fn a_request_and_its_response_round_trip() {
         let text = call().encode(1);
         let expected = [
             r#"{"id":1,"method":"network/policyRequest","params":{"processId":"p","#,

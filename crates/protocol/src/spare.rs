@@ -1,16 +1,16 @@
-//! One large buffer that is used again. Memory that is fresh from the system costs as much to touch as a file costs to
-//! decode; whoever writes files of many megabytes pays it once.
+//! Reuse of one large buffer. Touching fresh memory costs as much as decoding a file into it; with
+//! the spare buffer, a client that writes files of many megabytes pays that once.
 
 use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 
-/// Smaller ones come from the allocator, which keeps them itself.
+/// The allocator itself keeps smaller buffers.
 const WORTH_KEEPING: usize = 1 << 20;
 
 static SPARE: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
-/// An empty buffer for so many bytes.
+/// Returns an empty buffer with capacity for `bytes`.
 pub(crate) fn buffer(bytes: usize) -> Vec<u8> {
     let mut buffer = match bytes >= WORTH_KEEPING {
         true => std::mem::take(&mut *lock()),
@@ -20,7 +20,7 @@ pub(crate) fn buffer(bytes: usize) -> Vec<u8> {
     buffer
 }
 
-/// Keeps the memory of bytes that nobody else has, for the next who needs much.
+/// Keeps the memory of `bytes` for the next large buffer, if no other reference exists.
 pub fn recycle(bytes: Bytes) {
     let Ok(bytes) = bytes.try_into_mut() else { return };
     let mut buffer = Vec::from(bytes);
@@ -31,7 +31,7 @@ pub fn recycle(bytes: Bytes) {
     }
 }
 
-/// Gives it back to the system: nothing large has come for a while.
+/// Returns the spare memory to the system. Called when no large message has arrived for a while.
 pub fn release_spare() {
     let spare = std::mem::take(&mut *lock());
     drop(spare);
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_large_buffer_is_used_again_unless_somebody_has_it() {
+    fn a_large_buffer_is_reused_unless_it_is_shared() {
         let mut large = buffer(2 * WORTH_KEEPING);
         large.push(7);
         let place = large.as_ptr();

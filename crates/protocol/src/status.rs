@@ -11,12 +11,12 @@ use crate::LimitsTier;
 pub struct ServerStatus {
     pub version: String,
     pub uptime_ms: u64,
-    /// The URLs that it listens on. A server on stdio has none.
+    /// The URLs that the server listens on. Empty for stdio.
     pub listeners: Vec<String>,
     pub sessions: SessionCounts,
     pub processes: ProcessCounts,
     pub limits: LimitsStatus,
-    /// Oldest first. The server keeps a small number of them.
+    /// Oldest first. The server keeps only the most recent ones.
     pub refusals: Vec<RecentRefusal>,
 }
 
@@ -31,30 +31,30 @@ pub struct SessionCounts {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProcessCounts {
     pub running: usize,
-    /// Those that can still be read.
+    /// Finished processes that can still be read.
     pub finished: usize,
 }
 
-/// How the limits of processes are kept.
+/// How process limits are enforced.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LimitsStatus {
     pub tier: LimitsTier,
-    /// Why the kernel does not bound whole trees, if it does not.
+    /// The reason why the kernel does not limit whole process trees. Absent if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub obstacle: Option<String>,
 }
 
-/// A client or a request that was refused, once or several times in the same way.
+/// A refused client or request. Equal refusals share one entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RecentRefusal {
-    /// The last time, since 1970.
+    /// Time of the last refusal, in milliseconds since 1970.
     pub at_ms: u64,
     pub count: u64,
     pub what: RefusedThing,
-    /// The reason that the metrics have, or the kind of the error.
+    /// The reason as in the metrics, or the kind of the error.
     pub reason: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,

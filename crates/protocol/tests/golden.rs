@@ -1,5 +1,5 @@
-//! Every message of the example sessions that the project was created from, as text, through our types
-//! and back. A change here is a change of the wire contract.
+//! Round trips of every message in the example sessions that this project was created from. A
+//! change here is a change of the wire contract.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use exec_server_protocol::{
@@ -14,7 +14,7 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
 }
 
-/// A request decodes to a call whose params encode to the same JSON.
+/// Asserts that a request decodes to a call whose params encode to the same JSON.
 fn request<M: Rpc>(text: &str, check: impl FnOnce(&M::Params)) {
     let Message::Request(request) = decode(text.as_bytes()).unwrap() else {
         panic!("not a request: {text}")
@@ -26,12 +26,12 @@ fn request<M: Rpc>(text: &str, check: impl FnOnce(&M::Params)) {
     check(&params);
 }
 
-/// An answer decodes to the method's response, which encodes to the same text.
+/// Asserts that a response decodes to the method's result, which encodes to the same text.
 fn answer<M: Rpc>(text: &str) {
     let Message::Response { id, result: Some(result), error: None } =
         decode(text.as_bytes()).unwrap()
     else {
-        panic!("not an answer: {text}")
+        panic!("not a response: {text}")
     };
     let result: M::Response = serde_json::from_str(result.get()).unwrap();
     assert_eq!(String::from_utf8(response(&id, &result).unwrap()).unwrap(), text);
@@ -53,7 +53,7 @@ fn handshake() {
         r#"{"id":1,"method":"initialize","params":{"clientName":"example-client"}}"#,
         |params| assert_eq!(params.client_name, "example-client"),
     );
-    // The first documents answered {} or the version alone; both steps are there now.
+    // The first documents answered `{}` or only the version; the response now has both members.
     answer::<rpc::Initialize>(
         r#"{"id":1,"result":{"sessionId":"8a3c3d0e-5a55-4f0e-9a1c-0d1f0f6f2b11","protocolVersion":"exec-server.v0"}}"#,
     );
@@ -95,7 +95,7 @@ fn process_session() {
         |params| assert_eq!(params.process_id, "proc-1"),
     );
     answer::<rpc::ProcessTerminate>(r#"{"id":4,"result":{"running":true}}"#);
-    // `sandboxDenied` and the number of `closed` were added after the documents.
+    // `sandboxDenied` and the number of `closed` were added later than the documents.
     sent::<ExitedNotification>(
         r#"{"method":"process/exited","params":{"processId":"proc-1","seq":3,"exitCode":0,"sandboxDenied":false}}"#,
     );
@@ -118,7 +118,7 @@ fn reading() {
 #[test]
 fn v0_session() {
     let exec = r#"{"id":2,"method":"command/exec","params":{"processId":"proc-1","argv":["bash","-lc","printf 'ready\\n'; while IFS= read -r line; do printf 'echo:%s\\n' \"$line\"; done"],"cwd":"/tmp","env":{"PATH":"/usr/bin:/bin"},"tty":true,"outputBytesCap":4096,"arg0":null}}"#;
-    // A native path comes in; a URI goes out. So only the decoding is compared.
+    // A native path decodes but encodes as a URI, so only decoding is compared.
     let Message::Request(request) = decode(exec.as_bytes()).unwrap() else { panic!("a request") };
     let Call::CommandExec(params) = Call::decode(&request.method, request.params).unwrap() else {
         panic!("another method")
@@ -138,7 +138,7 @@ fn v0_session() {
 }
 
 #[test]
-fn output_that_is_written_without_serde_is_the_same_text() {
+fn output_written_without_serde_matches_the_example() {
     let mut text = Vec::new();
     let chunk = b"ready\n";
     NotificationHeader::output("proc-1", None).write(&mut text, 1, OutputStream::Stdout, chunk, 0);

@@ -39,20 +39,22 @@ pub struct FsWriteFileParams {
     pub follow_symlinks: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxRequest>,
-    /// A temporary file that is synced and renamed over the old one: readers and crashes see the whole old or the whole
-    /// new content. Otherwise the content of the existing inode is replaced (ours).
+    /// Write a temporary file, sync it and rename it over the old one, so that readers and crashes
+    /// see either the old or the new content as a whole. Otherwise the write replaces the content
+    /// of the existing inode (ours).
     #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
     pub atomic: bool,
-    /// Permission bits of the file afterwards; when left out an existing file keeps its own (ours).
+    /// Permission bits of the file after the write. When left out, an existing file keeps its own
+    /// (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<u32>,
-    /// Only if the file was last modified at this time (ours).
+    /// Write only if the file was last modified at this time (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub if_modified_at_ms: Option<i64>,
-    /// Only if the file has this size (ours).
+    /// Write only if the file has this size (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub if_size: Option<u64>,
-    /// Only if there is nothing of this name (ours).
+    /// Write only if the name does not exist (ours).
     #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
     pub create_new: bool,
 }
@@ -83,7 +85,7 @@ impl FsWriteFileParams {
     }
 }
 
-/// What must be true of the old file for a new one to take its place.
+/// The condition on the old file under which it is replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WriteCondition {
     pub modified_at_ms: Option<i64>,
@@ -98,16 +100,16 @@ impl WriteCondition {
     }
 }
 
-/// Empty unless the write had a condition; then what the next condition can be made of, without a moment in which
-/// somebody else could have written.
+/// Empty unless the write had a condition. Then it carries the values for the next condition, read
+/// without a window for another writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsWriteFileResponse {
-    /// Of the new file (ours).
+    /// Modification time of the new file (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modified_at_ms: Option<i64>,
-    /// Of the new file (ours).
+    /// Size of the new file (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
 }

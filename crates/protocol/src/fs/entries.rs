@@ -1,4 +1,4 @@
-//! What one name is.
+//! Metadata, symlinks and permissions of one path.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -18,14 +18,14 @@ pub struct FsGetMetadataParams {
     pub sandbox: Option<SandboxRequest>,
 }
 
-/// Times are milliseconds since 1970, 0 where the file system does not know.
+/// Times are milliseconds since 1970, or 0 if the file system does not record them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsMetadata {
     pub is_directory: bool,
     pub is_file: bool,
-    /// Whether the name itself is a symlink, also when the rest describes its target.
+    /// Whether the name itself is a symlink, even when the other members describe its target.
     pub is_symlink: bool,
     pub size: u64,
     #[serde(default)]
@@ -35,7 +35,7 @@ pub struct FsMetadata {
     /// Permission bits (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<u32>,
-    /// Of what is neither a file nor a directory nor a symlink (ours).
+    /// Present only if the entry is neither a file, a directory nor a symlink (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub special: Option<SpecialFile>,
 }
@@ -66,8 +66,8 @@ pub struct FsPathResponse {
     pub path: PathUri,
 }
 
-/// Makes `path` a symlink. The target is not looked at; it is `target`, or the bytes of `target_base64` if it is
-/// not UTF-8.
+/// Makes `path` a symlink to `target`, or to the bytes of `target_base64` if the target is not
+/// UTF-8. The target is not checked.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -83,12 +83,12 @@ pub struct FsSymlinkParams {
     pub sandbox: Option<SandboxRequest>,
 }
 
-/// Why a request says no target.
+/// The reason why a request names no valid target.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LinkTargetError {
-    #[error("one of target and targetBase64 is needed, and only one")]
+    #[error("exactly one of target and targetBase64 is required")]
     NotOne,
-    #[error("the target of a symlink is neither empty nor has a NUL byte")]
+    #[error("a symlink target must not be empty or contain a NUL byte")]
     Impossible,
 }
 
@@ -115,7 +115,7 @@ pub struct FsReadLinkParams {
     pub sandbox: Option<SandboxRequest>,
 }
 
-/// One of both, as in [`FsSymlinkParams`].
+/// Exactly one member is present, as in [`FsSymlinkParams`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_is_given_once_and_possible() {
+    fn a_target_must_be_given_once_and_be_valid() {
         let target = |params: &str| {
             let params: FsSymlinkParams = serde_json::from_str(params).unwrap();
             params.link_target()

@@ -1,4 +1,4 @@
-//! Files in blocks: read from a handle, or written to one. Handles belong to their connection.
+//! Files in blocks, read or written through a handle. Handles belong to their connection.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,9 +6,9 @@ use super::content::{WriteCondition, is_false};
 use super::entries::FsMetadata;
 use crate::{Base64Bytes, PathUri, SandboxRequest, nullable};
 
-/// The longest `handleId`.
+/// Maximum length of a `handleId`.
 pub const MAX_HANDLE_ID_BYTES: usize = 32;
-/// The most that is read or written at once.
+/// Maximum size of one block.
 pub const MAX_BLOCK_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -20,24 +20,24 @@ pub struct FsOpenParams {
     pub handle_id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follow_symlinks: Option<bool>,
-    /// The answer is to say what was opened (ours).
+    /// Ask for the metadata of the opened file in the response (ours).
     #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
     pub details: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxRequest>,
 }
 
-/// A new file that takes its name when the handle is closed.
+/// Creates a file that takes its name when the handle is closed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsCreateParams {
     pub path: PathUri,
-    /// Chosen by the client; of the same kind as those of `fs/open`.
+    /// Chosen by the client. Shares the namespace of `fs/open` handles.
     pub handle_id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follow_symlinks: Option<bool>,
-    /// Permission bits; when left out those of the file that is replaced.
+    /// Permission bits. When left out, those of the replaced file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -46,8 +46,8 @@ pub struct FsCreateParams {
     pub if_size: Option<u64>,
     #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
     pub create_new: bool,
-    /// Names what is being written (letters, digits, `-` and `_`). What was written under the same key is kept when the
-    /// connection ends, and is found again by the next `fs/create` with the key.
+    /// Identifies an interrupted write (letters, digits, `-` and `_`). Data written under this key
+    /// survives the connection, and the next `fs/create` with the same key continues it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume_key: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -85,10 +85,10 @@ impl FsCreateParams {
 #[serde(rename_all = "camelCase")]
 pub struct FsHandleResponse {
     pub handle_id: String,
-    /// What was opened, if `fs/open` was asked for details (ours).
+    /// Metadata of the opened file, if `fs/open` asked for details (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<FsMetadata>,
-    /// Of `fs/create`: how much is written already (ours).
+    /// Response to `fs/create`: the number of bytes already written (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
 }
@@ -106,7 +106,7 @@ pub struct FsReadBlockParams {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FsReadBlockResponse {
     pub chunk: Base64Bytes,
-    /// Nothing comes after this chunk.
+    /// No data follows this chunk.
     pub eof: bool,
 }
 
@@ -124,15 +124,15 @@ pub struct FsWriteBlockParams {
 #[serde(rename_all = "camelCase")]
 pub struct FsCloseParams {
     pub handle_id: String,
-    /// A file that was being written is not to take its name (ours).
+    /// Discard the written file instead of giving it its name (ours).
     #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
     pub discard: bool,
-    /// The same, but what has a `resumeKey` is kept to be found again (ours).
+    /// Like `discard`, but keep data written under a `resumeKey` for a later `fs/create` (ours).
     #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
     pub keep: bool,
 }
 
-/// Empty, unless a file that was written has taken its name (ours).
+/// Empty unless a written file has taken its name (ours).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]

@@ -1,6 +1,7 @@
 //! `fs/*`: params, results and notifications.
 //!
-//! `follow_symlinks` is `true` when left out; `false` means that no component of the path may be a symlink.
+//! `follow_symlinks` defaults to `true`; `false` means that no component of the path may be a
+//! symlink.
 
 mod content;
 mod entries;
@@ -34,5 +35,5 @@ pub use watch::{
     ChangeKind, ChangedNotification, FileChange, FsUnwatchParams, FsWatchParams, MAX_WATCH_ID_BYTES,
 };
 
-/// The largest file that fits into one message as base64, with room for what is around it.
+/// The largest file that fits into one message as base64, with room for the envelope.
 pub const MAX_FILE_BYTES: u64 = 47 << 20;

@@ -1,38 +1,38 @@
-//! Finding lines and names in a tree.
+//! Searching a tree for lines and names.
 
 use serde::{Deserialize, Serialize};
 
 use super::content::is_false;
 use crate::{PathUri, SandboxRequest, nullable};
 
-/// Looks for lines in a file, or in all files of a tree.
+/// Searches for lines in one file or in all files of a tree.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsSearchParams {
     pub path: PathUri,
-    /// Chosen by the client, unique among the searches that run on its connection.
+    /// Chosen by the client, unique among the running searches of its connection.
     pub search_id: String,
-    /// A regular expression, or the very text if `literal`.
+    /// A regular expression, or plain text if `literal` is set.
     pub pattern: String,
     #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
     pub literal: bool,
     #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
     pub ignore_case: bool,
-    /// Only whole words.
+    /// Match whole words only.
     #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
     pub word: bool,
-    /// Only files that one of these matches; `!` in front excludes.
+    /// Search only files that match one of these globs; a leading `!` excludes.
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
         skip_serializing_if = "Vec::is_empty"
     )]
     pub globs: Vec<String>,
-    /// Also hidden files.
+    /// Also search hidden files.
     #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
     pub hidden: bool,
-    /// Also what `.gitignore` and its like exclude.
+    /// Also search files excluded by `.gitignore` and similar files.
     #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
     pub ignored: bool,
     /// Lines of context around each match, at most 100.
@@ -40,7 +40,7 @@ pub struct FsSearchParams {
     pub before: u32,
     #[serde(default, deserialize_with = "nullable::or_default")]
     pub after: u32,
-    /// Matching lines after which the search ends; 10,000 when left out, and at most 100,000.
+    /// End the search after this many matching lines. Default 10,000, at most 100,000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_matches: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -72,7 +72,7 @@ impl FsSearchParams {
     }
 }
 
-/// Sent when the search is over, after its results.
+/// The response, sent after all results of the search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -81,7 +81,7 @@ pub struct FsSearchResponse {
     pub files_searched: u64,
     /// Files and directories that could not be read.
     pub unreadable: u64,
-    /// A limit was reached before the end.
+    /// A limit ended the search early.
     pub truncated: bool,
     pub cancelled: bool,
 }
@@ -94,20 +94,20 @@ pub struct SearchResultsNotification {
     pub results: Vec<SearchMatch>,
 }
 
-/// One line that matches.
+/// One matching line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SearchMatch {
     pub path: PathUri,
-    /// From 1.
+    /// Counted from 1.
     pub line_number: u64,
-    /// Without its line end; what is not UTF-8 is replaced, and a very long line is cut.
+    /// The line without its line end. Invalid UTF-8 is replaced, and a very long line is cut.
     pub text: String,
-    /// It was cut: the line goes on behind `text`.
+    /// The line was cut: it continues after `text`.
     #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
     pub line_truncated: bool,
-    /// Where in `text`, in bytes.
+    /// Positions of the matches in `text`, in bytes.
     pub submatches: Vec<Submatch>,
     #[serde(
         default,
@@ -147,21 +147,22 @@ pub struct FsCancelSearchParams {
     pub search_id: String,
 }
 
-/// Finds names below a directory. The result is that of a walk.
+/// Finds names below a directory. The result has the form of an `fs/walk` result.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsGlobParams {
     pub path: PathUri,
-    /// Names that one of these matches, relative to `path`; `!` in front excludes.
+    /// Return only names, relative to `path`, that match one of these globs; a leading `!`
+    /// excludes.
     pub patterns: Vec<String>,
-    /// Also hidden names.
+    /// Also return hidden names.
     #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
     pub hidden: bool,
-    /// Also what `.gitignore` and its like exclude.
+    /// Also return names excluded by `.gitignore` and similar files.
     #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
     pub ignored: bool,
-    /// At most, and when left out, 50,000.
+    /// Maximum number of entries. Default and upper limit: 50,000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_entries: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,4 @@
-//! Directories and what is in them.
+//! Directories and trees.
 
 use std::os::unix::ffi::OsStrExt as _;
 
@@ -13,7 +13,7 @@ use crate::{PathUri, SandboxRequest, nullable};
 #[serde(rename_all = "camelCase")]
 pub struct FsCreateDirectoryParams {
     pub path: PathUri,
-    /// Also what is missing above it, and an existing directory is no error. True when left out.
+    /// Also create missing parents, and accept an existing directory. Default true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recursive: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -27,13 +27,14 @@ pub struct FsCreateDirectoryParams {
 #[serde(rename_all = "camelCase")]
 pub struct FsReadDirectoryParams {
     pub path: PathUri,
-    /// Each name as what it is itself, symlinks as symlinks and dangling ones too, with mode, size and time (ours).
+    /// Describe each name itself, including symlinks and dangling ones, with mode, size and time
+    /// (ours).
     #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
     pub details: bool,
-    /// Only what comes behind this name of the directory: the `next` of the page before (ours).
+    /// Return only names after this one: the `next` of the previous page (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<PathUri>,
-    /// A page of at most so many names, instead of everything or an error (ours).
+    /// Return a page of at most this many names, instead of all names or an error (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -42,7 +43,7 @@ pub struct FsReadDirectoryParams {
 
 impl FsReadDirectoryParams {
     pub const MAX_ENTRIES: u64 = 50_000;
-    /// With details they are more values, and a message has a limit of those.
+    /// Entries with details consist of more values, and a message has a limit of values.
     pub const MAX_DETAILED_ENTRIES: u64 = 25_000;
 
     #[must_use]
@@ -50,27 +51,28 @@ impl FsReadDirectoryParams {
         Self { path, details: false, after: None, limit: None, sandbox: None }
     }
 
-    /// Asks for pages as large as a server makes them, if not for smaller ones.
+    /// Turns the request into a paged one. Keeps its limit, if any; otherwise asks for the largest
+    /// pages.
     #[must_use]
     pub fn in_pages(self) -> Self {
         let limit = Some(self.limit.unwrap_or(self.most_entries()));
         Self { limit, ..self }
     }
 
-    /// The most names that one answer may have.
+    /// The maximum number of names in one response.
     #[must_use]
     pub fn most_entries(&self) -> u64 {
         if self.details { Self::MAX_DETAILED_ENTRIES } else { Self::MAX_ENTRIES }
     }
 
-    /// What asks for the page behind the one that was answered; `None` if that was the last.
+    /// Returns the request for the page after `answered`, or `None` if that was the last page.
     pub fn following(
         &self,
         answered: &FsReadDirectoryResponse,
     ) -> Result<Option<Self>, PageOrderError> {
         let Some(next) = &answered.next else { return Ok(None) };
         let before = self.after.as_ref().and_then(|after| after.as_path().file_name());
-        // Whoever does not get on would ask for ever.
+        // A page that makes no progress would lead to an endless loop.
         match next.as_path().file_name() {
             Some(name) if before.is_none_or(|before| before.as_bytes() < name.as_bytes()) => {
                 Ok(Some(Self { after: Some(next.clone()), ..self.clone() }))
@@ -80,9 +82,9 @@ impl FsReadDirectoryParams {
     }
 }
 
-/// A page that ends no further on than the one before it.
+/// A page that does not end after the previous one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a page of a directory does not end behind the one before it, but at {next}")]
+#[error("a directory page ends at {next}, which is not after the end of the previous page")]
 pub struct PageOrderError {
     pub next: PathUri,
 }
@@ -91,17 +93,17 @@ pub struct PageOrderError {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FsReadDirectoryResponse {
     pub entries: Vec<DirectoryEntry>,
-    /// Only of a page, and only if names come behind it: the last name that was looked at (ours).
+    /// The last name of this page. Present only in a page that is followed by more names (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<PathUri>,
 }
 
 impl FsReadDirectoryResponse {
-    /// Gives each entry its path that came without one, as those of a server that only knows names.
+    /// Fills in the path of each entry that lacks one, for servers that send only names.
     #[must_use]
     pub fn with_paths(mut self, directory: &PathUri) -> Self {
         for entry in &mut self.entries {
-            // No entry of a directory is the root.
+            // No entry of a directory is the root, so the root marks a missing path.
             if entry.path.as_path().parent().is_none()
                 && let Some(path) = PathUri::from_path(directory.as_path().join(&entry.file_name))
             {
@@ -120,26 +122,26 @@ fn root() -> PathUri {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct DirectoryEntry {
-    /// For display: a name that is not UTF-8 is whole only in `path`.
+    /// For display. If the name is not UTF-8, only `path` carries all of its bytes.
     pub file_name: String,
     pub is_directory: bool,
     pub is_file: bool,
-    /// Where the entry is. A server that only knows names leaves it out (ours).
+    /// The path of the entry. Other servers, which send only names, leave it out (ours).
     #[serde(default = "root")]
     pub path: PathUri,
-    /// With `details` (ours).
+    /// Present with `details` (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub is_symlink: Option<bool>,
-    /// With `details`: the permission bits (ours).
+    /// The permission bits. Present with `details` (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<u32>,
-    /// With `details` (ours).
+    /// Present with `details` (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
-    /// With `details` (ours).
+    /// Present with `details` (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modified_at_ms: Option<i64>,
-    /// With `details` (ours).
+    /// Present with `details` (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub special: Option<SpecialFile>,
 }
@@ -155,7 +157,7 @@ pub struct FsWalkParams {
     pub sandbox: Option<SandboxRequest>,
 }
 
-/// How far a walk goes; the most that a server allows when left out.
+/// Limits of a walk. Each defaults to the server's maximum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -178,14 +180,14 @@ impl WalkOptions {
     pub const MAX_ENTRIES: u64 = 50_000;
 }
 
-/// Of `fs/walk` and `fs/glob`.
+/// Response to `fs/walk` and `fs/glob`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FsWalkResponse {
     pub entries: Vec<TreeEntry>,
-    /// What could not be looked into, and why.
+    /// Directories that could not be read, and the reason.
     pub errors: Vec<TreeError>,
-    /// A limit was reached before the end.
+    /// A limit ended the walk early.
     pub truncated: bool,
 }
 
@@ -216,10 +218,10 @@ pub struct TreeError {
 #[serde(rename_all = "camelCase")]
 pub struct FsRemoveParams {
     pub path: PathUri,
-    /// True when left out.
+    /// Default true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recursive: Option<bool>,
-    /// What is not there is no error. True when left out.
+    /// Accept a path that does not exist. Default true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub force: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -246,7 +248,7 @@ pub struct FsCopyParams {
 pub struct FsRenameParams {
     pub source_path: PathUri,
     pub destination_path: PathUri,
-    /// Whether what has the new name already is replaced. True when left out.
+    /// Whether to replace an existing destination. Default true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replace: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -274,12 +276,12 @@ mod tests {
         for next in ["/d/b", "/d/a", "/d/B", "/"] {
             assert!(second.following(&answered(Some(next))).is_err(), "{next}");
         }
-        // By the bytes of names.
+        // Names are ordered by their bytes.
         assert!(second.following(&answered(Some("file:///d/%FF"))).unwrap().is_some());
     }
 
     #[test]
-    fn whoever_asks_for_no_page_says_nothing_of_pages() {
+    fn an_unpaged_request_has_no_paging_members() {
         let whole = FsReadDirectoryParams::new("/d".parse().unwrap());
         assert_eq!(serde_json::to_string(&whole).unwrap(), r#"{"path":"file:///d"}"#);
         assert_eq!(serde_json::to_string(&answered(None)).unwrap(), r#"{"entries":[]}"#);

@@ -1,11 +1,11 @@
-//! Changes below a path, told as they happen.
+//! Notifications of changes below a path.
 
 use serde::{Deserialize, Serialize};
 
 use super::content::is_false;
 use crate::{PathUri, SandboxRequest, nullable};
 
-/// The longest `watchId` or `searchId`.
+/// Maximum length of a `watchId` or `searchId`.
 pub const MAX_WATCH_ID_BYTES: usize = 128;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -28,7 +28,7 @@ pub struct FsUnwatchParams {
     pub watch_id: String,
 }
 
-/// Several changes together.
+/// A batch of changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -49,7 +49,7 @@ pub struct ChangedNotification {
 pub struct FileChange {
     pub path: PathUri,
     pub kind: ChangeKind,
-    /// The former name of what was renamed.
+    /// The former path of a renamed entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<PathUri>,
 }

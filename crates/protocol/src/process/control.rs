@@ -1,4 +1,4 @@
-//! What is done to a process that runs: its input, its terminal, its end.
+//! Control of a running process: its input, its terminal, its termination.
 
 use serde::{Deserialize, Serialize};
 
@@ -84,7 +84,7 @@ pub enum SignalName {
 #[serde(rename_all = "camelCase")]
 pub struct TerminateParams {
     pub process_id: String,
-    /// Whether the process gets time to end by itself (ours).
+    /// Whether the process gets time to exit by itself (ours).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",

@@ -1,5 +1,5 @@
-//! Limits of one process and everything it starts: as a request, an operator or a token states them, and
-//! as the server reports them.
+//! Limits of one process and everything it starts: as stated by a request, an operator or a token,
+//! and as reported by the server.
 
 use std::fmt;
 
@@ -8,29 +8,29 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::misspelt::CaseChecked;
 use crate::nullable;
 
-/// The most that a process and everything it starts may use. An absent value is no limit.
+/// Upper bounds for a process and everything it starts. An absent value means no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, remote = "Self")]
 pub struct LimitValues {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// Processes and threads at once.
+    /// Number of processes and threads at any time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pids: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_time_ms: Option<u64>,
-    /// Processors that it may keep busy at once.
+    /// Number of processors kept busy at any time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<Cpus>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wall_time_ms: Option<u64>,
-    /// Of each process.
+    /// Per process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub open_files: Option<u64>,
-    /// Of each file that a process writes.
+    /// Per file that a process writes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file_size_bytes: Option<u64>,
-    /// Of each core file.
+    /// Per core file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub core_size_bytes: Option<u64>,
 }
@@ -41,7 +41,7 @@ impl LimitValues {
         *self == Self::default()
     }
 
-    /// Each limit of `self`, or where it has none, that of `other`.
+    /// Returns each limit of `self`, or that of `other` where `self` has none.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {
@@ -56,7 +56,7 @@ impl LimitValues {
         }
     }
 
-    /// The lower of both limits, each.
+    /// Returns the lower value of each limit.
     #[must_use]
     pub fn lowered_to(self, ceiling: Self) -> Self {
         fn lower<T: Ord>(limit: Option<T>, ceiling: Option<T>) -> Option<T> {
@@ -77,7 +77,7 @@ impl LimitValues {
         }
     }
 
-    /// Refuses limits of 0 that no program could run under.
+    /// Refuses limits of 0, under which no program could run.
     pub fn check(&self) -> Result<(), LimitTooLow> {
         let values = [
             ("memoryBytes", self.memory_bytes),
@@ -93,7 +93,7 @@ impl LimitValues {
     }
 }
 
-/// Only from an object: a list would be read as one without names.
+/// Deserializes from objects only: serde would read a list as the members in order.
 macro_rules! read_from_objects {
     ($($type:ident)*) => {$(
         impl Serialize for $type {
@@ -112,15 +112,15 @@ macro_rules! read_from_objects {
 
 read_from_objects!(LimitValues LimitsRequest);
 
-/// A limit that no program could run under.
+/// A limit under which no program could run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("limit {name} must be at least 1")]
 pub struct LimitTooLow {
     pub name: &'static str,
 }
 
-/// `limits` of `process/start` (ours). An unknown member is an error: what it was to limit would have no
-/// limit.
+/// `limits` of `process/start` (ours). An unknown member is an error, since ignoring it would leave
+/// its resource unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, remote = "Self")]
@@ -141,7 +141,7 @@ pub struct LimitsRequest {
     pub file_size_bytes: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub core_size_bytes: Option<u64>,
-    /// Refuse the start if the server has nothing as strong.
+    /// Refuse the start if the server's enforcement is weaker than this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub required: Option<RequiredLimits>,
 }
@@ -202,20 +202,20 @@ impl LimitsRequest {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum RequiredLimits {
-    /// The kernel bounds the whole tree: tier `cgroup` or `systemd`.
+    /// The kernel limits the whole process tree: tier `cgroup` or `systemd`.
     Cgroup,
 }
 
-/// How the limits of a whole tree are kept.
+/// How the limits of a whole process tree are enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum LimitsTier {
-    /// A cgroup of the server's own.
+    /// A cgroup owned by the server.
     Cgroup,
     /// A cgroup in a scope of the user's service manager.
     Systemd,
-    /// Limits of each process, and a keeper that looks at the tree now and then.
+    /// Rlimits of each process, and a keeper that inspects the tree periodically.
     Rlimit,
 }
 
@@ -230,7 +230,7 @@ impl LimitsTier {
     }
 }
 
-/// The limits that a process has (ours).
+/// The limits in force for a process (ours).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -252,7 +252,7 @@ pub struct EffectiveLimits {
     pub file_size_bytes: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub core_size_bytes: Option<u64>,
-    /// Limits among those above that this server cannot keep.
+    /// Limits listed above that this server cannot enforce.
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
@@ -303,7 +303,7 @@ impl EffectiveLimits {
     }
 }
 
-/// One of the limits.
+/// The name of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum LimitName {
@@ -315,7 +315,7 @@ pub enum LimitName {
     OpenFiles,
     FileSize,
     CoreSize,
-    /// Of a later version.
+    /// A name from a later version.
     #[serde(other)]
     Unknown,
 }
@@ -328,7 +328,7 @@ impl Cpus {
     const MIN: f64 = 0.01;
     const MAX: f64 = 1_000_000.0;
 
-    /// Rounded to thousandths.
+    /// Rounds to thousandths.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_arrives_as_it_was_sent() {
+    fn a_request_round_trips() {
         let text = r#"{"memoryBytes":1,"pids":2,"cpuTimeMs":3,"cpus":1.5,"wallTimeMs":4,"openFiles":5,"fileSizeBytes":0,"coreSizeBytes":0,"required":"cgroup"}"#;
         let read = request(text).unwrap();
         assert_eq!(serde_json::to_string(&read).unwrap(), text);
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_limit_holds_and_a_default_is_only_a_default() {
+    fn the_lowest_limit_holds_and_a_default_fills_gaps() {
         let limits = |memory_bytes, pids| LimitValues { memory_bytes, pids, ..<_>::default() };
         let asked = limits(Some(8), None);
         let default = limits(Some(1), Some(1));
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_server_may_name_other_limits() {
+    fn unknown_limit_names_are_accepted() {
         let names: Vec<LimitName> = serde_json::from_str(r#"["memory","quantum"]"#).unwrap();
         assert_eq!(names, [LimitName::Memory, LimitName::Unknown]);
     }

@@ -1,4 +1,4 @@
-//! What a process writes and how it ends: asked for by `process/read`, told by notifications.
+//! Output and exit of a process: polled by `process/read`, pushed by notifications.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +18,7 @@ pub struct ReadParams {
     pub wait_ms: Option<u64>,
 }
 
-/// Output of a process, and how the process is doing.
+/// Output of a process and its state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -28,13 +28,13 @@ pub struct ReadResponse {
     pub exited: bool,
     pub exit_code: Option<i32>,
     pub closed: bool,
-    /// Why the server lost track of the process.
+    /// The reason why the server lost track of the process.
     pub failure: Option<String>,
     pub sandbox_denied: bool,
-    /// What seems to have been denied (ours).
+    /// The access that seems to have been denied (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub denied: Option<Denial>,
-    /// Size of the gap between `afterSeq` and what is returned (ours).
+    /// Size of the gap between `afterSeq` and the returned output (ours).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
@@ -73,47 +73,47 @@ impl OutputStream {
     }
 }
 
-/// How a process ended and what it used (ours).
+/// How a process ended, and its resource use (ours).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ExitDetails {
-    /// The signal that killed it (ours).
+    /// The signal that killed the process (ours).
     pub signal: Option<i32>,
-    /// From the start to the exit (ours).
+    /// Time from start to exit (ours).
     pub duration_ms: u64,
     /// Processor time of the process itself (ours).
     pub cpu_ms: u64,
-    /// The most memory that the process itself had (ours).
+    /// Peak memory of the process itself (ours).
     pub max_rss_bytes: u64,
-    /// The server ended it because `timeoutMs` of its start had passed (ours).
+    /// The server terminated the process because its `timeoutMs` had passed (ours).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
         skip_serializing_if = "is_default"
     )]
     pub timed_out: bool,
-    /// The server ended it because the server shut down (ours).
+    /// The server terminated the process because the server shut down (ours).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
         skip_serializing_if = "is_default"
     )]
     pub server_stopped: bool,
-    /// Limits that it had reached by then (ours).
+    /// Limits that the process had reached (ours).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
         skip_serializing_if = "Vec::is_empty"
     )]
     pub limits_hit: Vec<LimitName>,
-    /// The most memory that the process and everything it started had at once, if that was watched (ours).
+    /// Peak memory of the process and everything it started, if measured (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_memory_bytes: Option<u64>,
-    /// Processor time of the process and everything it started, if that was watched (ours).
+    /// Processor time of the process and everything it started, if measured (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tree_cpu_ms: Option<u64>,
-    /// Of a process with a managed network, until it exited (ours).
+    /// Network use until the exit, for a process with a managed network (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Box<NetworkUse>>,
 }
@@ -152,7 +152,7 @@ pub struct ExitedNotification {
     pub exit_code: i32,
     #[serde(default)]
     pub sandbox_denied: bool,
-    /// What seems to have been denied (ours).
+    /// The access that seems to have been denied (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub denied: Option<Denial>,
     /// Size of the gap just before this event (ours).

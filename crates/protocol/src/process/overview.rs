@@ -1,4 +1,5 @@
-//! `process/wait`, `process/snapshot` and `process/list`: how processes are doing, without their output as it comes.
+//! `process/wait`, `process/snapshot` and `process/list`: the state of processes, without a stream
+//! of output.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,31 +23,31 @@ pub struct WaitResponse {
     pub exit_code: Option<i32>,
     pub signal: Option<i32>,
     pub closed: bool,
-    /// The server ended it because `timeoutMs` of its start had passed (ours).
+    /// The server terminated the process because its `timeoutMs` had passed (ours).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
         skip_serializing_if = "is_default"
     )]
     pub timed_out: bool,
-    /// The server ended it because the server shut down (ours).
+    /// The server terminated the process because the server shut down (ours).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
         skip_serializing_if = "is_default"
     )]
     pub server_stopped: bool,
-    /// Limits that it had reached (ours).
+    /// Limits that the process had reached (ours).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
         skip_serializing_if = "Vec::is_empty"
     )]
     pub limits_hit: Vec<LimitName>,
-    /// The most memory that its tree had at once, if that was watched (ours).
+    /// Peak memory of the process tree, if measured (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_memory_bytes: Option<u64>,
-    /// Processor time of its tree, if that was watched (ours).
+    /// Processor time of the process tree, if measured (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tree_cpu_ms: Option<u64>,
 }
@@ -58,7 +59,7 @@ pub struct SnapshotResponse {
     pub stdout: Base64Bytes,
     pub stderr: Base64Bytes,
     pub terminal: Base64Bytes,
-    /// Something between the head and the tail of a stream is left out.
+    /// Output between the head and the tail of a stream is omitted.
     pub truncated: bool,
     pub exit_code: Option<i32>,
     pub running: bool,
@@ -71,7 +72,7 @@ pub struct ListParams {
     /// Another session of the same user (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
-    /// Ask for `firstSeqWithin`: the first event of the last so many milliseconds (ours).
+    /// Ask for `firstSeqWithin`, the first event of the last `withinMs` milliseconds (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub within_ms: Option<u64>,
 }
@@ -93,25 +94,25 @@ pub struct ProcessSummary {
     pub exit_code: Option<i32>,
     pub started_at_ms: u64,
     pub next_seq: u64,
-    /// Processes that this one started and that still live (ours).
+    /// Number of running processes that this process started (ours).
     #[serde(default)]
     pub descendants: u64,
-    /// The server ended it because `timeoutMs` of its start had passed (ours).
+    /// The server terminated the process because its `timeoutMs` had passed (ours).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
         skip_serializing_if = "is_default"
     )]
     pub timed_out: bool,
-    /// Limits that it had reached (ours).
+    /// Limits that the process had reached (ours).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
         skip_serializing_if = "Vec::is_empty"
     )]
     pub limits_hit: Vec<LimitName>,
-    /// Number of the first retained event of the last `withinMs`, if the request has that; `nextSeq` if
-    /// there is none (ours). Of output in the spill file it may be somewhat older.
+    /// Number of the first retained event of the last `withinMs` milliseconds, if requested;
+    /// `nextSeq` if there is none (ours). Output in the spill file may be somewhat older.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_seq_within: Option<u64>,
 }

@@ -19,7 +19,7 @@ pub struct StartParams {
     pub process_id: String,
     pub argv: Vec<String>,
     pub cwd: PathUri,
-    /// The child's whole environment, or what is applied on top of `envPolicy`.
+    /// The child's whole environment, or additions to the one made by `envPolicy`.
     #[serde(default, deserialize_with = "nullable::or_default")]
     pub env: BTreeMap<String, String>,
     #[serde(default, deserialize_with = "nullable::or_default")]
@@ -41,21 +41,21 @@ pub struct StartParams {
     /// The hosts that the process may reach (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Box<NetworkRules>>,
-    /// What happens when the log is full (ours).
+    /// The behaviour when the log is full (ours).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
         skip_serializing_if = "is_default"
     )]
     pub on_full: OnFull,
-    /// Also kill everything that the process left running when it exits (ours).
+    /// When the process exits, also kill everything it left running (ours).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
         skip_serializing_if = "is_default"
     )]
     pub kill_on_exit: bool,
-    /// Terminals only; 24 × 80 when left out (ours).
+    /// Terminals only. Default 24 × 80 (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<TerminalSize>,
     /// Whether the server prepares the environment and the sandbox (ours).
@@ -65,10 +65,10 @@ pub struct StartParams {
         skip_serializing_if = "is_default"
     )]
     pub mode: ExecMode,
-    /// The server ends the process this long after it runs (ours).
+    /// Terminate the process after this time (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// The most that the process and everything it starts may use (ours).
+    /// Upper bounds for the process and everything it starts (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Box<LimitsRequest>>,
     /// Refuse the start if a process of any session has this `processId` (ours).
@@ -86,7 +86,7 @@ impl Serialize for StartParams {
     }
 }
 
-/// A misspelt `sandbox` or `pipeStdin` must not be taken for an absent one.
+/// A misspelt `sandbox` or `pipeStdin` must not count as absent.
 impl<'de> Deserialize<'de> for StartParams {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Self::deserialize(CaseChecked(deserializer))
@@ -94,7 +94,8 @@ impl<'de> Deserialize<'de> for StartParams {
 }
 
 impl StartParams {
-    /// A process with pipes, no stdin and an empty environment; the fields say the rest.
+    /// Returns a start with pipes, no stdin and an empty environment. Set the other fields as
+    /// needed.
     #[must_use]
     pub fn new(
         process_id: impl Into<String>,
@@ -125,14 +126,14 @@ impl StartParams {
         }
     }
 
-    /// Whether the start has rules about the network.
+    /// Whether the start has network rules.
     #[must_use]
     pub fn asks_for_managed_network(&self) -> bool {
         self.managed_network.is_some() || self.network_proxy.is_some() || self.network.is_some()
     }
 }
 
-/// How the child's environment is made from the server's.
+/// How the child's environment is derived from the server's.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -160,7 +161,7 @@ pub enum EnvInherit {
     None,
 }
 
-/// What happens when the log can hold no more unconfirmed output.
+/// The behaviour when the log can hold no more unconfirmed output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -168,7 +169,7 @@ pub enum OnFull {
     /// The child blocks on its next write.
     #[default]
     Block,
-    /// The oldest output is dropped and the gap declared.
+    /// The server drops the oldest output and declares the gap.
     Discard,
 }
 
@@ -178,7 +179,7 @@ pub enum OnFull {
 pub enum ExecMode {
     #[default]
     Direct,
-    /// Spawn exactly this: no `envPolicy`, no sandbox of its own.
+    /// Spawn exactly this: `envPolicy` and `sandbox` are not allowed.
     Prepared,
 }
 
@@ -196,18 +197,18 @@ pub struct StartResponse {
     pub process_id: String,
     #[serde(default, deserialize_with = "nullable::or_default")]
     pub sandbox_type: SandboxType,
-    /// What is active; absent without a sandbox (ours).
+    /// The active mechanisms. Absent without a sandbox (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<Enforcement>,
-    /// The deadline that the server enforces; absent without one (ours).
+    /// The deadline that the server enforces. Absent without one (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// The limits in force; absent without any (ours).
+    /// The limits in force. Absent without any (ours).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Box<EffectiveLimits>>,
 }
 
-/// What keeps a process to its sandbox. A server that says nothing does nothing.
+/// The mechanism that enforces the sandbox. A server that omits it enforces nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]

@@ -9,15 +9,15 @@ use crate::{
     PathUri, SandboxMode, SandboxProfile, SandboxRequest,
 };
 
-/// An absolute path; or `file:` with no host, every segment correctly encoded, and neither a slash, a
-/// NUL byte nor a dot segment behind an encoding.
+/// An absolute path; or a `file:` URI without a host, with valid percent-encoding in every segment,
+/// and without a percent-encoded slash, NUL byte or dot segment.
 const PATH_PATTERN: &str = concat!(
     r"^(?:/[^\u0000]*|[Ff][Ii][Ll][Ee]:(?://(?=/)|(?!//))",
     r"(?:/(?!(?:%2[Ee]|\.%2[Ee]|%2[Ee]\.|%2[Ee]%2[Ee])(?:/|$))",
     r"(?:[^%?#/\u0000]|%(?!00|2[Ff])[0-9A-Fa-f]{2})*)+)$",
 );
 
-/// Padded, and without bits behind the last byte.
+/// Padded, and without trailing bits after the last byte.
 const BASE64_PATTERN: &str = concat!(
     "^(?:[A-Za-z0-9+/]{4})*",
     "(?:[A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$",
@@ -40,7 +40,7 @@ macro_rules! hand_written {
 hand_written! {
     PathUri: |_generator| json_schema!({
         "description": "An absolute path: a `file:` URI whose percent-encoding carries any bytes. \
-                        Requests may also have a native path; the server sends URIs.",
+                        Requests may also use a native path; the server sends URIs.",
         "type": "string",
         "pattern": PATH_PATTERN,
     });
@@ -74,16 +74,16 @@ hand_written! {
         "description": "Empty. The server ignores its content.",
     });
     LimitName: |_generator| open_enum(
-        "One of the limits. A later version may know more.",
+        "The name of a limit. Later versions may add names.",
         &["memory", "pids", "cpuTime", "cpus", "wallTime", "openFiles", "fileSize", "coreSize"],
     );
     ErrorKind: |_generator| open_enum(
-        "What kind of failure an error is. The words do not change; a later version may know more.",
+        "The kind of an error. Existing kinds are stable; later versions may add kinds.",
         &ErrorKind::ALL.iter().map(ErrorKind::as_str).collect::<Vec<_>>(),
     );
 }
 
-/// A string of which some values are known.
+/// A string with known values that may be extended.
 fn open_enum(description: &str, known: &[&str]) -> Schema {
     json_schema!({
         "description": description,
@@ -91,7 +91,8 @@ fn open_enum(description: &str, known: &[&str]) -> Schema {
     })
 }
 
-/// A member `type` would make the object a mode; the parser refuses an object with both.
+/// Forbids a member `type`: it would make the object a mode, and the parser refuses an object with
+/// both.
 pub(crate) fn without_type(profile: &mut Schema) {
     profile.ensure_object()["properties"]["type"] = serde_json::json!({ "type": "null" });
 }

@@ -1,7 +1,7 @@
-//! The protocol as an OpenRPC document, made from the tables of methods and from the wire types.
+//! The protocol as an OpenRPC document, built from the method tables and the wire types.
 //!
-//! Types whose codec is derived have a derived schema. Types with a codec of their own have theirs in
-//! [`codecs`], and a test compares the two.
+//! Types with a derived codec have a derived schema. Types with a hand-written codec have their
+//! schema in [`codecs`], and a test compares the two.
 
 mod codecs;
 mod limits;

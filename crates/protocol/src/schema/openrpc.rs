@@ -65,14 +65,14 @@ const ERROR_CODES: &[(&str, ErrorCode, &str)] = &[
     ),
 ];
 
-/// The document as it is checked in.
+/// Returns the document as it is checked in.
 #[must_use]
 pub fn text() -> String {
     let text = serde_json::to_string_pretty(&document()).expect("a value is always JSON");
     text + "\n"
 }
 
-/// The protocol as an OpenRPC document.
+/// Builds the OpenRPC document.
 #[must_use]
 pub fn document() -> Value {
     let mut builder = Builder::new();
@@ -100,7 +100,7 @@ pub fn document() -> Value {
     })
 }
 
-/// One generator for each direction: the server reads more than it writes.
+/// One generator per direction, because the server accepts more than it sends.
 struct Builder {
     read: SchemaGenerator,
     written: SchemaGenerator,
@@ -118,12 +118,12 @@ impl Builder {
         }
     }
 
-    /// A reference to a type that clients send.
+    /// Returns a reference to a type that clients send.
     fn read<T: JsonSchema>(&mut self) -> Value {
         self.read.subschema_for::<T>().to_value()
     }
 
-    /// A reference to a type that the server sends.
+    /// Returns a reference to a type that the server sends.
     fn written<T: JsonSchema>(&mut self) -> Value {
         self.written.subschema_for::<T>().to_value()
     }
@@ -137,7 +137,7 @@ impl Builder {
             let other = schemas.insert(name.clone(), schema.clone());
             assert!(
                 other.is_none_or(|other| other == schema),
-                "{name} differs by direction, so it needs two types"
+                "the schema of {name} differs by direction; use two types"
             );
         }
         for (name, schema) in &mut schemas {
@@ -207,7 +207,7 @@ fn with_origin(name: &str, mut row: Value) -> Value {
     row
 }
 
-/// OpenRPC lists params one by one. Each refers to a member of the type that `x-params` names.
+/// OpenRPC lists params one by one. Each refers to a member of the type named by `x-params`.
 fn with_params(mut methods: Vec<Value>, schemas: &Map<String, Value>) -> Vec<Value> {
     for method in &mut methods {
         let reference = method["x-params"]["$ref"].as_str().expect("params have a name");
@@ -229,7 +229,7 @@ fn with_params(mut methods: Vec<Value>, schemas: &Map<String, Value>) -> Vec<Val
     methods
 }
 
-/// Gives each alternative of a tagged enum a title, which code generators make the name of a type.
+/// Gives each alternative of a tagged enum a title, from which code generators derive a type name.
 fn name_variants(name: &str, schema: &mut Value) {
     let Some(Value::Array(variants)) = schema.get_mut("oneOf") else { return };
     for variant in variants {
@@ -245,7 +245,8 @@ fn name_variants(name: &str, schema: &mut Value) {
 fn envelope() -> Map<String, Value> {
     let id = json!({ "$ref": "#/components/schemas/RequestId" });
     let method = json!({ "type": "string" });
-    let params = json!({ "description": "By the method. Absent or null: an empty object." });
+    let params =
+        json!({ "description": "Depends on the method. Absent or null means an empty object." });
     let envelope = json!({
         "Request": {
             "type": "object",
@@ -267,10 +268,10 @@ fn envelope() -> Map<String, Value> {
         "Response": {
             "type": "object",
             "required": ["id", "result"],
-            "properties": { "id": id, "result": { "description": "By the method." } },
+            "properties": { "id": id, "result": { "description": "Depends on the method." } },
         },
         "ErrorResponse": {
-            "description": "The id is -1 if that of the request could not be read.",
+            "description": "The id is -1 if the id of the request could not be read.",
             "type": "object",
             "required": ["id", "error"],
             "properties": { "id": id, "error": { "$ref": "#/components/schemas/RpcError" } },

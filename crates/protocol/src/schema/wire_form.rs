@@ -1,12 +1,12 @@
-//! From a schema as it is derived to one that says what the wire allows.
+//! Adjusts derived schemas to the wire format.
 
 use schemars::Schema;
 use serde_json::{Map, Value, json};
 
-/// The largest integer that every JSON implementation reads exactly.
+/// The largest integer that every JSON implementation represents exactly.
 pub(super) const MAX_SAFE_INTEGER: i64 = (1 << 53) - 1;
 
-/// The word in a doc comment that marks an extension of this project.
+/// The phrase in a doc comment that marks an extension of this project.
 const EXTENSION_MARK: &str = " (ours)";
 
 pub(super) fn apply(schema: &mut Schema) {
@@ -29,7 +29,8 @@ pub(super) fn apply(schema: &mut Schema) {
     }
 }
 
-/// The range of an integer's type. One of 64 bits has the range that every peer reads exactly.
+/// Adds the range of an integer type. For 64-bit types, the range that every peer represents
+/// exactly.
 fn bound_integers(object: &mut Map<String, Value>) {
     let (minimum, maximum) = match object.get("format").and_then(Value::as_str) {
         Some("uint64" | "uint") => (None, MAX_SAFE_INTEGER),
@@ -44,7 +45,8 @@ fn bound_integers(object: &mut Map<String, Value>) {
     object.insert("maximum".to_owned(), maximum.into());
 }
 
-/// A doc comment as one line of prose, and its mark as a member of the schema.
+/// Joins a doc comment into prose without line breaks, and turns its extension mark into a member
+/// of the schema.
 fn tidy_description(object: &mut Map<String, Value>) {
     let Some(Value::String(text)) = object.get_mut("description") else { return };
     *text = text.replace("[`", "`").replace("`]", "`");
@@ -55,8 +57,8 @@ fn tidy_description(object: &mut Map<String, Value>) {
     }
 }
 
-/// Variants with doc comments are derived as alternatives of one constant each. One list of values is
-/// easier to read, and code generators make a better type of it.
+/// Collapses a string enum. Variants with doc comments are derived as alternatives of one constant
+/// each; one list of values is easier to read, and code generators produce a better type from it.
 fn collapse_string_enum(object: &mut Map<String, Value>) {
     let Some(Value::Array(alternatives)) = object.get("oneOf") else { return };
     let mut values = Vec::new();

@@ -1,4 +1,4 @@
-//! The document as it is checked in.
+//! The checked-in document.
 
 use exec_server_protocol::schema;
 
@@ -6,7 +6,7 @@ const CHECKED_IN: &str = include_str!("../../../../docs/openrpc.json");
 
 #[test]
 fn the_checked_in_document_is_current() {
-    // Without the texts: both are long, and git shows the difference better.
+    // Without printing the texts: both are long, and git shows the difference better.
     assert!(
         schema::text() == CHECKED_IN,
         "docs/openrpc.json is not current; run: exec-server schema > docs/openrpc.json"

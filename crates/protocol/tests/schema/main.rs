@@ -1,3 +1,3 @@
-//! The OpenRPC document: that it is current, and that it allows what the decoder allows.
+//! Tests of the OpenRPC document: it is current, and it allows the same values as the decoder.
 
 mod document;
