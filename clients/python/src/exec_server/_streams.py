@@ -187,6 +187,8 @@ class StreamWriter:
         """Queues input. Text is sent as UTF-8."""
         if self._ended:
             raise BrokenPipeError("write after write_eof")
+        if self._error is not None:
+            return  # `drain` raises it.
         data = data.encode() if isinstance(data, str) else bytes(data)
         for start in range(0, len(data), MAX_PIECE):
             self._queue.append(data[start : start + MAX_PIECE])
@@ -194,7 +196,7 @@ class StreamWriter:
 
     async def drain(self) -> None:
         """Waits until the server has accepted all input. Raises what a write failed with."""
-        while self._queue or self._in_flight:
+        while self._error is None and (self._queue or self._in_flight):
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             await waiter
@@ -213,30 +215,33 @@ class StreamWriter:
             piece = self._queue.popleft()
             process_id = self._process.process_id
             if piece is None:
-                call = Call(
-                    "process/closeStdin", {"processId": process_id}, self._handle, replay=True
-                )
+                # Its status does not matter: a repeated call finds the input closed.
+                params = {"processId": process_id}
+                call = Call("process/closeStdin", params, self._settle, replay=True)
             else:
                 self._writes += 1
-                params: WriteParams = {
+                write: WriteParams = {
                     "processId": process_id,
                     "chunk": b64encode(piece).decode(),
                     "writeId": f"{self._prefix}.{self._writes}",
                 }
-                call = Call("process/write", params, self._handle, replay=True)
+                call = Call("process/write", write, self._handle_write, replay=True)
             self._in_flight += 1
             self._process._connection.send(call)
 
-    def _handle(self, result: Any, error: Exception | None) -> None:
-        self._in_flight -= 1
-        if error is None and result.get("status") not in ("accepted", None):
+    def _handle_write(self, result: Any, error: Exception | None) -> None:
+        if error is None and result["status"] != "accepted":
             name = self._process.process_id
             error = BrokenPipeError(f"process {name!r} takes no input: {result['status']}")
+        self._settle(result, error)
+
+    def _settle(self, result: Any, error: Exception | None) -> None:
+        self._in_flight -= 1
         if error is not None:
             self._error = self._error or error
             self._queue.clear()
         self._send()
-        if not self._queue and not self._in_flight:
+        if self._error is not None or not (self._queue or self._in_flight):
             waiters, self._waiters = self._waiters, []
             for waiter in waiters:
                 if not waiter.done():
