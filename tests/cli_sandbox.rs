@@ -346,8 +346,7 @@ fn a_server_that_cannot_enforce_its_ceiling_does_not_serve() {
     ] {
         let outcome = serve(require, without);
         assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(1), ""), "{}", outcome.stderr);
-        let start =
-            "exec-server: the sandbox that `sandbox.require` asks for cannot be enforced here: ";
+        let start = "exec-server: cannot enforce the sandbox that `sandbox.require` demands: ";
         assert!(outcome.stderr.starts_with(start), "{}", outcome.stderr);
         assert!(outcome.stderr.contains(named), "{without}: {}", outcome.stderr);
     }

@@ -1,14 +1,15 @@
-//! Work that is let finish when the server is told to stop. What work that is, and for how long, others decide.
+//! Work that may finish when the server stops. Callers decide which work counts, and how long to
+//! wait for it.
 
 use tokio::sync::watch;
 
 #[derive(Debug, Default)]
 pub(crate) struct ActiveRequests {
-    /// A receiver for each piece of work: the channel itself tells when there is none.
+    /// One receiver per piece of work: the channel is closed when there is none.
     work: watch::Sender<()>,
 }
 
-/// A piece of work, under way until this is dropped.
+/// A piece of work, in progress until this is dropped.
 #[derive(Debug)]
 pub(crate) struct ActiveRequest {
     _work: watch::Receiver<()>,
@@ -19,7 +20,7 @@ impl ActiveRequests {
         ActiveRequest { _work: self.work.subscribe() }
     }
 
-    /// Waits until nothing is under way.
+    /// Waits until no work is in progress.
     pub(crate) async fn idle(&self) {
         self.work.closed().await;
     }
@@ -38,7 +39,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_is_idle_when_the_last_piece_is_done() {
+    async fn it_is_idle_once_all_work_is_done() {
         let work = ActiveRequests::default();
         assert!(is_idle(&work).await);
         let (first, second) = (work.begin(), work.begin());
@@ -47,6 +48,6 @@ mod tests {
         drop(second);
         assert!(is_idle(&work).await);
         let _third = work.begin();
-        assert!(!is_idle(&work).await, "what begins later counts again");
+        assert!(!is_idle(&work).await, "work that begins later counts again");
     }
 }

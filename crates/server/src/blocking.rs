@@ -1,11 +1,11 @@
-//! Waiting on a thread of the runtime, for the few calls that cannot wait as a task: they must be done
-//! before the next request of their connection begins.
+//! Blocking waits on a thread of the runtime, for the few calls that must finish before the next
+//! request of their connection begins and so cannot wait as a task.
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::block_in_place;
 
-/// Runs `wait`, which may block this thread. The tasks of the thread go on elsewhere meanwhile, unless
-/// the runtime has only one thread.
+/// Runs `wait`, which may block this thread. Other tasks of the thread move elsewhere meanwhile,
+/// unless the runtime has only one thread.
 pub(crate) fn allow_blocking<T>(wait: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => block_in_place(wait),

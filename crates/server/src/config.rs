@@ -1,4 +1,5 @@
-//! What the operator decides. Values only: reading flags, environment and files is the binary's work.
+//! The operator's configuration. Values only: the binary reads flags, environment variables and
+//! files.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,73 +9,72 @@ use exec_server_protocol::{LimitValues, SandboxCeiling};
 /// Limits and permissions of one server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerConfig {
-    /// How long processes have between TERM and KILL when the server shuts down.
+    /// Time between TERM and KILL for processes when the server shuts down.
     pub shutdown_grace_period: Duration,
-    /// Processes of one session that may run at once.
+    /// Maximum number of running processes per session.
     pub max_processes_per_session: usize,
-    /// Processes of one subject that may run at once.
+    /// Maximum number of running processes per subject.
     pub max_processes_per_subject: usize,
-    /// Processes of all sessions that may run at once.
+    /// Maximum number of running processes in all sessions.
     pub max_processes: usize,
-    /// File handles of one connection.
+    /// Maximum number of file handles per connection.
     pub max_handles_per_connection: usize,
-    /// Watches of one connection.
+    /// Maximum number of watches per connection.
     pub max_watches_per_connection: usize,
-    /// Sessions, attached and detached, that the server keeps at once.
+    /// Maximum number of sessions, attached and detached.
     pub max_sessions: usize,
-    /// Those of one subject.
+    /// Maximum number of sessions per subject.
     pub max_sessions_per_subject: usize,
-    /// Requests of one connection in a second; 0 for no limit. As many may come at once. Control requests
-    /// are counted and never refused.
+    /// Maximum number of requests per second and connection, also in one burst; 0 disables the
+    /// limit. Control requests count but are never refused.
     pub max_requests_per_second: u32,
-    /// A connection that sends nothing for this long is closed; zero for never. Its session stays as
-    /// after any lost connection.
+    /// Closes a connection that sends nothing for this long; zero disables the timeout. Its session
+    /// survives, as after any lost connection.
     pub idle_connection_timeout: Duration,
     /// Bytes of each process's log kept in memory.
     pub retained_output_bytes_per_process: usize,
-    /// Bytes of unconfirmed output of each process that may go to its spill file; 0 means no file.
+    /// Bytes of unconfirmed output per process that may go to its spill file; 0 disables the file.
     pub spill_output_bytes_per_process: u64,
-    /// Bytes of all logs in memory. Beyond it each process keeps little there.
+    /// Bytes of all logs in memory. Above it, each process keeps only little in memory.
     pub max_retained_output_bytes: u64,
-    /// Bytes of all spill files. Beyond it processes wait for their readers.
+    /// Bytes of all spill files. Above it, processes wait for their readers.
     pub max_spilled_output_bytes: u64,
-    /// How long a session survives without a connection when its client did not ask otherwise.
+    /// How long a session survives without a connection, unless its client requests another time.
     pub detached_session_ttl: Duration,
-    /// The most that a client may ask for with `detachedTtlMs`. One that wants its session kept until the
-    /// server stops asks for all of it.
+    /// The longest time that a client may request with `detachedTtlMs`. A client that wants its
+    /// session kept until the server stops gets this time.
     pub max_detached_session_ttl: Duration,
     /// Whether `process/start` may use mode `direct`.
     pub allow_direct_exec: bool,
     /// Whether `process/start` may use mode `prepared`.
     pub allow_prepared_exec: bool,
-    /// Ordinary requests of one connection that run at once; 1 is strictly serial, also for requests that
-    /// wait. Control requests always run.
+    /// Ordinary requests of one connection that run at once; 1 means strictly serial, including
+    /// requests that wait. Control requests always run.
     pub concurrent_requests: usize,
-    /// Memory for unfinished messages, requests and unsent responses of all connections; 0 for a quarter
-    /// of the memory available.
+    /// Memory for unfinished messages, requests and unsent responses of all connections; 0 means a
+    /// quarter of the available memory.
     pub max_buffered_bytes: u64,
-    /// The most that any request may have.
+    /// The most access that any request may have.
     pub sandbox: SandboxCeiling,
-    /// The limits of a process whose start names none.
+    /// Limits of a process whose start sets none.
     pub default_limits: LimitValues,
     /// The most that any process may use.
     pub max_limits: LimitValues,
-    /// Variables that `http/request` does not put into headers, besides those that no server does: names, or beginnings
-    /// with a `*` behind them.
+    /// Variables that `http/request` never puts into headers, in addition to the built-in list:
+    /// names, or prefixes that end with `*`.
     pub http_protected_variables: Vec<String>,
-    /// Variables that it does, though they are among those that no server does.
+    /// Variables that `http/request` may put into headers although the built-in list protects them.
     pub http_allowed_variables: Vec<String>,
-    /// What no sandbox may change, such as the files by which others find this server.
+    /// Paths that no sandbox may change, such as the files by which clients find this server.
     pub protected_paths: Vec<PathBuf>,
-    /// What no sandbox may read either: files that let their reader act as this server or as another
-    /// client of it.
+    /// Paths that no sandbox may change or read: files that let their reader act as this server or
+    /// as another client of it.
     pub secret_paths: Vec<PathBuf>,
-    /// Symlinks through which a sandbox may be granted something wherever they are, by their own
-    /// paths.
+    /// Symlinks, by their own paths, that may lead to a sandbox grant wherever they are located.
     pub trusted_links: Vec<PathBuf>,
-    /// Where servers of this user remember what sandboxes were allowed to write: each that can be
-    /// used. Without any, a server knows only of its own sandboxes. Their directories belong to
-    /// [`Self::protected_paths`].
+    /// Directories in which the servers of this user record where sandboxes were allowed to write.
+    /// Each usable one is used; without any, a server knows only its own sandboxes. These
+    /// directories must also be in [`Self::protected_paths`].
     pub write_history: Vec<PathBuf>,
 }
 

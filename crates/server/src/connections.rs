@@ -5,13 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use crate::connection::{ClientConnection, ConnectionId};
 
-/// The connections that are being served.
 #[derive(Debug, Default)]
 pub(crate) struct Connections {
     by_id: Arc<Mutex<HashMap<ConnectionId, Weak<ClientConnection>>>>,
 }
 
-/// Takes a connection off the list when dropped.
+/// Unregisters a connection when dropped.
 #[derive(Debug)]
 pub(crate) struct Registered {
     id: ConnectionId,

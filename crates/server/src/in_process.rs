@@ -1,4 +1,4 @@
-//! The link of a client in the same program: no JSON, no socket, the same rules.
+//! The link of a client in the same program: no JSON and no socket, but the same rules.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +12,9 @@ use crate::feed::ConfirmedBy;
 use crate::server::ServerState;
 use crate::sessions::{Session, SessionSettings};
 
-/// A session that is attached to its link for as long as that lives: no other client can resume it, and it never expires.
-/// Otherwise it is like every other: counted by `max_sessions`, shown by `session/list`, and open to observers.
+/// A session that stays attached to its link: no other client can resume it, and it never expires.
+/// Otherwise it is a normal session: counted by `max_sessions`, listed by `session/list`, and open
+/// to observers.
 #[derive(Debug)]
 pub(crate) struct InProcessLink {
     dispatcher: Dispatcher,
@@ -42,7 +43,7 @@ impl ServerLink for InProcessLink {
     }
 
     fn call(&self, call: Call, events: Option<Arc<dyn EventSink>>, respond: Respond) {
-        // The caller may be of another runtime, or of none.
+        // The caller may be on another runtime, or on none.
         let _context = self.dispatcher.runtime().enter();
         let record = self.dispatcher.record(Some(call.method()), None);
         let reply = Reply::in_process(respond, events, record);
@@ -59,7 +60,8 @@ impl ServerLink for InProcessLink {
 
 impl Drop for InProcessLink {
     fn drop(&mut self) {
-        // All but the waiting is done when the future has been made, so no runtime is needed here.
+        // `end_session` does everything but the waiting before it returns its future, so no runtime
+        // is needed.
         let connection = self.dispatcher.connection();
         drop(self.dispatcher.state().end_session(&self.session, Some(connection)));
         self.dispatcher.connection().resources.end();

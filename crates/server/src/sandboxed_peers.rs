@@ -1,11 +1,11 @@
-//! Sandboxed processes of this server that have a network, and so a way to its listener.
+//! Sandboxed processes of this server that have network access, and so can reach its listener.
 //!
-//! What such a process asked for here would run outside of its sandbox, so its connections are
-//! refused, whatever it knows or proves. A process is registered before its program runs: it may
-//! connect in its first moment. One that is gone may have left a connection with requests in it, so
-//! for a while nobody is believed who cannot be found.
+//! A request from such a process would run outside its sandbox, so the server refuses its
+//! connections, whatever credentials they carry. A process is registered before its program runs,
+//! since it may connect immediately. A process that is gone may have left a connection with
+//! requests in it, so for a while the server also refuses every peer that it cannot trace.
 //!
-//! A managed process has the same way through its gate. There the connection comes from this
+//! A managed process can reach the listener through its gate. Such a connection comes from this
 //! server, which has no other reason to connect to itself.
 
 use std::sync::{Mutex, MutexGuard};
@@ -17,10 +17,11 @@ use exec_server_transport::Peer;
 
 use crate::adapter::FilePool;
 
-/// More than a handshake takes, and waiting for it to be served.
+/// Longer than a handshake takes, including its wait to be served.
 const MEMORY: Duration = Duration::from_secs(30);
 
-/// A start may hang on its storage, and a child of this server that connects meanwhile is refused.
+/// How long to wait for a start, which may hang on its storage. After that, a connecting child of
+/// this server is refused.
 const START_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
@@ -31,21 +32,21 @@ pub(crate) struct SandboxedPeers {
 #[derive(Debug, Default)]
 struct Known {
     sandboxed: Vec<ProcessLocation>,
-    /// When one with a network was last seen alive, or missed.
+    /// When a process with network access was last listed, alive or just gone.
     last: Option<Instant>,
-    /// The same of one with a gate.
+    /// The same for a process with a gate.
     last_gate: Option<Instant>,
 }
 
 impl SandboxedPeers {
-    /// To be called before the program of a sandboxed process runs.
+    /// Registers a sandboxed process. Must be called before its program runs.
     pub(crate) fn register(&self, process: ProcessLocation) {
         let mut known = self.lock();
         known.look();
         known.sandboxed.push(process);
     }
 
-    /// Whether a peer may be one of them; `None` is one that has hung up.
+    /// Returns whether a peer may be a sandboxed process. `None` is a peer that has hung up.
     pub(crate) async fn may_include(&self, peer: Option<Peer>, pool: &FilePool) -> bool {
         let (sandboxed, has_gates) = {
             let mut known = self.lock();
@@ -75,7 +76,7 @@ impl SandboxedPeers {
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().expect("no code panics while it holds the sandboxed_peers")
+        self.known.lock().expect("no code panics while it holds the sandboxed peers")
     }
 }
 
@@ -106,7 +107,8 @@ async fn is_any_below(lineages: &[Lineage], sandboxed: &[ProcessLocation]) -> bo
             NetworkedTree::Starting => starting.push(process),
         }
     }
-    // Whoever is not below this server is of none of its starts, and need not wait for them.
+    // A peer that is not below this server belongs to none of its starts; there is nothing to wait
+    // for.
     if !is_below_this_server {
         return false;
     }

@@ -1,4 +1,4 @@
-//! The server as a whole: what all connections share, and how it ends.
+//! The server: the state that all connections share, and the shutdown.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -32,23 +32,23 @@ use crate::sandboxed_peers::SandboxedPeers;
 use crate::sessions::{Session, SessionRegistry};
 use crate::telemetry::{ServerGauges, Telemetry};
 
-/// How long a tree that was killed may take to be gone. Longer, and it is stuck in the kernel, or its
-/// keeper was stopped.
+/// How long a killed tree may take to disappear. A tree that takes longer is stuck in the kernel,
+/// or its keeper was stopped.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Taken for the memory available where the system does not tell.
+/// Assumed as the available memory if the system does not report it.
 const FALLBACK_MEMORY: u64 = 1 << 30;
 /// How long a closed process stays readable while its client is attached.
 const CLOSED_RETENTION: Duration = Duration::from_secs(30);
 
-/// How many forgotten processes are worth the effort to give their memory back.
+/// How many forgotten processes justify the cost of returning memory to the system.
 const FORGOTTEN_AT_ONCE: usize = 1024;
 
 /// The operator requires a sandbox that this machine cannot enforce.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("the sandbox that `sandbox.require` asks for cannot be enforced here: {0}")]
+#[error("cannot enforce the sandbox that `sandbox.require` demands: {0}")]
 pub struct SandboxUnavailable(Arc<SandboxError>);
 
-/// Serves connections. Clones are the same server.
+/// Serves connections. Clones share one server.
 #[derive(Debug, Clone)]
 pub struct Server {
     state: Arc<ServerState>,
@@ -59,36 +59,36 @@ pub(crate) struct ServerState {
     pub(crate) config: ServerConfig,
     pub(crate) telemetry: Arc<Telemetry>,
     started: Instant,
-    /// What the logs of all processes hold.
+    /// Totals of the logs of all processes.
     pub(crate) log_totals: Arc<LogTotals>,
     pub(crate) launcher: Launcher,
     pub(crate) files: FilePool,
-    /// Apart, because a search waits for its reader.
+    /// A pool of its own, because a search waits for its reader.
     pub(crate) searches: FilePool,
     pub(crate) http: HttpClient,
-    /// Requests that use it, to the end of their bodies.
+    /// Requests that use `http`, until the end of their bodies.
     pub(crate) http_requests: ActiveRequests,
-    /// Events on their way to clients in this program.
+    /// Feeds to clients in this program.
     pub(crate) in_process_feeds: ActiveRequests,
-    /// Processes whose end is not recorded yet.
+    /// Processes whose exit is not recorded yet.
     unrecorded_ends: ActiveRequests,
-    /// Under the ceiling of the operator; each session has its own.
+    /// Applies the ceiling of the operator. Each session has a resolver of its own.
     pub(crate) sandboxes: Arc<SandboxResolver>,
     pub(crate) sandboxed_peers: Arc<SandboxedPeers>,
     pub(crate) sessions: SessionRegistry,
-    /// Processes that run.
+    /// Counts running processes, in all and by subject.
     process_limits: Arc<SubjectLimits>,
-    /// Held while a name is looked up in all sessions and its process added to one.
+    /// Held from the lookup of a name in all sessions until its process is added to one.
     claiming: Mutex<()>,
     pub(crate) connections: Connections,
-    /// What connections may hold together.
+    /// Memory that all connections share.
     pub(crate) memory: MemoryBudget,
     next_connection: AtomicU64,
-    /// Tasks that belong to no connection: expiry of sessions, care for processes.
+    /// Tasks that belong to no connection: session expiry, process supervision.
     background: Mutex<JoinSet<()>>,
     /// Processes that are not forgotten yet.
     known_processes: AtomicUsize,
-    /// Since memory was last given back.
+    /// Processes forgotten since memory was last returned to the system.
     forgotten_processes: AtomicUsize,
 }
 
@@ -98,7 +98,7 @@ impl Server {
         Self::with_telemetry(config, launcher, Arc::default())
     }
 
-    /// A server whose operator watches.
+    /// Creates a server that reports to `telemetry`.
     #[must_use]
     pub fn with_telemetry(
         config: ServerConfig,
@@ -149,8 +149,8 @@ impl Server {
         Self { state: Arc::new(state) }
     }
 
-    /// Whether what the operator requires of every request can be enforced on this machine. A server that cannot must not
-    /// serve.
+    /// Checks that this machine can enforce the sandbox that the operator requires. If it cannot,
+    /// the server must not serve.
     pub async fn check_sandbox(&self) -> Result<(), SandboxUnavailable> {
         let sandboxes = Arc::clone(&self.state.sandboxes);
         let checked = self.state.files.compute(move || sandboxes.check_ceilings()).await;
@@ -161,12 +161,13 @@ impl Server {
         }
     }
 
-    /// For a server that stays: no request with limits waits until their tier is known.
+    /// Determines the limits tier in advance, so that no request with limits waits for it. Worth
+    /// its cost for a long-running server.
     pub fn prepare_limits(&self) {
         self.state.launcher.prepare_limits();
     }
 
-    /// Serves a connection to its end.
+    /// Serves a connection until it ends.
     pub async fn serve(&self, connection: Connection) {
         connection::serve(Arc::clone(&self.state), connection).await;
     }
@@ -181,26 +182,29 @@ impl Server {
         &self.state
     }
 
-    /// What connections hold of [`max_buffered_bytes`](ServerConfig::max_buffered_bytes) now.
+    /// Returns how much of [`max_buffered_bytes`](ServerConfig::max_buffered_bytes) connections
+    /// hold now.
     #[must_use]
     pub fn buffered_bytes(&self) -> usize {
         self.state.memory.used()
     }
 
-    /// What the logs of all processes hold in memory now.
+    /// Returns how many bytes the logs of all processes hold in memory.
     #[must_use]
     pub fn logged_bytes(&self) -> usize {
         usize::try_from(self.state.log_totals.memory_bytes()).unwrap_or(usize::MAX)
     }
 
-    /// All metrics as they are now.
+    /// Returns a snapshot of all metrics.
     #[must_use]
     pub fn metrics(&self) -> MetricsSnapshot {
         self.state.telemetry.snapshot(&self.state.log_totals, &self.state.gauges())
     }
 
-    /// Ends everything: no new sessions, TERM to every process, KILL after the grace period, which requests under way have as
-    /// well, and the last events to those who listen. Returns when no process is left.
+    /// Shuts the server down. It accepts no new sessions, sends TERM to every process and KILL
+    /// after the grace period, lets requests in progress finish within that period, and flushes the
+    /// last events to connected clients. Returns when no process is left, or a tree cannot be
+    /// killed.
     pub async fn shutdown(&self) {
         let state = &self.state;
         let grace = state.config.shutdown_grace_period;
@@ -212,7 +216,7 @@ impl Server {
             state.searches.idle().await;
         };
         let _ = tokio::time::timeout_at(deadline, finished).await;
-        // What is being written is written, and its answers are among the last words.
+        // Let file writes finish: their responses are among the last messages.
         let _ = tokio::time::timeout(grace, state.files.idle()).await;
         let connections = state.connections.all();
         let farewell = async {
@@ -234,7 +238,7 @@ impl Server {
         for session in state.sessions.all() {
             state.sessions.end(&session, None);
         }
-        // Connections that end leave temporary files to be removed.
+        // Closed connections leave temporary files; wait for their removal.
         let _ = tokio::time::timeout(FLUSH_TIMEOUT, state.files.idle()).await;
     }
 }
@@ -261,10 +265,11 @@ impl ServerState {
         ConnectionId(self.next_connection.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Asks every process to end, and kills those that have not after the grace period. Returns them.
+    /// Asks every process to end, and kills those still alive after the grace period. Returns the
+    /// processes that ended.
     async fn end_processes(&self, grace: Duration) -> Vec<Arc<ManagedProcess>> {
         let mut ended = Vec::new();
-        // More than one round: a start may have been under way when the first one looked.
+        // Repeat: a start may have been in progress during the previous pass.
         loop {
             let alive = self.living_processes();
             if alive.is_empty() {
@@ -284,7 +289,8 @@ impl ServerState {
         }
     }
 
-    /// Requests of the server itself count as the client's.
+    /// Fails if the client may not use the network: HTTP requests of the server count as the
+    /// client's.
     pub(crate) fn check_http(&self, session: &Session) -> Result<(), RpcError> {
         self.sessions.check_draining()?;
         let sandboxes = session.sandboxes();
@@ -327,7 +333,7 @@ impl ServerState {
         gauges
     }
 
-    /// The result of `server/status`.
+    /// Returns the result of `server/status`.
     pub(crate) fn status(&self) -> ServerStatus {
         let gauges = self.gauges();
         let limits = limits_support(&self.launcher);
@@ -351,15 +357,16 @@ impl ServerState {
         }
     }
 
-    /// How long a session may live without a connection: what its client asked for, within reason.
+    /// Returns how long a session may live without a connection: the time its client requested, up
+    /// to the configured maximum.
     pub(crate) fn granted_ttl(&self, asked_ms: Option<u64>) -> Duration {
         let asked = asked_ms.map_or(self.config.detached_session_ttl, Duration::from_millis);
         asked.min(self.config.max_detached_session_ttl)
     }
 
-    /// Ends a session at once. The future resolves when its processes are gone, or will not go.
+    /// Ends a session at once. The future resolves when its processes are gone or cannot be killed.
     ///
-    /// `by`: the connection that asked for it, if one did.
+    /// `by`: the connection that requested it, if any.
     pub(crate) fn end_session(
         &self,
         session: &Arc<Session>,
@@ -400,8 +407,8 @@ impl ServerState {
         session.expires_by(until, task);
     }
 
-    /// Starts a process of a session, if it is attached to this connection and there is room for one more. With
-    /// `claim_name`, no process that the client sees may have its id.
+    /// Starts a process of a session that is attached to this connection, within the process
+    /// limits. With `claim_name`, no process that the client sees may have the same id.
     pub(crate) fn start_process(
         &self,
         session: &Session,
@@ -424,7 +431,8 @@ impl ServerState {
         Ok((process, outcome, permit))
     }
 
-    /// Cares for a process from its start until it is forgotten. It has its permit until it is gone.
+    /// Supervises a process from its start until it is forgotten. The permit is held until its tree
+    /// is gone.
     pub(crate) fn supervise(
         self: &Arc<Self>,
         session: Arc<Session>,
@@ -440,8 +448,8 @@ impl ServerState {
         });
     }
 
-    /// What finished processes took is given back now and then, and when none is left: each time would
-    /// cost more than it saves.
+    /// Returns the memory of finished processes to the system once in a while, and when none is
+    /// left. Each time would cost more than it saves.
     fn process_forgotten(&self) {
         let left = self.known_processes.fetch_sub(1, Ordering::Relaxed) - 1;
         let forgotten = self.forgotten_processes.fetch_add(1, Ordering::Relaxed) + 1;
@@ -458,7 +466,7 @@ impl ServerState {
         exec_server_host::return_freed_memory();
     }
 
-    /// Frees what tasks that have ended leave.
+    /// Frees the memory of finished tasks.
     fn reap(&self) {
         let mut background = self.background();
         while background.try_join_next().is_some() {}
@@ -469,7 +477,7 @@ impl ServerState {
         self.background().spawn(task)
     }
 
-    /// The same from a thread that is not the runtime's.
+    /// Like [`Self::spawn`], from a thread outside the runtime.
     pub(crate) fn spawn_on(
         &self,
         runtime: &runtime::Handle,
@@ -484,7 +492,7 @@ impl ServerState {
     }
 }
 
-/// The budget that the operator has set, or a quarter of the memory available.
+/// Returns the operator's budget, or a quarter of the available memory.
 fn buffered_bytes(configured: u64) -> usize {
     let bytes = match configured {
         0 => exec_server_host::available_memory().unwrap_or(FALLBACK_MEMORY) / 4,
@@ -495,7 +503,8 @@ fn buffered_bytes(configured: u64) -> usize {
 
 fn name_taken(other: &ManagedProcess) -> RpcError {
     let (name, running) = (other.id(), !other.is_over());
-    let what = if running { "a running process" } else { "a finished process that is kept" };
+    let what =
+        if running { "a running process" } else { "a finished process that is still readable" };
     let message = format!("the name {name:?} is taken by {what}");
     RpcError::invalid_request(message).with_kind(ErrorKind::NameTaken)
 }
@@ -514,7 +523,7 @@ fn too_many_processes(full: Full, config: &ServerConfig, process_id: &str) -> Rp
     RpcError::invalid_request(message).with_kind(ErrorKind::TooManyProcesses).about(subject)
 }
 
-/// From the start of a process until it is forgotten.
+/// Follows a process from its start until it is forgotten.
 async fn tend(
     (telemetry, unrecorded_end): (Arc<Telemetry>, ActiveRequest),
     session: Arc<Session>,
@@ -528,7 +537,7 @@ async fn tend(
             drop(permit);
             return report(Err(error));
         }
-        // The owner of the process is gone, as it is when the runtime shuts down.
+        // The task of the process is gone, as when the runtime shuts down.
         Err(_) => return session.forget(&process),
     }
     process.log().wait_closed().await;
@@ -542,7 +551,7 @@ async fn tend(
     while !process.is_abandoned() {
         tokio::select! {
             () = tokio::time::sleep(CLOSED_RETENTION) => {}
-            // Its output has no reader any more, and would only take memory.
+            // The output can have no reader any more and would only take memory.
             () = session.ended() => break,
         }
         if session.has_delivered(&process) {
@@ -552,7 +561,7 @@ async fn tend(
     session.forget(&process);
 }
 
-/// A process that is looked after; dropped when it is forgotten.
+/// A supervised process; dropped when it is forgotten.
 struct Known(Weak<ServerState>);
 
 impl Drop for Known {
@@ -570,7 +579,7 @@ mod tests {
 
     use super::*;
 
-    /// A server whose client has a process that is over, and has all of its events.
+    /// Returns a server whose client has a finished process and all of its events.
     async fn with_a_finished_process() -> (Arc<ServerState>, Connection, Weak<ManagedProcess>) {
         let server = Server::new(ServerConfig::default(), Launcher::plain());
         let state = Arc::clone(&server.state);
@@ -618,7 +627,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_process_that_is_forgotten_leaves_nothing_behind() {
+    async fn a_forgotten_process_leaves_nothing_behind() {
         let (state, _ours, process) = with_a_finished_process().await;
         tokio::time::pause();
         for _ in 0..100 {

@@ -1,4 +1,4 @@
-//! What `environment/info` says about this machine.
+//! The response to `environment/info`.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,8 @@ pub(crate) fn environment_info(
     let name = shell.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let cwd = std::env::current_dir()
         .map_err(|error| RpcError::internal(format!("working directory of the server: {error}")))?;
-    // `temporaryDirectories` is what `TMPDIR` says and nothing else: existing clients grant it to their sandboxes.
+    // `temporaryDirectories` contains exactly the value of `TMPDIR`: existing clients grant it to
+    // their sandboxes.
     let tmpdir = own_tmpdir().map(uri).transpose()?;
     let temp_dir = tmpdir.clone().map_or_else(|| uri(PathBuf::from("/tmp")), Ok)?;
     Ok(EnvironmentInfo {
@@ -29,7 +30,7 @@ pub(crate) fn environment_info(
         capabilities: Capabilities {
             network_proxy_launch: manages_network,
             http_header_env_vars: true,
-            // Reads and writes in blocks are kept to a policy like all other work on files.
+            // Block reads and writes are confined to a policy like all other file operations.
             sandboxed_file_streaming: can_confine(),
             ..Capabilities::default()
         },
@@ -42,7 +43,7 @@ fn teardown(teardown: Teardown) -> ProcessTeardown {
     ProcessTeardown { process_group: true, keeper: whole_tree, pidfd: whole_tree, cgroup: false }
 }
 
-/// The user's shell, else the first of the usual ones that exists.
+/// Returns the user's shell, or the first of the usual ones that exists.
 fn default_shell() -> PathBuf {
     let from_environment = std::env::var_os("SHELL").map(PathBuf::from);
     let usual = ["/bin/bash", "/bin/sh"].map(PathBuf::from);

@@ -1,5 +1,5 @@
-//! HTTP in the words of the wire. No URL and no value of a header leaves this module but
-//! to the host.
+//! Translates HTTP between the wire and the host. URLs and header values leave this module only to
+//! the host.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub(crate) fn host_request(params: HttpRequestParams) -> Request {
     }
 }
 
-/// The response without its body.
+/// Returns the response without its body.
 pub(crate) fn head(response: &Response) -> HttpResponse {
     let header = |(name, value): &(String, String)| HttpResponseHeader {
         name: name.clone(),
@@ -50,7 +50,7 @@ pub(crate) fn to_rpc_error(request_id: &str, error: &HttpError) -> RpcError {
     let told = match error {
         HttpError::BadRequest(_) => RpcError::invalid_params(message),
         HttpError::BodyTooLarge { .. } => {
-            let message = format!("{message}; ask for it with streamResponse");
+            let message = format!("{message}; request it with streamResponse");
             RpcError::new(ErrorCode::InternalError, message).with_kind(ErrorKind::BodyTooLarge)
         }
         HttpError::NoRoom => RpcError::internal(message).with_kind(ErrorKind::Overloaded),

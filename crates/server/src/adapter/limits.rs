@@ -1,4 +1,4 @@
-//! The limits of a process: what its start asks for, within what operator and token allow.
+//! The limits of a process: those of its start, within those of operator and token.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use exec_server_protocol::{
 use super::start::StartContext;
 use crate::blocking::allow_blocking;
 
-/// The limits that a process has.
+/// The effective limits of a process.
 #[derive(Debug, Clone)]
 pub(crate) struct GrantedLimits {
     values: LimitValues,
@@ -22,7 +22,7 @@ pub(crate) struct GrantedLimits {
 }
 
 impl GrantedLimits {
-    /// The lowest of what the request, the operator and the token say.
+    /// Takes the lowest values of the request, the operator and the token.
     pub(super) fn grant(
         context: StartContext<'_>,
         request: Option<&LimitsRequest>,
@@ -37,14 +37,14 @@ impl GrantedLimits {
             .or(config.default_limits)
             .lowered_to(config.max_limits)
             .lowered_to(context.token_limits);
-        // One timer keeps both.
+        // One timer enforces both.
         let timeout_ms = match (timeout_ms, values.wall_time_ms) {
             (Some(timeout), Some(wall)) => Some(timeout.min(wall)),
             (timeout, wall) => timeout.or(wall),
         };
         let is_required =
             request.and_then(|request| request.required) == Some(RequiredLimits::Cgroup);
-        // Only where it matters: the first time it is asked for, it may have to be found out.
+        // Determined only where it matters: the first call may have to probe the machine.
         let support = (is_required || !values.is_empty()).then(|| limits_support(context.launcher));
         if let Some(support) = support.as_ref().filter(|it| is_required && !it.is_kept_by_kernel())
         {
@@ -53,7 +53,7 @@ impl GrantedLimits {
         Ok(Self { values, tier: support.map(|support| support.tier), timeout_ms })
     }
 
-    /// All but the wall time, which is the deadline of the process.
+    /// Returns all limits but the wall time, which is the deadline of the process.
     pub(super) fn of_host(&self) -> Limits {
         Limits {
             memory_bytes: self.values.memory_bytes,
@@ -66,12 +66,12 @@ impl GrantedLimits {
         }
     }
 
-    /// The deadline: that of the start, or the limit of its wall time if that comes first.
+    /// Returns the deadline: that of the start, or the wall-time limit if that comes first.
     pub(crate) fn timeout_ms(&self) -> Option<u64> {
         self.timeout_ms
     }
 
-    /// `None` if nothing is limited.
+    /// Returns `None` if nothing is limited.
     pub(crate) fn reported(&self) -> Option<EffectiveLimits> {
         if self.values.is_empty() {
             return None;
@@ -82,18 +82,18 @@ impl GrantedLimits {
     }
 
     pub(super) fn hit(&self, exit: &ExitRecord, timed_out: bool) -> Vec<LimitName> {
-        // A shorter deadline of the start is not a limit that was reached.
+        // A shorter deadline of the start does not count as a limit.
         let is_wall = timed_out && self.values.wall_time_ms == self.timeout_ms;
         exit.limits_hit.iter().map(name).chain(is_wall.then_some(LimitName::WallTime)).collect()
     }
 }
 
-/// How limits are kept here. Early callers may wait until that is found out.
+/// Returns how this machine enforces limits. Early callers may wait for the probe.
 pub(crate) fn limits_support(launcher: &Launcher) -> LimitsSupport {
     launcher.known_limits().unwrap_or_else(|| allow_blocking(|| launcher.limits()))
 }
 
-/// The tier in the words of the protocol.
+/// Converts the tier to its wire type.
 pub(crate) fn wire_tier(tier: HostTier) -> LimitsTier {
     match tier {
         HostTier::Cgroup => LimitsTier::Cgroup,

@@ -1,4 +1,4 @@
-//! What `process/list` says.
+//! The response to `process/list`.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -9,15 +9,16 @@ use tokio::time::Instant;
 
 use super::process::{ManagedProcess, millis, timed_out};
 
-/// The argv of all processes together. Each may be megabytes, and there may be thousands of them.
+/// Maximum for the argv of all processes together. Each may be megabytes, and there may be
+/// thousands.
 const MAX_ARGV_BYTES: usize = 16 << 20;
 
-/// Processes, and how many descendants each has.
+/// Processes with the number of descendants of each.
 pub(crate) struct Counted(Vec<(Arc<ManagedProcess>, u64)>);
 
 impl Counted {
     pub(crate) async fn new(processes: Vec<Arc<ManagedProcess>>) -> Self {
-        // At once: each asks a keeper of its own.
+        // Concurrent: each count comes from another keeper.
         let counts = processes.into_iter().map(|process| async move {
             let descendants = process.process.descendants().await as u64;
             (process, descendants)
@@ -27,13 +28,13 @@ impl Counted {
         Self(counted)
     }
 
-    /// The processes by name, and where in its log each was so long ago.
+    /// Lists the processes by name, each with its log position at the time `within` ago.
     pub(crate) fn list(&self, within: Option<Duration>) -> Result<ListResponse, RpcError> {
         let argv = self.0.iter().flat_map(|(process, _)| &process.argv);
         let bytes: usize = argv.map(String::len).sum();
         if bytes > MAX_ARGV_BYTES {
             let message = format!(
-                "the arguments of these processes take {bytes} bytes; a list has {MAX_ARGV_BYTES}"
+                "the arguments of these processes take {bytes} bytes and exceed the limit of {MAX_ARGV_BYTES}"
             );
             return Err(RpcError::internal(message).with_kind(ErrorKind::AnswerTooLarge));
         }
@@ -64,7 +65,7 @@ impl ManagedProcess {
         }
     }
 
-    /// A time before the clock began is long enough ago for everything.
+    /// A time before the start of the clock precedes every event.
     fn first_seq_within(&self, within: Duration) -> u64 {
         let at = Instant::now().checked_sub(within);
         at.map_or(1, |at| self.log().first_since(at))

@@ -1,4 +1,4 @@
-//! Wire types in, host actions out: the only place that knows both vocabularies.
+//! Wire types in, host actions out: the only module that knows both vocabularies.
 
 mod environment;
 mod files;

@@ -1,4 +1,5 @@
-//! The limit on names. Decoding keeps it for what comes over the wire; this keeps it for who comes without.
+//! The limit on names. Decoding enforces it for calls over the wire, and this module for calls in
+//! the same program.
 
 use exec_server_protocol::{MAX_NAME_BYTES, RpcError};
 

@@ -23,7 +23,7 @@ use super::limits::GrantedLimits;
 use super::names::check_name;
 use super::start::{RequestedConfinement, StartContext, planned};
 
-/// The names by which a process's notifications go out.
+/// The method names of a process's notifications.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotificationDialect {
     Current,
@@ -31,8 +31,8 @@ pub(crate) enum NotificationDialect {
     Legacy,
 }
 
-/// A process of this machine: wire types in, host actions out. The `process_id` in params is how it was found, and is not
-/// looked at again.
+/// A process of this machine: wire types in, host actions out. The `process_id` in params was used
+/// to find it and is not checked again.
 #[derive(Debug)]
 pub(crate) struct ManagedProcess {
     id: String,
@@ -42,24 +42,24 @@ pub(crate) struct ManagedProcess {
     /// Set before a sandboxed program runs.
     sandbox: Arc<OnceLock<Arc<Plan>>>,
     limits: GrantedLimits,
-    /// Closed, with nothing left running; its session keeps count.
+    /// Closed, with nothing left running; its session counts these.
     over: AtomicBool,
-    /// Nobody wants it any more; see [`Self::abandon`].
+    /// No longer wanted; see [`Self::abandon`].
     abandoned: AtomicBool,
-    /// The last event that some client's socket is known to have read, acked or not.
+    /// The last event that a client's socket is known to have read, acked or not.
     received: AtomicU64,
 }
 
-/// A process that has been asked for, and the news whether it runs.
+/// A requested process, and the outcome of its start.
 pub(crate) struct Started {
     pub(crate) process: ManagedProcess,
     pub(crate) outcome: StartOutcome,
 }
 
-/// What became of a write.
+/// The outcome of a write.
 pub(crate) enum Written {
     Done(WriteStatus),
-    /// Queued beyond the bound; the answer waits for the child to read.
+    /// Queued beyond the bound; the response waits for the child to read.
     Waiting(Ticket),
 }
 
@@ -123,7 +123,7 @@ impl ManagedProcess {
         self.process.log()
     }
 
-    /// What holds it; `None` without a sandbox.
+    /// Returns what confines the process; `None` without a sandbox.
     pub(crate) fn enforcement(&self) -> Option<Enforcement> {
         let active = self.sandbox.get()?.enforcement();
         Some(Enforcement {
@@ -145,19 +145,19 @@ impl ManagedProcess {
         &self.limits
     }
 
-    /// The limits that it had reached by its exit.
+    /// Returns the limits that the process had reached by its exit.
     pub(crate) fn limits_hit(&self, exit: &ExitRecord) -> Vec<LimitName> {
         self.limits.hit(exit, timed_out(*exit))
     }
 
-    /// What the sandbox seems to have denied; known from the exit on.
+    /// Returns what the sandbox seems to have denied; known once the process has exited.
     pub(crate) fn denial(&self) -> Option<Denial> {
         let denial = self.process.denial()?.clone();
         let host = denial.host.map(|host| refused_host(&host).to_string());
         Some(Denial { path: denial.path, call: denial.call, host })
     }
 
-    /// The client has everything up to `seq`. A number that the log has not reached says nothing.
+    /// Confirms that the client has everything up to `seq`. A number beyond the log is ignored.
     pub(crate) fn confirm(&self, seq: u64) {
         if seq < self.log().progress().next_seq {
             self.log().confirm(seq);
@@ -168,7 +168,7 @@ impl ManagedProcess {
         self.received.fetch_max(seq, Ordering::Relaxed);
     }
 
-    /// Whether a client has read the last event there is.
+    /// Returns whether a client has read the last event.
     pub(crate) fn is_delivered(&self) -> bool {
         let read = self.received.load(Ordering::Relaxed).max(self.log().confirmed());
         read + 1 >= self.log().progress().next_seq
@@ -178,12 +178,12 @@ impl ManagedProcess {
         self.over.load(Ordering::Relaxed)
     }
 
-    /// False when it was over before.
+    /// Marks the process as over. Returns false if it was over before.
     pub(crate) fn set_over(&self) -> bool {
         !self.over.swap(true, Ordering::Relaxed)
     }
 
-    /// Kills a process that nobody will ask for again. Its log holds nothing back for an owner.
+    /// Kills a process that is no longer wanted. Its log holds nothing back for an owner.
     pub(crate) fn abandon(&self) {
         self.abandoned.store(true, Ordering::Relaxed);
         self.terminate(TerminateMode::Force);
@@ -202,7 +202,7 @@ impl ManagedProcess {
         self.process.gone().await;
     }
 
-    /// Waits as long as the client asked for something new.
+    /// Waits for something new, up to the time that the client requested.
     pub(crate) async fn wait_for_news(&self, params: &ReadParams) {
         let wait = Duration::from_millis(params.wait_ms.unwrap_or(0));
         if !wait.is_zero() {
@@ -211,7 +211,7 @@ impl ManagedProcess {
         }
     }
 
-    /// Reads what there is.
+    /// Reads the events that exist now.
     pub(crate) async fn read_now(&self, params: &ReadParams) -> ReadResponse {
         let after = params.after_seq.unwrap_or(0);
         let bytes = params.max_bytes.unwrap_or(u64::MAX).min(READ_BUDGET.bytes);
@@ -246,7 +246,7 @@ impl ManagedProcess {
         }
     }
 
-    /// Takes input at once, in the order of the calls; only the answer may have to wait.
+    /// Queues input synchronously, in the order of the calls; only the response may have to wait.
     pub(crate) fn offer(&self, params: WriteParams) -> Result<Written, RpcError> {
         let id = &self.id;
         match params.write_id.as_deref() {
@@ -267,12 +267,12 @@ impl ManagedProcess {
         }
     }
 
-    /// Waits until input that was taken is accepted or never will be.
+    /// Waits until queued input is accepted, or never will be.
     pub(crate) async fn accepted(&self, ticket: Ticket) -> WriteStatus {
         write_status(self.process.accepted(ticket).await)
     }
 
-    /// Ends the input after what is queued; a terminal gets an end-of-file key.
+    /// Closes the input after everything queued; a terminal gets an end-of-file key.
     pub(crate) fn close_stdin(&self) -> Result<WriteStatus, RpcError> {
         match self.process.close_input() {
             Ok(()) => Ok(WriteStatus::Accepted),
@@ -281,7 +281,7 @@ impl ManagedProcess {
         }
     }
 
-    /// Fails without a terminal.
+    /// Resizes the terminal. Fails if there is none.
     pub(crate) fn resize(&self, size: TerminalSize) -> Result<(), RpcError> {
         if !self.process.tty() {
             let message = format!("process {:?} has no terminal to resize", self.id);
@@ -291,7 +291,7 @@ impl ManagedProcess {
         Ok(())
     }
 
-    /// Nothing happens once the process has exited.
+    /// Sends a signal. Does nothing once the process has exited.
     pub(crate) fn signal(&self, signal: SignalName) {
         self.process.signal(match signal {
             SignalName::Interrupt => Signal::Interrupt,
@@ -306,7 +306,7 @@ impl ManagedProcess {
         });
     }
 
-    /// Ends the whole tree. Says whether the process itself was running.
+    /// Ends the whole tree. Returns whether the process itself was running.
     pub(crate) fn terminate(&self, mode: TerminateMode) -> bool {
         self.process.terminate(match mode {
             TerminateMode::Force => Terminate::Force,
@@ -321,7 +321,7 @@ impl ManagedProcess {
         self.process.shut_down(Terminate::Graceful(grace));
     }
 
-    /// Waits for the exit, or as long as the params say.
+    /// Waits for the exit, up to the time in `params`.
     pub(crate) async fn wait(&self, params: &WaitParams) -> WaitResponse {
         let exited = self.log().wait_exited();
         match params.timeout_ms {
@@ -386,7 +386,7 @@ fn stdin_rpc_error(process_id: &str, error: OfferError) -> RpcError {
     let message = error.to_string();
     let told = match error {
         OfferError::Full { .. } => {
-            let message = format!("{message}; await the answers of earlier writes");
+            let message = format!("{message}; wait for the responses to earlier writes");
             RpcError::invalid_request(message).with_kind(ErrorKind::StdinFull)
         }
         OfferError::Closed | OfferError::IdReused => RpcError::invalid_params(message),
@@ -409,7 +409,7 @@ pub(crate) fn wire_stream(stream: Stream) -> OutputStream {
     }
 }
 
-/// An event of the log as an owner, or an observer of a session, is told of it.
+/// Converts an event of the log to the notification for the owner, or for an observer of a session.
 pub(crate) fn event_notification(
     process: &ManagedProcess,
     observed_session: Option<&str>,

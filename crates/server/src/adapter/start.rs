@@ -1,5 +1,5 @@
-//! From the wire's `process/start` to the host's: what is asked for, whether it is permitted, and why it
-//! failed.
+//! From the wire's `process/start` to the host's: parses the request, checks permissions, and
+//! explains failures.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -30,25 +30,25 @@ use crate::sandboxed_peers::SandboxedPeers;
 
 const DEFAULT_SIZE: PtySize = PtySize { rows: 24, cols: 80 };
 
-/// What a start needs of the server.
+/// The parts of the server that a start needs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StartContext<'a> {
     pub(crate) launcher: &'a Launcher,
     pub(crate) config: &'a ServerConfig,
     pub(crate) sandboxes: &'a Arc<SandboxResolver>,
     pub(crate) sandboxed_peers: &'a Arc<SandboxedPeers>,
-    /// What all logs hold.
+    /// Totals of all logs.
     pub(crate) log_totals: &'a Arc<LogTotals>,
-    /// For what blocks.
+    /// For blocking work.
     pub(crate) pool: &'a FilePool,
-    /// The client that is asked about hosts.
+    /// The client that decides about hosts.
     pub(crate) network_client: &'a Arc<dyn NetworkClient>,
     /// The most that a process of the session's owner may use.
     pub(crate) token_limits: LimitValues,
 }
 
 impl ManagedProcess {
-    /// Checks what a client asks for and starts it.
+    /// Checks the request of a client and starts the process.
     pub(crate) fn start(
         context: StartContext<'_>,
         params: StartParams,
@@ -102,7 +102,7 @@ impl ManagedProcess {
         Ok(Self::spawn(context, command, asked, limits, granted, identity))
     }
 
-    /// Without keepers, for tests of what comes after the start.
+    /// Starts without keepers, for tests of what follows the start.
     #[cfg(test)]
     pub(crate) fn start_plain(config: &ServerConfig, params: StartParams) -> Started {
         let sandboxes = Arc::new(SandboxResolver::new(config, None));
@@ -123,7 +123,7 @@ impl ManagedProcess {
         Self::start(context, params).unwrap()
     }
 
-    /// The same for the v0 name.
+    /// Like `start`, for the v0 method.
     pub(crate) fn start_legacy(
         context: StartContext<'_>,
         params: ExecParams,
@@ -131,7 +131,7 @@ impl ManagedProcess {
         let config = context.config;
         check_argv(&params.process_id, &params.argv)?;
         check_mode(config, &params.process_id, ExecMode::Direct)?;
-        // It cannot ask for limits, and has those of the operator and of its token all the same.
+        // The request has no limits, but those of the operator and the token apply.
         let granted = GrantedLimits::grant(context, None, None)?;
         let retained = config.retained_output_bytes_per_process;
         let cap = params.output_bytes_cap.and_then(|cap| usize::try_from(cap).ok());
@@ -152,7 +152,7 @@ impl ManagedProcess {
             totals: Arc::clone(context.log_totals),
         };
         let identity = (params.process_id, params.argv, NotificationDialect::Legacy);
-        // It cannot ask for a sandbox, and has the ceilings all the same.
+        // The request has no sandbox, but the ceilings apply.
         let start = StartParams::new(&identity.0, [""; 0], params.cwd);
         let network = RequestedNetwork::read(&start, context.sandboxes.hosts())?;
         let asked = confinement(context.sandboxes.read(None, None)?, network, &start.cwd);
@@ -160,7 +160,7 @@ impl ManagedProcess {
     }
 }
 
-/// Why a program was not started, in the words and codes of the protocol.
+/// Converts a failed start to an error of the protocol.
 pub(crate) fn start_error(process_id: &str, error: &LaunchError) -> RpcError {
     let (code, kind) = match error {
         LaunchError::WorkingDirectory { source, .. } => match source.kind() {
@@ -215,14 +215,14 @@ fn check_permitted(config: &ServerConfig, params: &StartParams) -> Result<(), Rp
     Ok(())
 }
 
-/// What a process may reach, as it was asked for: files, and the network if that is managed.
+/// The requested access of a process: files, and the network if it is managed.
 #[derive(Debug, Clone)]
 pub(super) struct RequestedConfinement {
     sandbox: RequestedSandbox,
     network: Option<RequestedNetwork>,
 }
 
-/// `None` if the process may have all that the server has.
+/// Returns `None` if the process may have all access of the server.
 fn confinement(
     sandbox: Option<RequestedSandbox>,
     network: Option<RequestedNetwork>,
@@ -235,7 +235,8 @@ fn confinement(
     sandbox.map(|sandbox| RequestedConfinement { sandbox, network })
 }
 
-/// How to enforce what was asked for, found out on a thread that may block, and put where the process will look for it.
+/// Plans the enforcement on a thread that may block, and stores the plan where the process will
+/// look for it.
 pub(super) fn planned(
     context: StartContext<'_>,
     asked: RequestedConfinement,
@@ -261,11 +262,12 @@ pub(super) fn planned(
         let _ = sandbox.set(Arc::clone(&plan));
         Ok(Confinement { plan, gate })
     });
-    // Only a pool that cannot start a thread gives a job up.
+    // A pool drops a job only if it cannot start a thread.
     async { planned.await.unwrap_or_else(|| Err(Arc::new(SandboxError::NoThread))) }
 }
 
-/// Landlock lets a process enter any directory, and whether it could would tell what is there.
+/// Fails if the policy hides `cwd`. Landlock lets a process enter any directory, and success would
+/// reveal that it exists.
 fn check_cwd(policy: &Policy, cwd: &Path) -> Result<(), SandboxError> {
     let is_readable = |path: &Path| policy.access(path) >= Access::Read;
     let allowed = match std::fs::canonicalize(cwd) {
@@ -292,7 +294,7 @@ fn check_mode(config: &ServerConfig, id: &str, mode: ExecMode) -> Result<(), Rpc
     if allowed {
         return Ok(());
     }
-    let error = RpcError::invalid_request(format!("the operator forbids mode {name:?}"));
+    let error = RpcError::invalid_request(format!("the operator does not allow mode {name:?}"));
     Err(error.with_kind(ErrorKind::ModeForbidden).about(ErrorSubject::Process(id.to_owned())))
 }
 
@@ -316,7 +318,7 @@ fn environment(
     Ok(environment.into_iter().collect())
 }
 
-/// The proxies of the server are not those of the gate.
+/// Removes the server's proxy variables: they are not those of the gate.
 fn without_inherited_proxies(
     env: Vec<(OsString, OsString)>,
     policy: &EnvPolicy,
@@ -343,7 +345,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_working_directory_tells_nothing_about_what_is_outside() {
+    fn a_working_directory_reveals_nothing_outside_the_sandbox() {
         let scene = tempfile::tempdir().unwrap();
         let root = scene.path().canonicalize().unwrap();
         for name in ["work", "outside/there"] {

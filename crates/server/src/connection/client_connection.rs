@@ -1,4 +1,4 @@
-//! A client's link to this server as sessions and processes see it: a socket, or the same program.
+//! A client's connection as sessions and processes see it: a socket, or the same program.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -18,25 +18,26 @@ use crate::feed::{FeedReader, SocketFeed};
 /// Processes of other sessions that one connection may observe.
 const MAX_OBSERVED: usize = 1024;
 
-/// A request of the server, for clients that know none.
+/// A request from the server, to probe clients without pings.
 const PROBE: &str = r#"{"id":"probe","method":"connection/probe","params":{}}"#;
 
-/// Large responses that are being made at once.
+/// Budget for large responses that are being built.
 const RESPONSE_KIB: usize = 8 << 10;
 
-/// Names of directories and trees that are being collected at once, as text. Apart from the rest: this may take long, and hang.
+/// Budget for the text of names that are being collected from directories and trees. Separate from
+/// the other budget, since this may take long, and hang.
 const NAMES_KIB: usize = 64 << 10;
 
-/// A part of a connection's budget for large responses, given back when dropped.
+/// A part of a connection's budget for large responses, released when dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Reservation {
     _permit: Option<OwnedSemaphorePermit>,
-    /// A guess until the response is made.
+    /// An estimate until the response is built.
     memory: Holding,
 }
 
 impl Reservation {
-    /// The response is made, and takes so much.
+    /// Sets the size of the response once it is built.
     pub(crate) fn set_bytes(&mut self, bytes: usize) {
         self.memory.set(bytes);
     }
@@ -50,18 +51,19 @@ pub(crate) struct ConnectionId(pub(crate) u64);
 pub(crate) struct ClientConnection {
     id: ConnectionId,
     principal: Principal,
-    /// Of a client on TCP.
+    /// The address of a client on TCP.
     address: Option<SocketAddr>,
     /// `None` for a client in this program, whose calls need no flow control.
     socket: Option<Socket>,
-    /// Takes requests and notifications for a client in this program, if that wants any.
+    /// Receives requests and notifications for a client in this program, if it wants any.
     handler: OnceLock<Arc<dyn ServerRequestHandler>>,
-    /// The requests of the server to the client.
+    /// Requests from the server to the client.
     requests: Arc<ServerRequests>,
     pub(crate) resources: Resources,
 }
 
-/// What a connection over a socket has besides: flow control, and feeds that its writer sends.
+/// The additional parts of a connection over a socket: flow control, and feeds that its writer
+/// sends.
 #[derive(Debug)]
 pub(crate) struct Socket {
     outbox: Arc<Outbox>,
@@ -70,12 +72,12 @@ pub(crate) struct Socket {
     /// Notified of each message.
     heard: Notify,
     feeds: Mutex<Vec<Arc<SocketFeed>>>,
-    /// Budget for large responses that are being made, in KiB, so that a client that asks for many and reads none costs a
-    /// bounded memory.
+    /// Budget for large responses that are being built, in KiB, so that a client that requests many
+    /// and reads none costs bounded memory.
     responses: Arc<Semaphore>,
-    /// The same for responses that are collected from directories.
+    /// The same for responses with names from directories.
     names: Arc<Semaphore>,
-    /// All of that.
+    /// The total of `names`.
     names_kib: usize,
 }
 
@@ -89,7 +91,7 @@ impl ClientConnection {
         memory: MemoryShare,
         prober: Prober,
     ) -> Self {
-        // One connection must not collect more at once than the budget has for a message.
+        // One connection must not collect more at once than the budget allows for a message.
         let names_kib = NAMES_KIB.min(memory.budget().largest() >> 10);
         let socket = Socket {
             outbox,
@@ -128,12 +130,12 @@ impl ClientConnection {
         self.id
     }
 
-    /// Who the client is.
+    /// Returns the principal of the client.
     pub(crate) fn principal(&self) -> &Principal {
         &self.principal
     }
 
-    /// Where the client is, on TCP.
+    /// Returns the address of a client on TCP.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         self.address
     }
@@ -150,12 +152,12 @@ impl ClientConnection {
         self.handler.get()
     }
 
-    /// The first handler stays.
+    /// Sets the handler. The first one stays.
     pub(crate) fn set_handler(&self, handler: Arc<dyn ServerRequestHandler>) {
         let _ = self.handler.set(handler);
     }
 
-    /// Whether the peer shows a sign of life. A client in this program always does.
+    /// Returns whether the peer shows a sign of life. A client in this program always does.
     pub(crate) async fn is_alive(&self, timeout: Duration) -> bool {
         match &self.socket {
             Some(socket) => !socket.outbox.is_closed() && socket.is_alive(timeout).await,
@@ -163,13 +165,14 @@ impl ClientConnection {
         }
     }
 
-    /// Whether the client waits for events: of files, or of processes of other sessions.
+    /// Returns whether the client waits for events: of files, or of processes of other sessions.
     pub(crate) fn is_watching(&self) -> bool {
         let observes = |socket: &Socket| socket.feeds().iter().any(|feed| !feed.is_owner());
         !self.resources.files.watch_tasks.is_empty() || self.socket.as_ref().is_some_and(observes)
     }
 
-    /// Waits until a large response may be made: hold what is returned until it is handed over.
+    /// Waits for budget for a large response. Hold the reservation until the response is handed
+    /// over.
     pub(crate) async fn reserve(&self, bytes: usize) -> Reservation {
         match &self.socket {
             Some(socket) => socket.reserve(bytes).await,
@@ -177,12 +180,12 @@ impl ClientConnection {
         }
     }
 
-    /// For a response of any size.
+    /// Reserves for a response of any size.
     pub(crate) async fn reserve_all(&self) -> Reservation {
         self.reserve(usize::MAX).await
     }
 
-    /// The same as [`Self::reserve`] if there is budget now.
+    /// Like [`Self::reserve`], but fails if there is no budget now.
     pub(crate) fn try_reserve(&self, bytes: usize) -> Option<Reservation> {
         match &self.socket {
             Some(socket) => socket.try_reserve(bytes),
@@ -190,7 +193,8 @@ impl ClientConnection {
         }
     }
 
-    /// Waits until names that may be so much text may be collected: hold what is returned until they are handed over.
+    /// Waits for budget to collect names with this much text. Hold the reservation until they are
+    /// handed over.
     pub(crate) async fn reserve_names(&self, bytes: usize) -> Reservation {
         match &self.socket {
             Some(socket) => socket.reserve_names(bytes).await,
@@ -198,7 +202,7 @@ impl ClientConnection {
         }
     }
 
-    /// The same if there is budget now.
+    /// Like [`Self::reserve_names`], but fails if there is no budget now.
     pub(crate) fn try_reserve_names(&self, bytes: usize) -> Option<Reservation> {
         match &self.socket {
             Some(socket) => socket.try_reserve_names(bytes),
@@ -206,7 +210,7 @@ impl ClientConnection {
         }
     }
 
-    /// The same as [`Self::reserve`] for a response that is made already, and counted.
+    /// Like [`Self::reserve`], for a response that is already built and counted.
     pub(crate) async fn reserve_to_send(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         match &self.socket {
             Some(socket) => socket.reserve_to_send(bytes).await,
@@ -214,20 +218,22 @@ impl ClientConnection {
         }
     }
 
-    /// A share of the memory that all connections have together.
+    /// Returns a share of the memory that all connections have together.
     pub(crate) fn hold_memory(&self) -> Holding {
         self.socket.as_ref().map_or_else(Holding::default, |socket| socket.memory.hold())
     }
 
-    /// The session is another connection's now, or has none: nothing of it is sent or confirmed here. A client in this
-    /// program still gets the last events of processes that end with the session.
+    /// Notes that the session has ended or moved to another connection: nothing of it is sent or
+    /// confirmed here. A client in this program still gets the last events of processes that end
+    /// with the session.
     pub(crate) fn lose_session(&self) {
         if let Some(socket) = &self.socket {
             socket.retire_own_feeds();
         }
     }
 
-    /// Its session was closed. A socket hangs up; a client in this program loses what it has opened.
+    /// Ends the connection of a closed session. A socket hangs up; a client in this program loses
+    /// its open resources.
     pub(crate) fn give_up(&self) {
         match &self.socket {
             Some(socket) => socket.outbox.close(),
@@ -237,13 +243,13 @@ impl ClientConnection {
 }
 
 impl Socket {
-    /// A message has come.
+    /// Notes that a message has arrived.
     pub(super) fn note_heard(&self) {
         self.heard.notify_waiters();
     }
 
-    /// Asks by a ping of the transport, or else by a request, to which a client in the field answers that
-    /// it does not know the method.
+    /// Probes with a ping of the transport, or else with a request, to which clients in the field
+    /// respond that they do not know the method.
     async fn is_alive(&self, timeout: Duration) -> bool {
         if self.prober.can_ask() {
             return self.prober.probe(timeout).await;
@@ -277,7 +283,8 @@ impl Socket {
         self.outbox.has_room().then_some(permit)
     }
 
-    /// Of the budget that connections share. A size is a guess here, so no response reserves all of it.
+    /// Reserves from the budget that connections share. The size is an estimate, so no response
+    /// reserves all of it.
     async fn memory_for_response(&self, bytes: usize) -> Holding {
         let mut memory = self.memory.hold_guess();
         tokio::select! {
@@ -314,14 +321,14 @@ impl Socket {
         self.with_memory(permit, bytes)
     }
 
-    /// Sends a process's events to this connection from now on.
+    /// Starts to send a process's events to this connection.
     pub(crate) fn feed(&self, process: &Arc<ManagedProcess>, reader: FeedReader, held: bool) {
         let feed = SocketFeed::subscribe(process, &self.outbox, reader, held);
         self.drop_finished_feeds();
         self.feeds().push(feed);
     }
 
-    /// A feed that has sent its last event keeps its process in memory and has no other use.
+    /// Drops the feeds that have sent their last event: they only keep their processes in memory.
     pub(crate) fn drop_finished_feeds(&self) {
         let mut feeds = self.feeds();
         let before = feeds.len();
@@ -331,7 +338,7 @@ impl Socket {
         }
     }
 
-    /// The same for a process of another session. Looking again begins anew.
+    /// Starts to send the events of a process of another session. Observing it again starts over.
     pub(crate) fn observe(
         &self,
         process: &Arc<ManagedProcess>,
@@ -348,7 +355,7 @@ impl Socket {
                 !again
             });
             if feeds.iter().filter(|feed| !feed.is_owner()).count() >= MAX_OBSERVED {
-                let message = format!("this connection observes {MAX_OBSERVED} processes already");
+                let message = format!("this connection already observes {MAX_OBSERVED} processes");
                 return Err(
                     RpcError::invalid_request(message).with_kind(ErrorKind::TooManyObserved)
                 );
@@ -359,14 +366,14 @@ impl Socket {
         Ok(())
     }
 
-    /// The feed of a process that this connection's session owns.
+    /// Returns the feed of a process that this connection's session owns.
     pub(crate) fn own_feed(&self, process: &Arc<ManagedProcess>) -> Option<Arc<SocketFeed>> {
         let feeds = self.feeds();
         let own = |feed: &&Arc<SocketFeed>| feed.is_owner() && Arc::ptr_eq(feed.process(), process);
         feeds.iter().find(own).cloned()
     }
 
-    /// Lets every held feed go: the client did not ask for what it missed, so it is just sent.
+    /// Releases every held feed: the client made no catch-up read, so the missed events are sent.
     pub(crate) async fn release_feeds(&self) {
         let feeds = self.feeds().clone();
         for feed in feeds {
@@ -405,7 +412,7 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     #[tokio::test(start_paused = true)]
-    async fn room_for_a_listing_is_no_reason_to_close_its_connection() {
+    async fn an_estimated_listing_does_not_close_its_connection() {
         let budget = MemoryBudget::new(8 * MIB);
         let [lists, idle, sends] = [(); 3].map(|()| budget.share());
         let Connection { prober, .. } = memory().0;
@@ -427,16 +434,16 @@ mod tests {
         let mut held = idle.hold();
         held.set(MIB / 2);
         let mut message = sends.hold();
-        // The listing is guessed to be larger than what the idle one holds.
+        // The estimate for the listing exceeds what the idle connection holds.
         tokio::select! {
-            () = lists.exceeded() => panic!("a guess has closed its connection"),
+            () = lists.exceeded() => panic!("an estimate has closed its connection"),
             ((), ()) = async { tokio::join!(message.grow_to(4 * MIB), async {
                 idle.exceeded().await;
                 drop(held);
             }) } => {}
         }
         drop(message);
-        // The listing itself is memory.
+        // The finished listing counts as memory.
         reserved.set_bytes(9 * MIB);
         lists.exceeded().await;
     }

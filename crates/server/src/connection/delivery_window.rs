@@ -1,9 +1,9 @@
-//! What has been sent on a connection and is not yet known to have been read.
+//! The output that was sent on a connection and is not yet known to have been read.
 //!
-//! A socket that took bytes says little: kernels on both sides hold megabytes that a cut destroys. So
-//! the output is followed by WebSocket pings whose pongs say how far the peer has read.
-//! That confirms output for clients that never ack, and it bounds how much is under way, so that what
-//! may have to be sent again is still in the memory of the log.
+//! Bytes accepted by a socket prove little: kernels on both sides hold megabytes, which a lost
+//! connection destroys. So pings follow the output, and their pongs report how far the peer has
+//! read. That confirms output for clients that never ack, and it bounds the output in flight, so
+//! that anything that may have to be sent again is still in the memory of the log.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use tokio::time::Instant;
 
 use crate::feed::SocketFeed;
 
-/// How much is sent between two pings, at most.
+/// Maximum output between two pings.
 const PING_BYTES: usize = 256 << 10;
-/// How long the last, smaller piece may stay without a ping.
+/// How long the last, smaller piece may go without a ping.
 const PING_DELAY: Duration = Duration::from_millis(500);
-/// What may be under way to a near peer: about the memory of one log, after base64.
+/// Maximum output in flight to a near peer: about the memory of one log, after base64.
 const NEAR_WINDOW: usize = 5 << 18;
 /// A far peer needs more to fill its link, and its link is slow enough for the spill file.
 const FAR_WINDOW: usize = 8 << 20;
@@ -27,7 +27,7 @@ const FAR: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
 pub(super) struct DeliveryWindow {
-    /// The highest ping answered; `None` where the transport has no pings.
+    /// The highest ping answered; `None` if the transport has no pings.
     pongs: Option<watch::Receiver<u64>>,
     ping_bytes: usize,
     unpinged: Piece,
@@ -52,7 +52,7 @@ struct SentPing {
 }
 
 impl DeliveryWindow {
-    /// `log_bytes` is the memory of one log: with less of it, pings come more often.
+    /// `log_bytes` is the memory of one log: a smaller log gets more frequent pings.
     pub(super) fn new(outgoing: &Outgoing, log_bytes: usize) -> Self {
         Self {
             pongs: outgoing.receipts(),
@@ -64,25 +64,25 @@ impl DeliveryWindow {
         }
     }
 
-    /// Whether more output may be sent.
+    /// Returns whether more output may be sent.
     pub(super) fn is_open(&self) -> bool {
         let far = self.shortest_round_trip != Duration::MAX && self.shortest_round_trip >= FAR;
         self.under_way < if far { FAR_WINDOW } else { NEAR_WINDOW }
     }
 
-    /// Events of a feed up to `seq` have been put into the buffer.
+    /// Notes that events of a feed up to `seq` were put into the buffer.
     pub(super) fn pushed(&mut self, feed: Arc<SocketFeed>, seq: u64, bytes: usize, now: Instant) {
         self.under_way += bytes;
         self.unpinged.bytes += bytes;
         self.unpinged.since.get_or_insert(now);
         match self.unpinged.events.iter_mut().find(|(other, _)| Arc::ptr_eq(other, &feed)) {
-            // An answer to a read may bring less than what was sent before it.
+            // The response to a read may end before what was sent earlier.
             Some((_, last)) => *last = seq.max(*last),
             None => self.unpinged.events.push((feed, seq)),
         }
     }
 
-    /// Puts a ping behind what was pushed, when it is time to.
+    /// Appends a ping to the output when it is due.
     pub(super) fn ping_if_due(&mut self, outgoing: &mut Outgoing, now: Instant) {
         let due = (self.unpinged.bytes > 0 && self.unpinged.bytes >= self.ping_bytes)
             || self.unpinged.since.is_some_and(|since| now >= since + PING_DELAY);
@@ -92,7 +92,7 @@ impl DeliveryWindow {
         }
     }
 
-    /// The socket has taken the whole buffer. Without pings, that is all there is to know.
+    /// Notes that the socket has taken the whole buffer. Without pings, nothing more will be known.
     pub(super) fn written(&mut self) {
         if self.pongs.is_none() {
             let piece = std::mem::take(&mut self.unpinged);
@@ -100,7 +100,7 @@ impl DeliveryWindow {
         }
     }
 
-    /// Takes note of the pongs that have come.
+    /// Processes the pongs that have arrived.
     pub(super) fn settle(&mut self, now: Instant) {
         let newest = self.pongs.as_mut().map_or(0, |pongs| *pongs.borrow_and_update());
         while let Some(pinged) = self.pinged.pop_front_if(|pinged| pinged.ping <= newest) {
@@ -147,7 +147,7 @@ mod tests {
     use crate::feed::tests::finished;
 
     #[tokio::test]
-    async fn an_answer_that_brings_less_does_not_lower_the_mark() {
+    async fn a_response_with_fewer_events_does_not_lower_the_mark() {
         let (process, feed) = finished(&Arc::default()).await;
         let mut window = DeliveryWindow::new(&exec_server_transport::memory().0.outgoing, 1 << 20);
         window.pushed(Arc::clone(&feed), 3, 100, Instant::now());

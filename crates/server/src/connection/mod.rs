@@ -1,5 +1,5 @@
-//! One connection: a reader that decodes and schedules requests, a writer that sends, and the handle by
-//! which the rest of the server knows it.
+//! One connection: a reader that decodes and schedules requests, a writer that sends, and the
+//! handle that the rest of the server uses.
 
 mod client_connection;
 mod delivery_window;
@@ -27,25 +27,25 @@ use crate::server::ServerState;
 use crate::telemetry::SessionEvent;
 use reader::{ReadEnd, Reader};
 
-/// How long a peer has to take the last answers and events.
+/// How long a peer may take to read the last responses and events.
 pub(crate) const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Before `initialize` a client has no reason to send more.
+/// Before `initialize` a client has no reason to send larger messages.
 const MAX_FIRST_MESSAGE_BYTES: usize = 1 << 20;
 
-/// How a connection came to its end.
+/// How a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
-    /// It is lost, or one side has closed it.
+    /// The connection was lost, or one side closed it.
     ByPeer,
-    /// It holds most of a budget that is used up.
+    /// It holds the largest part of an exhausted budget.
     OverBudget,
-    /// It has sent nothing for long, and nothing of it is under way.
+    /// It has sent nothing for the idle timeout, and nothing of it is in progress.
     Idle,
 }
 
 impl Ending {
-    /// What the peer is told, if it is the server that ends the connection.
+    /// Returns the close frame, if the server ends the connection.
     fn close_frame(self) -> Option<(CloseCode, &'static str)> {
         match self {
             Self::ByPeer => None,
@@ -57,8 +57,8 @@ impl Ending {
     }
 }
 
-/// Serves a connection to its end. What belongs to its session outlives it, except on stdio, where
-/// there is nobody to come back.
+/// Serves a connection until it ends. Its session outlives it, except on stdio, where a client
+/// cannot reconnect.
 pub(crate) async fn serve(state: Arc<ServerState>, connection: Connection) {
     let Connection { mut incoming, mut outgoing, prober, kind, peer, principal, permit } =
         connection;
@@ -93,7 +93,7 @@ pub(crate) async fn serve(state: Arc<ServerState>, connection: Connection) {
 
     let dispatcher = Dispatcher::new(Arc::clone(&state), Arc::clone(&connection));
     let mut reader = Reader::new(dispatcher, Arc::clone(&outbox), &memory);
-    // A client on stdio cannot come back.
+    // A client on stdio cannot reconnect.
     let idle_timeout = match kind {
         TransportKind::Stdio => Duration::ZERO,
         _ => state.config.idle_connection_timeout,
@@ -113,7 +113,7 @@ pub(crate) async fn serve(state: Arc<ServerState>, connection: Connection) {
         incoming.close(code, reason);
         outbox.close();
     } else if kind == TransportKind::Stdio {
-        // The peer has said all it had to say, and may still be reading.
+        // The peer has sent everything, and may still be reading.
         let grace = state.config.shutdown_grace_period;
         let _ = tokio::time::timeout(grace, reader.begin_all()).await;
         reader.end_processes();
@@ -134,11 +134,11 @@ pub(crate) async fn serve(state: Arc<ServerState>, connection: Connection) {
     outbox.close();
     connection.resources.files.end();
     if kind == TransportKind::Stdio {
-        // The program is about to end, and temporary files are to go before it.
+        // The program is about to end; its temporary files must be removed first.
         let _ = tokio::time::timeout(FLUSH_TIMEOUT, state.files.idle()).await;
     }
     if ending.close_frame().is_some() {
-        // What it still sends is thrown away: a socket closed over unread bytes is reset, and a reset
+        // Discard further input: closing a socket with unread bytes resets it, and a reset
         // overtakes the close frame with the reason.
         while incoming.recv().await.is_some() {}
     }

@@ -1,7 +1,7 @@
-//! What waits to be sent on one connection: answers, and the feeds that have something to say.
+//! The data that waits to be sent on one connection: responses, and feeds with new events.
 //!
-//! Output itself is never queued here. A feed in `ready` is a promise that its log has grown; the
-//! writer reads the log when the socket has room.
+//! Output itself is never queued here. A feed in `ready` says that its log has grown; the writer
+//! reads the log when the socket has room.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,22 +13,22 @@ use tokio::sync::Notify;
 use super::outgoing_queue::{Events, OutgoingQueue};
 use crate::feed::SocketFeed;
 
-/// Unsent answers beyond which ordinary requests wait: the client is not reading.
+/// Unsent responses beyond which ordinary requests wait: the client is not reading.
 const ROOMY_BYTES: usize = 1 << 20;
-/// Unsent answers at which the connection is given up: the largest message that there can be, and beside it what is answered without
-/// waiting for room.
+/// Unsent responses at which the connection is closed: the largest possible message, plus responses
+/// that are sent without waiting for room.
 const MAX_BYTES: usize = MAX_MESSAGE_BYTES + (16 << 20);
 
 #[derive(Debug)]
 pub(crate) struct Outbox {
-    /// Larger answers cannot be sent.
+    /// Larger responses cannot be sent.
     max_response: usize,
     state: Mutex<State>,
     /// Wakes the writer.
     filled: Notify,
-    /// Wakes whoever waits for [`Outbox::room`].
+    /// Wakes the tasks in [`Outbox::room`] and [`Outbox::idle`].
     drained: Notify,
-    /// Wakes whoever waits for [`Outbox::closed`], and nobody whenever something was sent.
+    /// Wakes the tasks in [`Outbox::closed`], and only when the outbox closes.
     ended: Notify,
 }
 
@@ -36,10 +36,10 @@ pub(crate) struct Outbox {
 struct State {
     answers: OutgoingQueue,
     bytes: usize,
-    /// The same, of the memory that connections share.
+    /// The same bytes, counted against the memory that connections share.
     held: Holding,
     ready: VecDeque<Arc<SocketFeed>>,
-    /// The writer has given the socket everything it was asked to send.
+    /// The writer has passed everything to the socket.
     idle: bool,
     closed: bool,
 }
@@ -60,13 +60,13 @@ impl Outbox {
         self.max_response
     }
 
-    /// Queues an answer, or a notification that is not output. When the client lets too many pile up, the connection is
-    /// closed instead.
+    /// Queues a response, or a notification that is not output. Closes the connection if the client
+    /// lets too many pile up.
     pub(crate) fn push(&self, message: Vec<u8>) {
         self.queue(message, None);
     }
 
-    /// Queues an answer that brings a process's events up to `seq`.
+    /// Queues a response that contains a process's events up to `seq`.
     pub(crate) fn push_events(&self, message: Vec<u8>, feed: Arc<SocketFeed>, seq: u64) {
         self.queue(message, Some((feed, seq)));
     }
@@ -82,7 +82,7 @@ impl Outbox {
         state.held.set(bytes);
         let left = state.answers.push(message, events);
         if state.bytes > MAX_BYTES {
-            tracing::warn!(bytes = state.bytes, "a client does not read its answers; closing");
+            tracing::warn!(bytes = state.bytes, "a client does not read its responses; closing");
             drop(state);
             self.close();
             return;
@@ -92,7 +92,7 @@ impl Outbox {
         self.filled.notify_one();
     }
 
-    /// A feed has something to send. Called with its log locked.
+    /// Marks a feed as having something to send. Called with its log locked.
     pub(crate) fn ready(&self, feed: Arc<SocketFeed>) {
         let mut state = self.lock();
         if state.closed {
@@ -104,14 +104,14 @@ impl Outbox {
         self.filled.notify_one();
     }
 
-    /// Nothing is sent any more. Feeds own their outbox, so a closed one must own no feed.
+    /// Closes the outbox for good. Feeds own their outbox, so a closed one must own no feed.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
         state.held.set(0);
         let unsent = (std::mem::take(&mut state.ready), std::mem::take(&mut state.answers));
         drop(state);
-        // Not under the lock: the last owner of a feed drops its process, too.
+        // Outside the lock: the last owner of a feed also drops its process.
         drop(unsent);
         self.filled.notify_one();
         self.drained.notify_waiters();
@@ -126,18 +126,18 @@ impl Outbox {
         self.lock().bytes < ROOMY_BYTES
     }
 
-    /// Waits until the client has taken most of its answers.
+    /// Waits until the client has read most of its responses.
     pub(crate) async fn room(&self) {
         let has_room = |state: &State| state.bytes < ROOMY_BYTES || state.closed;
         self.wait_until(&self.drained, has_room).await;
     }
 
-    /// Waits until everything has been given to the socket, or it is closed.
+    /// Waits until the socket has everything, or is closed.
     pub(crate) async fn idle(&self) {
         self.wait_until(&self.drained, |state| state.idle || state.closed).await;
     }
 
-    /// Whether everything has been given to the socket.
+    /// Returns whether the socket has everything.
     pub(crate) fn is_idle(&self) -> bool {
         self.lock().idle
     }
@@ -157,20 +157,20 @@ impl Outbox {
         }
     }
 
-    /// For the writer: the next feed if output may be sent. The answers that wait take the place of `sent` ones, whose memory
-    /// is used again.
+    /// For the writer: returns the next feed if output may be sent. Exchanges the waiting responses
+    /// for the `sent` ones, whose memory is reused.
     pub(super) fn take(&self, sent: &mut OutgoingQueue, output: bool) -> Option<Arc<SocketFeed>> {
         let mut state = self.lock();
         std::mem::swap(&mut state.answers, sent);
         if output { state.ready.pop_front() } else { None }
     }
 
-    /// For the writer: nothing has come for a while.
+    /// For the writer: releases memory after an idle period.
     pub(super) fn release_idle(&self) {
         self.lock().answers.release_idle();
     }
 
-    /// For the writer: this many bytes of answers have left.
+    /// For the writer: notes that this many bytes of responses were sent.
     pub(super) fn sent(&self, bytes: usize) {
         let mut state = self.lock();
         state.bytes -= bytes;
@@ -184,7 +184,7 @@ impl Outbox {
         }
     }
 
-    /// For the writer: waits for something to send. Resolves at once when there is.
+    /// For the writer: waits for something to send. Resolves at once if there is something.
     pub(super) async fn filled(&self, output: bool) {
         {
             let mut state = self.lock();

@@ -1,22 +1,23 @@
-//! Messages on their way from whoever made them to the writer, in order.
+//! Messages on their way to the writer, in order.
 //!
-//! Most are small and made by another thread than the one that sends them. Memory that one thread takes and another gives back
-//! makes both wait for the allocator, so small messages are copied into one text, which the writer takes whole and returns.
+//! Most are small, and one thread makes them while another sends them. If one thread frees memory
+//! that another allocated, both contend in the allocator. So small messages are copied into one
+//! text, which the writer takes whole and returns.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::feed::SocketFeed;
 
-/// Larger ones are handed over as they are.
+/// Larger messages are moved instead.
 const COPIED_BYTES: usize = 8 << 10;
-/// What is kept of the text for the next messages.
+/// Capacity of the text that is kept for the next messages.
 const KEPT_BYTES: usize = 64 << 10;
 
 #[derive(Debug, Default)]
 pub(super) struct OutgoingQueue {
     queue: VecDeque<Answer>,
-    /// The small messages, one behind the other.
+    /// The small messages, one after the other.
     text: Vec<u8>,
 }
 
@@ -28,15 +29,15 @@ struct Answer {
 
 #[derive(Debug)]
 enum Message {
-    /// So many bytes of the text.
+    /// The next bytes of the text, of this length.
     Copied(usize),
     Whole(Vec<u8>),
 }
 
-/// The events of a process that whoever reads an answer will have, up to a number.
+/// A feed and the last event number that the reader of a response will have.
 pub(super) type Events = (Arc<SocketFeed>, u64);
 
-/// A message that leaves.
+/// A message that leaves the queue.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Taken<'a> {
     Small(&'a [u8]),
@@ -44,7 +45,7 @@ pub(super) enum Taken<'a> {
 }
 
 impl OutgoingQueue {
-    /// Returns what is left of the message, for whoever made it to drop.
+    /// Returns a message that was copied, so that the caller drops it.
     pub(super) fn push(&mut self, message: Vec<u8>, events: Option<Events>) -> Option<Vec<u8>> {
         if message.len() > COPIED_BYTES {
             self.queue.push_back(Answer { message: Message::Whole(message), events });
@@ -59,7 +60,7 @@ impl OutgoingQueue {
         self.queue.is_empty()
     }
 
-    /// Gives every message to `take`, and keeps the memory for those to come.
+    /// Passes every message to `take`, and keeps the memory for later ones.
     pub(super) fn drain(&mut self, mut take: impl FnMut(Taken<'_>, Option<Events>)) {
         let mut rest = &self.text[..];
         for Answer { message, events } in self.queue.drain(..) {
@@ -78,7 +79,7 @@ impl OutgoingQueue {
         }
     }
 
-    /// Gives back what an idle connection does not need.
+    /// Releases memory that an idle connection does not need.
     pub(super) fn release_idle(&mut self) {
         if self.is_empty() {
             *self = Self::default();
@@ -127,6 +128,6 @@ mod tests {
             answers.push(vec![0; COPIED_BYTES], None);
         }
         answers.drain(|_, _| {});
-        assert_eq!(answers.text.capacity(), 0, "a burst is not kept");
+        assert_eq!(answers.text.capacity(), 0, "the memory of a burst is kept");
     }
 }

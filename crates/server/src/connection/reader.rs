@@ -1,4 +1,4 @@
-//! Decodes what a client sends, and runs it when its turn comes.
+//! Decodes the messages of a client, and runs each request in its turn.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use crate::dispatch::{Dispatcher, Reply, RequestTexts, check_role};
 use crate::feed::{CATCH_UP_TIMEOUT, ConfirmedBy};
 use crate::sessions::{Resume, Session, SessionSettings};
 
-/// How often an idle connection is looked at before it is closed: work that ends between two looks
-/// must not count as none.
+/// How often an idle connection is checked before it is closed, so that work which ends between two
+/// checks delays the close, too.
 const IDLE_LOOKS: u32 = 4;
 
 pub(super) struct Reader {
@@ -32,23 +32,23 @@ pub(super) struct Reader {
     scheduler: RequestScheduler,
     texts: Arc<RequestTexts>,
     rate: RequestRate,
-    /// Waits for a client to ask for what it missed.
+    /// Waits for the client's catch-up read.
     catch_up: Option<AbortHandle>,
 }
 
-/// Why no more is read.
+/// Why reading has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReadEnd {
-    /// The connection is over.
+    /// The connection has ended.
     Over,
-    /// Nothing has come for long, and nothing is under way.
+    /// No message came for the idle timeout, and nothing is in progress.
     Idle,
 }
 
-/// How far the handshake has come.
+/// The progress of the handshake.
 enum Phase {
     Fresh,
-    /// `initialize` was answered, `initialized` has not come.
+    /// `initialize` was answered; `initialized` has not arrived.
     Greeted(Arc<Session>),
     Ready(Arc<Session>),
 }
@@ -74,7 +74,8 @@ impl Reader {
         }
     }
 
-    /// Runs until the connection is over, or idle for too long; zero for never.
+    /// Runs until the connection has ended, or was idle for too long; a timeout of zero means
+    /// never.
     pub(super) async fn run(&mut self, incoming: &mut Incoming, idle_timeout: Duration) -> ReadEnd {
         let look_interval = idle_timeout / IDLE_LOOKS;
         let (mut next_look, mut idle_looks) = (Instant::now() + look_interval, 0);
@@ -84,7 +85,7 @@ impl Reader {
             self.run_queued();
             let queued = self.scheduler.has_queued();
             tokio::select! {
-                // Messages first: one that waits shows that the connection is not idle.
+                // Messages first: a waiting message shows that the connection is not idle.
                 biased;
                 received = incoming.recv() => match received {
                     Some(Received::Message(text)) => {
@@ -104,7 +105,7 @@ impl Reader {
                 },
                 () = permits.freed(), if queued => {}
                 () = outbox.room(), if queued && !outbox.has_room() => {
-                    // What is queued has nowhere to send its response, so it never begins.
+                    // Queued requests have nowhere to send their responses, so they never begin.
                     if outbox.is_closed() {
                         return ReadEnd::Over;
                     }
@@ -121,7 +122,7 @@ impl Reader {
         }
     }
 
-    /// Whether nothing of this connection is under way.
+    /// Returns whether nothing of this connection is in progress.
     fn is_idle(&self) -> bool {
         let is_working = match &self.phase {
             Phase::Fresh => false,
@@ -134,7 +135,7 @@ impl Reader {
             && !self.dispatcher.connection().is_watching()
     }
 
-    /// Nothing more will come: begins what was asked for and waits for a place.
+    /// Begins all requests that wait for a permit. Called once no more input can follow.
     pub(super) async fn begin_all(&mut self) {
         let (permits, outbox) = (self.scheduler.permits(), Arc::clone(&self.outbox));
         loop {
@@ -157,7 +158,7 @@ impl Reader {
         }
     }
 
-    /// Lets every answer and last event go out.
+    /// Flushes all responses and last events.
     pub(super) async fn finish(&mut self) {
         if let Some(catch_up) = self.catch_up.take() {
             catch_up.abort();
@@ -183,7 +184,7 @@ impl Reader {
         }
     }
 
-    /// Answers a message that has no id of its own.
+    /// Sends an error for a message without a usable id.
     fn refuse(&self, why: &str) {
         self.refuse_with(&RpcError::invalid_request(why));
     }
@@ -200,7 +201,7 @@ impl Reader {
         let reply = Reply::over_socket(&self.outbox, request.id, text, record);
         tracing::trace!(method = &*request.method, "request");
         let decoded = Call::decode(&request.method, request.params).and_then(|call| match call {
-            // Those that need a session are checked by the dispatcher.
+            // The dispatcher checks the calls that need a session.
             Call::Initialize(_) => {
                 check_role(self.dispatcher.connection().principal(), &call).map(|()| call)
             }
@@ -224,7 +225,7 @@ impl Reader {
             Err(error) if request.method == Method::Initialize.name() => {
                 return reply.fail(error);
             }
-            // Whatever is wrong with it, what is missing first is said first.
+            // An incomplete handshake is reported before any other error of the call.
             decoded => match self.session().and(decoded) {
                 Ok(call) => call,
                 Err(error) => return reply.fail(error),
@@ -294,7 +295,7 @@ impl Reader {
     fn initialized(&mut self) {
         match std::mem::replace(&mut self.phase, Phase::Fresh) {
             Phase::Fresh => self.refuse("initialized was sent before initialize"),
-            // Sent twice: harmless, and old clients may.
+            // Sent twice: harmless, and old clients may do it.
             Phase::Greeted(session) | Phase::Ready(session) => {
                 self.phase = Phase::Ready(session);
                 self.dispatcher.connection().requests().set_ready();
@@ -316,14 +317,14 @@ impl Reader {
         }
     }
 
-    /// Answered before the next message is read, so that what is pipelined behind it finds a session.
+    /// Responds before the next message is read, so that pipelined requests find a session.
     async fn initialize(
         &mut self,
         params: InitializeParams,
     ) -> Result<InitializeResponse, RpcError> {
         if !self.is_fresh() {
             return Err(RpcError::invalid_request(
-                "initialize was called before on this connection",
+                "initialize was already called on this connection",
             ));
         }
         let principal = self.dispatcher.connection().principal();
@@ -371,8 +372,8 @@ impl Reader {
         Ok(response)
     }
 
-    /// Lets the processes of a resumed session speak: at once to a client that acks and ignores what it
-    /// has; to others when they have asked for what they missed, or have had the time to.
+    /// Releases the feeds of a resumed session: at once for a client that acks and ignores what it
+    /// has; for others after their catch-up read, or its timeout.
     async fn release_feeds(&mut self) {
         let Phase::Greeted(session) = &self.phase else { return };
         match session.settings().confirmed_by {

@@ -1,4 +1,4 @@
-//! How many requests a connection may make in a second. Takes the time, keeps none.
+//! The limit on requests per second of a connection. Takes the time as an argument.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use tokio::time::Instant;
 const SECOND: Duration = Duration::from_secs(1);
 
 pub(super) struct RequestRate {
-    /// `None`: any number.
+    /// `None`: no limit.
     interval: Option<Duration>,
-    /// When everything so far would have been made at the rate allowed.
+    /// When all requests so far would have been made at the permitted rate.
     paid_by: Instant,
 }
 
 impl RequestRate {
-    /// 0 for no limit. As many as a second allows may come at once.
+    /// 0 disables the limit. A burst may contain the requests of one second.
     pub(super) fn new(per_second: u32, now: Instant) -> Self {
         Self { interval: SECOND.checked_div(per_second), paid_by: now }
     }
 
-    /// Counts a request. Returns whether it is within the limit; one that is not costs nothing.
+    /// Counts a request. Returns whether it is within the limit; a refused request does not count.
     pub(super) fn admit(&mut self, now: Instant) -> bool {
         let Some(interval) = self.interval else { return true };
         let paid_by = self.paid_by.max(now) + interval;

@@ -1,9 +1,9 @@
-//! Which request of a connection may run now.
+//! Decides which request of a connection may run now.
 //!
-//! Ordinary requests take a permit, first come, first served. Waiting and control requests take none;
-//! where there is only one permit, waiting requests take it, too, so that all but control is serial.
-//! Calls that change one process keep their order: a call that overtakes the queue takes the queued
-//! changes of its process along, and the end of an upload its blocks.
+//! Ordinary requests take a permit, first come, first served. Waiting and control requests take
+//! none; if there is only one permit, waiting requests take it as well, so that everything but
+//! control is serial. Calls that change one process keep their order: a call that overtakes the
+//! queue takes the queued changes of its process along, and the end of an upload its blocks.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,11 +14,12 @@ use tokio::sync::Notify;
 
 use crate::dispatch::Reply;
 
-/// Text of requests that may queue for a permit. A client that sends more is refused.
+/// Text of requests that may queue for a permit. Further requests are refused.
 const MAX_QUEUED_BYTES: usize = 64 << 20;
-/// Text of requests that run at once; a file to be written is in the text, and storage may be slow.
+/// Text of requests that run at once. It includes the content of files to write, and storage may be
+/// slow.
 const MAX_RUNNING_BYTES: usize = 128 << 20;
-/// What a request costs besides its text.
+/// Memory of a request besides its text.
 pub(super) const REQUEST_OVERHEAD: usize = 256;
 
 #[derive(Debug)]
@@ -39,12 +40,12 @@ struct Queued {
 pub(super) struct RequestPermits {
     limit: usize,
     taken: AtomicUsize,
-    /// Text of the requests that have them.
+    /// Text of the requests that hold permits.
     bytes: AtomicUsize,
     freed: Notify,
 }
 
-/// One of a connection's permits, given back when dropped.
+/// One of a connection's permits, returned when dropped.
 #[derive(Debug)]
 pub(crate) struct RequestPermit {
     permits: Arc<RequestPermits>,
@@ -52,7 +53,7 @@ pub(crate) struct RequestPermit {
 }
 
 impl RequestPermit {
-    /// Whether it is kept by a request that only waits: there is no other permit.
+    /// Returns whether this is the connection's only permit, which a waiting request then keeps.
     pub(crate) fn is_only_one(&self) -> bool {
         self.permits.is_only_one()
     }
@@ -77,7 +78,7 @@ impl RequestScheduler {
         Self { permits: Arc::new(permits), queue: VecDeque::new(), queued_bytes: 0 }
     }
 
-    /// Takes in a request of so many bytes. What may run at once is returned, in the order to run it.
+    /// Accepts a request of this many bytes. Returns the requests that may run at once, in order.
     pub(super) fn submit(
         &mut self,
         call: Call,
@@ -104,7 +105,7 @@ impl RequestScheduler {
         runnable
     }
 
-    /// The next ordinary request, if a permit is free.
+    /// Returns the next ordinary request, if a permit is free.
     pub(super) fn next(&mut self) -> Option<(Call, Reply)> {
         let RequestPermits { limit, taken, bytes, .. } = &*self.permits;
         let running = bytes.load(Ordering::Acquire);
@@ -129,7 +130,8 @@ impl RequestScheduler {
         Arc::clone(&self.permits)
     }
 
-    /// Such calls never block here, so they need no permit when they jump the queue.
+    /// Takes the queued changes that `call` must follow. They never block here, so they need no
+    /// permit.
     fn overtaken_changes(&mut self, call: &Call) -> Vec<(Call, Reply)> {
         let mut runnable = Vec::new();
         if !self.queue.iter().any(|queued| call.must_follow(&queued.call)) {
@@ -152,7 +154,7 @@ impl RequestPermits {
         self.limit == 1
     }
 
-    /// Waits until a permit has been given back.
+    /// Waits until a permit has been returned.
     pub(super) async fn freed(&self) {
         self.freed.notified().await;
     }
@@ -194,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn ordinary_requests_take_places_in_order() {
+    fn ordinary_requests_take_permits_in_order() {
         let mut scheduler = RequestScheduler::new(2);
         for _ in 0..3 {
             assert!(scheduler.submit(call("process/start", "p"), reply(1), 10).unwrap().is_empty());
@@ -208,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn small_requests_count_together_wherever_they_wait() {
+    fn small_requests_count_together_whether_queued_or_running() {
         let budget = MemoryBudget::new(64 << 20);
         let texts = Arc::new(RequestTexts::new(budget.share().hold()));
         let mut scheduler = RequestScheduler::new(2);
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn large_requests_run_one_after_the_other() {
+    fn large_requests_run_one_at_a_time() {
         let mut scheduler = RequestScheduler::new(8);
         let large = MAX_QUEUED_BYTES;
         let submit = |scheduler: &mut RequestScheduler, bytes| {
@@ -242,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_and_control_requests_need_no_place() {
+    fn waiting_and_control_requests_need_no_permit() {
         let mut scheduler = RequestScheduler::new(2);
         scheduler.submit(call("process/start", "other"), reply(1), 10).unwrap();
         scheduler.submit(call("process/start", "another"), reply(1), 10).unwrap();
@@ -254,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn with_one_place_everything_but_control_is_serial() {
+    fn with_one_permit_everything_but_control_is_serial() {
         let mut scheduler = RequestScheduler::new(1);
         scheduler.submit(call("process/wait", "p"), reply(1), 10).unwrap();
         let mut waiting = scheduler.next().unwrap();
@@ -290,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_is_full_refuses() {
+    fn a_full_queue_refuses_requests() {
         let mut scheduler = RequestScheduler::new(1);
         scheduler.submit(call("process/list", ""), reply(1), MAX_QUEUED_BYTES).unwrap();
         assert!(scheduler.submit(call("process/list", ""), reply(2), 1).is_err());

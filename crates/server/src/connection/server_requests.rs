@@ -1,7 +1,7 @@
-//! Requests from the server to one client: which of them are open, and the responses to them.
+//! Requests from the server to one client: the open ones, and their responses.
 //!
 //! Every request ends exactly once: with a response, or with a failure. This module does not know
-//! what the requests are about.
+//! the subjects of requests.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,23 +16,23 @@ use tokio::time::Instant;
 
 use super::client_connection::ClientConnection;
 
-/// Of the text of a client in a failure.
+/// Maximum length of a client's text in a failure.
 const MAX_SHOWN_CHARACTERS: usize = 200;
 
-/// Why a request to a client brought no response.
+/// Why a request to a client got no response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RequestFailure {
     #[error("the client has {MAX_SERVER_REQUESTS} unanswered requests")]
     TooMany,
-    #[error("the client did not answer in time")]
+    #[error("the client did not respond in time")]
     TimedOut,
-    #[error("the connection of the client ended before its answer")]
+    #[error("the client's connection ended before its response")]
     Disconnected,
-    #[error("the session ended before the client's answer")]
+    #[error("the session ended before the client's response")]
     SessionEnded,
-    #[error("the client answered with an error: {0}")]
+    #[error("the client responded with an error: {0}")]
     Refused(RpcError),
-    #[error("the client's answer cannot be read: {0}")]
+    #[error("cannot read the client's response: {0}")]
     Unreadable(String),
 }
 
@@ -57,7 +57,7 @@ impl ServerRequests {
         Self { open: Mutex::default(), ready: watch::Sender::new(ready) }
     }
 
-    /// The client has finished the handshake.
+    /// Notes that the client has finished the handshake.
     pub(super) fn set_ready(&self) {
         self.ready.send_replace(true);
     }
@@ -67,11 +67,11 @@ impl ServerRequests {
     }
 
     async fn ready(&self) {
-        // Cannot fail: the sender is here.
+        // Cannot fail: `self` holds the sender.
         let _ = self.ready.subscribe().wait_for(|ready| *ready).await;
     }
 
-    /// A response has come. One to a request that is not open any more is late, or a mistake.
+    /// Handles a response. A response to a request that is not open is late, or a mistake.
     pub(super) fn handle_response(
         &self,
         id: &RequestId,
@@ -114,7 +114,8 @@ impl ServerRequests {
 }
 
 impl ClientConnection {
-    /// Asks the client. Dropping the future withdraws the request: its response is then ignored.
+    /// Sends a request to the client. Dropping the future withdraws the request; its response is
+    /// then ignored.
     pub(crate) async fn request<R: ServerRequest>(
         &self,
         params: R::Params,
@@ -132,13 +133,14 @@ impl ClientConnection {
             () = self.closed() => return Err(RequestFailure::Disconnected),
             () = tokio::time::sleep_until(deadline) => return Err(RequestFailure::TimedOut),
         };
-        let mismatch = || RequestFailure::Unreadable("it answers another method".to_owned());
+        let mismatch =
+            || RequestFailure::Unreadable("the response belongs to another method".to_owned());
         R::from_response(response).ok_or_else(mismatch)
     }
 
     async fn send_request(&self, request: &OpenRequest, call: ServerCall) {
         if let Some(socket) = self.socket() {
-            // Requests time out; to a client that reads nothing they would pile up in the outbox.
+            // Requests time out; for a client that reads nothing they would pile up in the outbox.
             socket.outbox().room().await;
             return socket.outbox().push(call.encode(request.id));
         }
@@ -177,7 +179,7 @@ impl ClientConnection {
         }
     }
 
-    /// Resolves when the connection is over. In the same program it ends with its session.
+    /// Resolves when the connection has ended. In the same program it ends with its session.
     async fn closed(&self) {
         match self.socket() {
             Some(socket) => socket.outbox().closed().await,
@@ -186,7 +188,7 @@ impl ClientConnection {
     }
 }
 
-/// The requests without a response yet, by their ids.
+/// The unanswered requests, by id.
 #[derive(Debug)]
 struct OpenRequests<W> {
     last_id: i64,
@@ -200,7 +202,7 @@ impl<W> Default for OpenRequests<W> {
 }
 
 impl<W> OpenRequests<W> {
-    /// The id of the new request; `None` if too many are open.
+    /// Returns the id of the new request; `None` if too many are open.
     fn insert(&mut self, waiter: W) -> Option<i64> {
         if self.waiters.len() >= MAX_SERVER_REQUESTS {
             return None;
@@ -215,7 +217,7 @@ impl<W> OpenRequests<W> {
     }
 }
 
-/// A request that waits for its response. Dropping it frees its place.
+/// A request that waits for its response. Dropping it frees its slot.
 #[derive(Debug)]
 struct OpenRequest {
     requests: Arc<ServerRequests>,
@@ -229,7 +231,7 @@ impl Drop for OpenRequest {
     }
 }
 
-/// The duty of a client in this program to answer. Dropping it is a failure.
+/// The duty of a client in this program to respond. Dropping it is a failure.
 struct Responder {
     requests: Arc<ServerRequests>,
     id: i64,
@@ -243,21 +245,21 @@ impl Responder {
 
 impl Drop for Responder {
     fn drop(&mut self) {
-        let dropped = RequestFailure::Unreadable("it was never given".to_owned());
+        let dropped = RequestFailure::Unreadable("it was never sent".to_owned());
         self.requests.finish(self.id, Err(dropped));
     }
 }
 
-/// The error of a response, without its `data`: clients in the field may put anything there.
+/// Reads the error of a response, without its `data`: clients in the field may put anything there.
 fn read_error(error: &RawValue) -> RpcError {
     let error = serde_json::from_str::<Value>(error.get()).unwrap_or_default();
     match (error["code"].as_i64(), error["message"].as_str()) {
         (Some(code), Some(message)) => RpcError { code, message: printable(message), data: None },
-        _ => RpcError::internal("the error cannot be read"),
+        _ => RpcError::internal("the error has no code or message"),
     }
 }
 
-/// Text of a client as it may stand in a log: short, and on one line.
+/// Returns the text of a client in a form fit for logs: short, and on one line.
 fn printable(text: &str) -> String {
     let shown = text.chars().take(MAX_SHOWN_CHARACTERS);
     shown.map(|character| if character.is_control() { ' ' } else { character }).collect()

@@ -1,4 +1,4 @@
-//! Moves everything of one connection to its socket: answers first, then the processes in turn.
+//! Moves everything of one connection to its socket: responses first, then the feeds in turn.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::delivery_window::DeliveryWindow;
 use super::outbox::Outbox;
 use super::outgoing_queue::{OutgoingQueue, Taken};
 
-/// How much is gathered for one write to the socket.
+/// How much is batched for one write to the socket.
 const BATCH_BYTES: usize = 512 << 10;
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -22,10 +22,10 @@ pub(super) async fn write(outbox: Arc<Outbox>, outgoing: Outgoing, log_bytes: us
     while !writer.outbox.is_closed() && writer.step().await {}
     writer.outbox.close();
     if writer.outgoing.buffered() > BATCH_BYTES {
-        // The peer takes nothing, and the memory is wanted.
+        // The peer reads nothing, and the memory is needed.
         return;
     }
-    // The peer may be one that takes nothing, and then not even a goodbye.
+    // The peer may read nothing, and then not even a close frame.
     let goodbye = writer.outgoing.close(CloseCode::Away, "");
     let _ = tokio::time::timeout(GOODBYE_TIMEOUT, goodbye).await;
 }
@@ -41,7 +41,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// Gathers, sends or waits. False when the connection is over.
+    /// Batches, sends or waits. Returns false when the connection has ended.
     async fn step(&mut self) -> bool {
         self.window.settle(Instant::now());
         let feed = self.outbox.take(&mut self.answers, self.window.is_open());
@@ -58,7 +58,7 @@ impl Writer {
         match self.outgoing.buffered() {
             0 if nothing => self.wait().await,
             0 => {
-                // A feed whose news has no words in its dialect.
+                // The new events of this feed have no notification in its dialect.
                 self.window.written();
                 true
             }
@@ -93,7 +93,7 @@ impl Writer {
             () = self.window.news() => true,
             () = self.outgoing.reader_gone() => false,
             () = self.outgoing.control_pending() => {
-                // Pings come often enough to make this the moment when an idle connection is noticed.
+                // Pings are frequent enough to detect an idle connection here.
                 self.answers.release_idle();
                 self.outbox.release_idle();
                 self.flush().await
@@ -101,7 +101,7 @@ impl Writer {
         }
     }
 
-    /// False when the socket failed, or when the connection was given up while it took nothing.
+    /// Returns false if the socket failed, or the connection was given up while it took nothing.
     async fn flush(&mut self) -> bool {
         let flushed = tokio::select! {
             flushed = self.outgoing.flush() => flushed,
@@ -114,7 +114,7 @@ impl Writer {
                 true
             }
             Err(error) => {
-                tracing::debug!(%error, "a connection takes no more");
+                tracing::debug!(%error, "cannot write to a connection");
                 false
             }
         }

@@ -1,4 +1,5 @@
-//! Notifications that follow a call: changes, results, pieces of a body. Whoever sends them waits for the client.
+//! Notifications caused by a call: changes, results, pieces of a body. Their sender waits for the
+//! client.
 
 use std::sync::Arc;
 
@@ -6,18 +7,19 @@ use exec_server_protocol::{EventSink, Offered, ServerNotification};
 
 use crate::connection::ClientConnection;
 
-/// Where the notifications of one call go. Dropping it tells a client in this program that none will follow.
+/// The destination of the notifications of one call. Dropping it tells a client in this program
+/// that none will follow.
 #[derive(Debug)]
 pub(crate) enum EventStream {
     Socket(Arc<ClientConnection>),
     InProcess(Arc<dyn EventSink>),
 }
 
-/// What became of a notification.
+/// The outcome of sending a notification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sent {
     Yes,
-    /// The client wants nothing more.
+    /// The client accepts no more notifications.
     Gone,
 }
 
@@ -26,7 +28,7 @@ impl EventStream {
         Self::InProcess(sink)
     }
 
-    /// Waits until a notification could be sent at once, or the client wants nothing more.
+    /// Waits until a notification can be sent at once, or the client accepts no more.
     pub(crate) async fn room(&self) {
         match self {
             Self::Socket(connection) => {
@@ -41,7 +43,7 @@ impl EventStream {
         }
     }
 
-    /// Waits until there is room, and sends. What is sent to a connection that ends meanwhile is lost with it.
+    /// Waits for room, then sends. A notification is lost if its connection ends meanwhile.
     pub(crate) async fn send(&self, notification: impl Into<ServerNotification>) -> Sent {
         let mut notification = notification.into();
         match self {
@@ -63,7 +65,8 @@ impl EventStream {
         }
     }
 
-    /// Resolves when the client wants nothing more. A socket ends its calls by other means.
+    /// Resolves when the client accepts no more. Pending for a socket, whose calls end by other
+    /// means.
     pub(crate) async fn gone(&self) {
         match self {
             Self::Socket(_) => std::future::pending().await,

@@ -1,6 +1,6 @@
-//! Content and names of files. Whatever touches storage is given to the pool, and the answer is made there too: it may be
-//! large. Work that has not begun when its connection ends is dropped; only the blocks and the end of an upload are not,
-//! since its client may come back for it.
+//! Content and names of files. All work on storage runs in the pool, which also builds the
+//! response, since that may be large. Work that has not begun when its connection ends is dropped,
+//! except for the blocks and the end of an upload, which the client may resume.
 
 use std::sync::Arc;
 
@@ -40,8 +40,9 @@ impl Dispatcher {
         });
     }
 
-    /// Small responses are sent at once; large ones first reserve response budget. So a call that hangs on dead storage takes
-    /// no budget from others, and a client that asks and does not read costs a bounded memory.
+    /// Sends a small response at once; a large one first reserves response budget. So a call that
+    /// hangs on dead storage takes no budget from others, and a client that does not read its
+    /// responses costs bounded memory.
     pub(super) fn large_file_call<M: LargeFileCall>(
         &self,
         session: &Session,
@@ -72,7 +73,8 @@ impl Dispatcher {
         });
     }
 
-    /// A large file is read at once if there is budget for its response, and waits for it otherwise.
+    /// Reads a file. A large one is read at once if there is budget for its response; otherwise the
+    /// request waits for budget.
     pub(super) fn read_file(&self, session: &Session, params: FsReadFileParams, mut reply: Reply) {
         let (state, connection) = (Arc::clone(&self.state), Arc::clone(&self.connection));
         let runtime = self.runtime.clone();
@@ -216,7 +218,8 @@ impl Dispatcher {
         }
     }
 
-    /// Read handles close immediately; there is nothing to wait for. A written file is answered when it has its name.
+    /// Closes a handle. A read handle closes immediately; an upload is answered once its file has
+    /// its name.
     pub(super) fn close_file(&self, params: &FsCloseParams, mut reply: Reply) {
         let (discard, keep) = (params.discard, params.keep);
         match self.connection.resources.files.handles.remove(&params.handle_id) {
@@ -249,7 +252,7 @@ impl Dispatcher {
     }
 }
 
-/// A call that will have a large answer.
+/// A call with a large response.
 struct LargeCall<M: LargeFileCall> {
     state: Arc<ServerState>,
     connection: Arc<ClientConnection>,
@@ -278,7 +281,7 @@ impl<M: LargeFileCall> LargeCall<M> {
         });
     }
 
-    /// The budget is free again when the response is handed over.
+    /// Runs the call. Its budget is released when the response is handed over.
     fn run(self, mut names: Reservation) {
         let Self { state, connection, runtime, scoped, reply } = self;
         let response = reply.prepare::<M>(M::run(scoped, &connection.resources.files.stop));
@@ -286,7 +289,7 @@ impl<M: LargeFileCall> LargeCall<M> {
         let coming = state.files.expect_job();
         state.spawn_on(&runtime, async move {
             let permit = connection.reserve_to_send(response.len()).await;
-            // From here on the outbox counts it.
+            // From here on the outbox accounts for it.
             names.set_bytes(0);
             response.send();
             drop((permit, names, coming));
@@ -295,5 +298,5 @@ impl<M: LargeFileCall> LargeCall<M> {
 }
 
 pub(super) fn closed(name: &str) -> RpcError {
-    RpcError::invalid_request(format!("{name:?} was closed before it was open"))
+    RpcError::invalid_request(format!("{name:?} was closed while it was being opened"))
 }

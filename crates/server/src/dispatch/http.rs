@@ -1,4 +1,4 @@
-//! `http/*`. The body of a response is read as fast as its client takes it.
+//! `http/*`. The body of a response is read only as fast as its client takes it.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::connection::ClientConnection;
 use crate::server::ServerState;
 use crate::sessions::Session;
 
-/// Pieces that have come are joined up to about this size.
+/// Available pieces are joined up to about this size.
 const JOINED_BYTES: usize = 64 << 10;
 
 impl Dispatcher {
@@ -27,7 +27,8 @@ impl Dispatcher {
         params: HttpRequestParams,
         mut reply: Reply,
     ) {
-        // Before the check: a server that drains sees it, or it sees that the server does.
+        // Before the check: either a draining server waits for this request, or the check sees that
+        // the server drains.
         let under_way = self.state.http_requests.begin();
         if let Err(error) = self.state.check_http(session) {
             return reply.fail(error.about(ErrorSubject::Request(params.request_id.clone())));
@@ -57,7 +58,7 @@ impl Dispatcher {
         });
     }
 
-    /// Answered when nothing more will be told about the request.
+    /// Responds once no further notification about the request can follow.
     pub(super) fn http_cancel(&self, request_id: &str, reply: Reply) {
         let cancelled = self.connection.resources.bodies.cancel(request_id);
         if cancelled.is_empty() {
@@ -104,7 +105,7 @@ async fn answer_whole(
         reply.send::<rpc::HttpRequest>(thread.map(|()| whole));
         drop((reserved, answered));
     });
-    // Whoever waits for the work of a connection that ends waits for the answer.
+    // Waiting for the tasks of a connection that ends thus includes the response.
     let _ = done.await;
 }
 
@@ -116,7 +117,7 @@ async fn answer_streamed(
     reply: Reply,
 ) {
     let id = params.request_id.clone();
-    // A client in this program takes a piece when it has room for it, and acknowledges nothing.
+    // A client in this program takes a piece when it has room for it, and sends no acks.
     let acks = params.acks == Some(true) && matches!(events, EventStream::Socket(_));
     let window = StreamWindow::new(stream, acks);
     let sent = tokio::select! {
@@ -165,15 +166,15 @@ async fn send_body(
     }
 }
 
-/// A body in pieces that are worth a message.
+/// A body as pieces of a reasonable message size.
 struct Deltas {
     response: Response,
-    /// Came while pieces were joined; told after them.
+    /// Occurred while pieces were joined; reported after them.
     failure: Option<HttpError>,
 }
 
 impl Deltas {
-    /// What there is now, several pieces together if they are small.
+    /// Returns the data that is available now, with small pieces joined.
     async fn next(&mut self) -> Result<Option<Bytes>, HttpError> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);

@@ -1,6 +1,7 @@
-//! What each method does: the one entrance for calls, whatever brought them.
+//! The implementation of each method, and the single entry point for calls of any transport.
 //!
-//! Nothing here blocks: a call that has to wait is handed to [`Dispatcher::spawn`], and work on files to its pool.
+//! Nothing here blocks: a call that has to wait is handed to [`Dispatcher::spawn`], and work on
+//! files to its pool.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,10 +39,10 @@ use crate::sessions::Session;
 use crate::telemetry::RequestRecord;
 use tasks::TaskSet;
 
-/// Calls of one socket that may wait at once; one more is refused.
+/// Calls of one socket that may wait at once; further ones are refused.
 const MAX_WAITING: usize = 4096;
 
-/// A client that can ask has been let in.
+/// A client that can send requests was admitted, so the environment is ready.
 const READY: EnvironmentStatus = EnvironmentStatus { status: Status::Ready };
 
 /// Runs the calls of one client.
@@ -49,13 +50,13 @@ const READY: EnvironmentStatus = EnvironmentStatus { status: Status::Ready };
 pub(crate) struct Dispatcher {
     state: Arc<ServerState>,
     connection: Arc<ClientConnection>,
-    /// Calls that wait. They end with the connection.
+    /// Calls that wait. They are aborted when the connection ends.
     tasks: TaskSet,
     runtime: runtime::Handle,
 }
 
 impl Dispatcher {
-    /// Must be called within a runtime, which then does the waiting.
+    /// Must be called within a runtime, which then runs the waiting calls.
     pub(crate) fn new(state: Arc<ServerState>, connection: Arc<ClientConnection>) -> Self {
         let runtime = runtime::Handle::current();
         Self { state, connection, tasks: TaskSet::default(), runtime }
@@ -73,8 +74,8 @@ impl Dispatcher {
         &self.runtime
     }
 
-    /// A request of this client has come, with the client's trace. `method` is `None` if it is
-    /// not known.
+    /// Begins the record of a request, with the client's trace context. `method` is `None` if
+    /// unknown.
     pub(crate) fn record(
         &self,
         method: Option<Method>,
@@ -87,7 +88,7 @@ impl Dispatcher {
         &self.tasks
     }
 
-    /// Runs a call of a session, which must be this connection's.
+    /// Runs a call of a session, which must be attached to this connection.
     pub(crate) fn call(&self, session: &Arc<Session>, call: Call, mut reply: Reply) {
         if let Err(error) = check_role(self.connection.principal(), &call) {
             return reply.fail(error);
@@ -97,24 +98,24 @@ impl Dispatcher {
                 Ok(()) => self.run(session, call, reply),
                 Err(error) => reply.fail(error),
             },
-            // A server that stops ends its sessions: that is the reason to tell.
+            // A server that shuts down ends its sessions, so report the shutdown.
             Err(error) => reply.fail(self.state.sessions.check_draining().err().unwrap_or(error)),
         }
     }
 
-    /// Threads that keep to the policies of a session's requests about files.
+    /// Returns the executors for the file requests of a session.
     fn file_executors(&self, session: &Session) -> FileExecutors {
         FileExecutors::new(self.state.files.clone(), Arc::clone(session.sandboxes()))
     }
 
-    /// Waits beside other calls, unless too many already do.
+    /// Runs a call that waits as a task, unless too many wait already.
     fn spawn<F: Future<Output = ()> + Send + 'static>(
         &self,
         reply: Reply,
         wait: impl FnOnce(Reply) -> F,
     ) {
         if self.connection.socket().is_some() && self.tasks.len() >= MAX_WAITING {
-            let error = RpcError::internal("too many requests wait on this connection");
+            let error = RpcError::internal("too many requests are waiting on this connection");
             return reply.fail(error.with_kind(ErrorKind::Overloaded));
         }
         self.tasks.spawn_on(&self.runtime, wait(reply));
@@ -223,9 +224,11 @@ impl Dispatcher {
             Err(error) => return reply.fail(error),
         };
         let attached = session.connection();
-        // Ended here and now; a client that hangs up right away has closed the session all the same.
+        // Ended synchronously: a client that hangs up right away has closed the session all the
+        // same.
         let ended = self.state.end_session(&session, Some(&self.connection));
-        // A client that had it would wait for events that never come. One that asks over its own socket hangs up itself.
+        // Close the connection of an attached client, which would wait for events that never come.
+        // A client that closes its own session over a socket hangs up itself.
         let hangs_up_itself = |connection: &ClientConnection| {
             connection.id() == self.connection.id() && connection.socket().is_some()
         };
@@ -269,8 +272,8 @@ impl Dispatcher {
         });
     }
 
-    /// The session's own task answers: it outlives this connection, and so does the clean-up of a
-    /// start that fails.
+    /// The supervising task sends the response: it outlives this connection, and so does the
+    /// cleanup after a failed start.
     fn start_with(
         &self,
         session: &Arc<Session>,
@@ -329,7 +332,7 @@ impl Dispatcher {
             let next_seq = response.next_seq;
             let feed = connection.socket().and_then(|socket| socket.own_feed(&process));
             match feed {
-                // A place that the log has not reached says nothing about what the client has.
+                // A position beyond the log says nothing about what the client has.
                 Some(feed) if params.after_seq.unwrap_or(0) < next_seq => {
                     let seq = next_seq - 1;
                     reply.send_events::<rpc::ProcessRead>(response, Arc::clone(&feed), seq);
@@ -366,7 +369,8 @@ impl Dispatcher {
         });
     }
 
-    /// The bytes are queued here and now, in the order of the requests; only the answer may wait.
+    /// The bytes are queued synchronously, in the order of the requests; only the response may
+    /// wait.
     fn write_with(
         &self,
         process: &Arc<ManagedProcess>,
@@ -473,7 +477,7 @@ impl Dispatcher {
     }
 }
 
-/// Every call passes here, whatever brought it; `initialize` before there is a session.
+/// Checks the role of the client. Every call passes here, `initialize` before there is a session.
 pub(crate) fn check_role(principal: &Principal, call: &Call) -> Result<(), RpcError> {
     if principal.may(call.effect()) {
         return Ok(());
@@ -489,13 +493,13 @@ pub(crate) fn check_role(principal: &Principal, call: &Call) -> Result<(), RpcEr
     Err(RpcError::invalid_request(message).with_kind(ErrorKind::Forbidden))
 }
 
-/// Of a call in the same program that came without a sink.
+/// The error of a call in the same program that came without a sink.
 fn no_events() -> RpcError {
-    RpcError::internal("the call has nowhere to send its notifications")
+    RpcError::internal("the call needs an event sink for its notifications")
 }
 
 fn initialized_before() -> RpcError {
-    RpcError::invalid_request("initialize was called before")
+    RpcError::invalid_request("initialize was already called")
 }
 
 fn close_stdin(session: &Session, process_id: &str) -> Result<CloseStdinResponse, RpcError> {

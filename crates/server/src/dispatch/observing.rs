@@ -1,4 +1,4 @@
-//! `fs/watch` and `fs/search`: what is told before, or long after, the answer.
+//! `fs/watch` and `fs/search`: calls with notifications before, or long after, the response.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -18,7 +18,8 @@ use super::{Dispatcher, Reply, no_events};
 use crate::adapter::{ChangeWatch, FileExecutors, PolicyScoped, Searching};
 use crate::sessions::Session;
 
-/// How long a search waits for a client that does not read. It has a thread, and there are only so many.
+/// How long a search waits for a client that does not read. It occupies one of a limited number of
+/// threads.
 const READER_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Dispatcher {
@@ -54,7 +55,7 @@ impl Dispatcher {
                     reply.send::<rpc::FsWatch>(Ok(FsPathResponse { path }));
                     state.spawn_on(&runtime, async move {
                         report(watching, &events, stopped).await;
-                        // Whoever unwatches waits for it.
+                        // `fs/unwatch` waits for this.
                         drop(end);
                     });
                 }
@@ -66,7 +67,7 @@ impl Dispatcher {
         });
     }
 
-    /// What was found until then is told, and the search answered.
+    /// Cancels a search. The results so far are sent, and the search gets its response.
     pub(super) fn cancel_search(&self, params: &FsCancelSearchParams, reply: Reply) {
         if let Some(cancelled) = self.connection.resources.files.searches.get(&params.search_id) {
             cancelled.store(true, Ordering::Relaxed);
@@ -74,7 +75,7 @@ impl Dispatcher {
         reply.send::<rpc::FsCancelSearch>(Ok(Empty {}));
     }
 
-    /// Answered when nothing more will be told.
+    /// Responds once no further notification can follow.
     pub(super) fn unwatch(&self, params: &FsUnwatchParams, reply: Reply) {
         match self.connection.resources.files.watch_tasks.remove(&params.watch_id) {
             None => reply.send::<rpc::FsUnwatch>(Ok(Empty {})),
@@ -99,7 +100,7 @@ impl Dispatcher {
             Err(error) => return reply.fail(error),
         };
         let cancelled = Arc::new(AtomicBool::new(false));
-        // The name was taken just now.
+        // The name was claimed just above.
         let _ = claim.fill(Arc::clone(&cancelled));
         let runtime = self.runtime.clone();
         let timeout = self.connection.socket().map(|_| READER_TIMEOUT);
@@ -131,8 +132,8 @@ impl Dispatcher {
     }
 }
 
-/// Tells a client what happens below a path, until it unwatches or is gone. A client that does not read gets, later, one
-/// change that says that some were lost.
+/// Reports changes below a path until the client unwatches or disconnects. A client that does not
+/// read later gets one change that reports a loss.
 async fn report(
     mut watching: ChangeWatch,
     events: &EventStream,
@@ -149,7 +150,8 @@ async fn report(
     }
 }
 
-/// Takes nothing from the watch before there is room for it: changes are combined in its window, and nowhere else.
+/// Waits for room before it takes changes from the watch: they are combined in its window, and
+/// nowhere else.
 async fn report_next(watching: &mut ChangeWatch, events: &EventStream) -> Option<Sent> {
     watching.changed().await?;
     events.room().await;

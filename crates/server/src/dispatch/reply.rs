@@ -16,19 +16,19 @@ use crate::feed::SocketFeed;
 use crate::sessions::Session;
 use crate::telemetry::{LaunchSpan, RequestRecord};
 
-/// Dropping it unanswered answers with an internal error: no client waits for ever.
+/// Sends an internal error if dropped unanswered, so no client waits forever.
 pub(crate) struct Reply {
     to: Option<ReplyTo>,
     permit: Option<RequestPermit>,
-    /// Counts until the request is answered.
+    /// Counted until the request is answered.
     _text: Option<RequestText>,
     record: Option<RequestRecord>,
 }
 
 enum ReplyTo {
-    /// As text, to the request with this id.
+    /// Responds with text, to the request with this id.
     Socket { outbox: Arc<Outbox>, id: RequestId },
-    /// As a value.
+    /// Responds with a value.
     InProcess { respond: Respond, events: Option<Arc<dyn EventSink>> },
 }
 
@@ -52,7 +52,7 @@ impl Reply {
         Self { to, permit: None, _text: None, record: Some(record) }
     }
 
-    /// For the audit log. Fails if the call must not run.
+    /// Records the call for the audit log. Fails if the call must not run.
     pub(crate) fn begin(&mut self, session: &Session, call: &Call) -> Result<(), RpcError> {
         match &mut self.record {
             Some(record) => record.run(session, call),
@@ -60,33 +60,33 @@ impl Reply {
         }
     }
 
-    /// For the audit log: the call turns out to change this file.
+    /// Notes for the audit log that the call changes this file.
     pub(crate) fn note_file_change(&mut self, path: &Path) {
         if let Some(record) = &mut self.record {
             record.changes_file(path);
         }
     }
 
-    /// For the trace: a thread begins to work on files for the request, until it is answered.
+    /// Notes for the trace that a thread works on files for the request, until it is answered.
     pub(crate) fn begin_file_work(&mut self) {
         if let Some(record) = &mut self.record {
             record.begin_file_work();
         }
     }
 
-    /// For the trace: the request waits.
+    /// Notes for the trace that the request waits.
     pub(crate) fn pause_file_work(&mut self) {
         if let Some(record) = &mut self.record {
             record.pause_file_work();
         }
     }
 
-    /// For the trace: a process is launched from now on.
+    /// Begins the trace span of a process launch.
     pub(crate) fn launch(&mut self) -> LaunchSpan {
         self.record.as_mut().map(RequestRecord::launch).unwrap_or_default()
     }
 
-    /// Every way to answer passes here, once.
+    /// Completes the record. Every response passes here, once.
     fn answered(&mut self, error: Option<&RpcError>) {
         if let Some(record) = self.record.take() {
             record.answered(error);
@@ -98,12 +98,12 @@ impl Reply {
         self
     }
 
-    /// From here on the request only waits: gives its permit back, unless that is the only one.
+    /// Gives the permit back while the request only waits, unless the connection has only one.
     pub(crate) fn release_permit(&mut self) {
         self.permit.take_if(|permit| !permit.is_only_one());
     }
 
-    /// False once the connection is over: work that has not begun is dropped then.
+    /// Returns false once the connection has ended; work that has not begun is dropped then.
     pub(crate) fn is_wanted(&self) -> bool {
         match &self.to {
             Some(ReplyTo::Socket { outbox, .. }) => !outbox.is_closed(),
@@ -112,7 +112,7 @@ impl Reply {
         }
     }
 
-    /// Where the notifications go that the call brings about.
+    /// Returns the destination of the notifications that the call causes.
     pub(crate) fn events(&mut self, connection: &Arc<ClientConnection>) -> Option<EventStream> {
         match &mut self.to {
             Some(ReplyTo::Socket { .. }) => Some(EventStream::Socket(Arc::clone(connection))),
@@ -121,7 +121,7 @@ impl Reply {
         }
     }
 
-    /// The sink that a client in this program sent with the call.
+    /// Takes the sink that a client in this program sent with the call.
     pub(crate) fn take_sink(&mut self) -> Option<Arc<dyn EventSink>> {
         match &mut self.to {
             Some(ReplyTo::InProcess { events, .. }) => events.take(),
@@ -129,7 +129,7 @@ impl Reply {
         }
     }
 
-    /// Answers with the result of the named method.
+    /// Sends the result of method `M`.
     pub(crate) fn send<M: Rpc>(self, result: Result<M::Response, RpcError>) {
         self.prepare::<M>(result).send();
     }
@@ -139,7 +139,7 @@ impl Reply {
         self.to.take().expect("a reply is sent once, by value").fail(error);
     }
 
-    /// Makes the response, to be sent later.
+    /// Builds the response, to be sent later.
     pub(crate) fn prepare<M: Rpc>(mut self, result: Result<M::Response, RpcError>) -> Prepared {
         self.answered(result.as_ref().err());
         let response = match self.to.take().expect("a reply is sent once, by value") {
@@ -161,14 +161,14 @@ impl Reply {
         Prepared { response, _permit: self.permit.take() }
     }
 
-    /// Fails if the response cannot have so many bytes, encoded.
+    /// Fails if the response cannot hold this many bytes, encoded.
     pub(crate) fn check_bytes(&self, bytes: usize) -> Result<(), RpcError> {
         let Some(ReplyTo::Socket { outbox, .. }) = &self.to else { return Ok(()) };
         let max = outbox.max_response();
         if bytes.div_ceil(3).saturating_mul(4) > max { Err(too_large(max)) } else { Ok(()) }
     }
 
-    /// Answers `fs/readFile` with a small file.
+    /// Responds to `fs/readFile` with a small file.
     pub(crate) fn send_file(self, content: Vec<u8>) {
         let Some((_, id)) = self.socket() else {
             let response = FsReadFileResponse { data_base64: content.into() };
@@ -178,7 +178,7 @@ impl Reply {
         self.push(message);
     }
 
-    /// Answers `fs/readFile` with a file that is read piece by piece, straight into the response.
+    /// Responds to `fs/readFile` with a file that is read in pieces, straight into the response.
     pub(crate) fn send_large_file(self, file: LargeFile) {
         self.send_pieces(file.expected_bytes(), |take| file.finish(take));
     }
@@ -209,7 +209,7 @@ impl Reply {
         }
     }
 
-    /// Answers `fs/readBlock`.
+    /// Responds to `fs/readBlock`.
     pub(crate) fn send_block(self, bytes: Vec<u8>, eof: bool) {
         let Some((_, id)) = self.socket() else {
             let response = FsReadBlockResponse { chunk: bytes.into(), eof };
@@ -220,7 +220,8 @@ impl Reply {
         self.push(message);
     }
 
-    /// Answers with events of a process up to `seq`, which count as received when the response is.
+    /// Responds with events of a process up to `seq`, which count as received when the response
+    /// does.
     pub(crate) fn send_events<M: Rpc>(
         mut self,
         result: M::Response,
@@ -245,7 +246,7 @@ impl Reply {
         }
     }
 
-    /// Answers a request that came over a socket.
+    /// Sends the response to a request that came over a socket.
     fn push(mut self, message: Vec<u8>) {
         self.answered(None);
         if let Some(ReplyTo::Socket { outbox, id }) = self.to.take() {
@@ -266,7 +267,7 @@ impl ReplyTo {
     }
 }
 
-/// A response that is made and not sent. The request keeps its permit.
+/// A response that is built but not sent. The request keeps its permit.
 pub(crate) struct Prepared {
     response: PreparedResponse,
     _permit: Option<RequestPermit>,
@@ -278,7 +279,7 @@ enum PreparedResponse {
 }
 
 impl Prepared {
-    /// The memory that it takes in the connection's queue.
+    /// Returns the memory that the response takes in the connection's queue.
     pub(crate) fn len(&self) -> usize {
         match &self.response {
             PreparedResponse::Socket { message, .. } => message.len(),
@@ -294,9 +295,9 @@ impl Prepared {
     }
 }
 
-/// The last resort: no client would take a larger message, or the server has no memory for it, and the
-/// connection has other requests to live for. What may be large has a bound of its own, and a response
-/// that comes to this was missed there.
+/// The last resort: no client accepts a larger message, or the server has no memory for it, and the
+/// connection has other requests to serve. Responses that may be large have limits of their own; a
+/// response that gets here was missed there.
 fn sendable(outbox: &Outbox, id: &RequestId, message: Vec<u8>) -> Vec<u8> {
     let (len, max) = (message.len(), outbox.max_response());
     if len <= max {
@@ -307,12 +308,12 @@ fn sendable(outbox: &Outbox, id: &RequestId, message: Vec<u8>) -> Vec<u8> {
 }
 
 fn too_large(max: usize) -> RpcError {
-    let message = format!("the answer exceeds the limit of {max} bytes");
+    let message = format!("the response exceeds the limit of {max} bytes");
     RpcError::internal(message).with_kind(ErrorKind::AnswerTooLarge)
 }
 
-/// The text of all requests of a connection that were not answered yet, as one: many small requests are as
-/// large as a large one.
+/// The text of all unanswered requests of a connection, counted together: many small requests are
+/// as large as one large request.
 #[derive(Debug, Default)]
 pub(crate) struct RequestTexts(Mutex<(usize, Holding)>);
 
@@ -326,7 +327,7 @@ impl RequestTexts {
         RequestText { all: Arc::clone(self), bytes }
     }
 
-    /// Whether every request has been answered.
+    /// Returns whether every request has been answered.
     pub(crate) fn is_empty(&self) -> bool {
         self.lock().0 == 0
     }
@@ -342,7 +343,7 @@ impl RequestTexts {
     }
 }
 
-/// The text of one request, given back when dropped.
+/// The text of one request, released when dropped.
 #[derive(Debug)]
 pub(crate) struct RequestText {
     all: Arc<RequestTexts>,
@@ -369,7 +370,7 @@ impl std::fmt::Debug for Reply {
 impl Drop for Reply {
     fn drop(&mut self) {
         if let Some(to) = self.to.take() {
-            let error = RpcError::internal("the request was abandoned by the server");
+            let error = RpcError::internal("the server abandoned the request");
             self.answered(Some(&error));
             to.fail(error);
         }
@@ -385,11 +386,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_while_a_large_file_is_read_is_answered() {
+    fn a_panic_while_reading_a_large_file_gets_a_response() {
         let budget = MemoryBudget::new(1 << 20);
         let outbox = Arc::new(Outbox::new(&budget.share()));
         let text = Arc::new(RequestTexts::default()).count(0);
-        // Only large answers are counted, and they repeat the id.
+        // Only large responses are counted, and they repeat the id.
         let id = RequestId::String("x".repeat(100_000));
         let reply = Reply::over_socket(&outbox, id, text, RequestRecord::unobserved());
         let answer = AssertUnwindSafe(|| reply.send_pieces(100, |_| panic!("on purpose")));
@@ -399,7 +400,7 @@ mod tests {
 
     /// An error may repeat a long path of the request.
     #[test]
-    fn an_error_that_is_too_large_is_replaced_by_a_small_one() {
+    fn an_oversized_error_is_replaced_by_a_small_one() {
         let budget = MemoryBudget::new(1 << 20);
         let outbox = Arc::new(Outbox::new(&budget.share()));
         let text = Arc::new(RequestTexts::default()).count(0);

@@ -1,4 +1,4 @@
-//! Calls of one connection that wait, each as a task. They are aborted when the connection is over.
+//! Waiting calls of one connection, each a task. They are aborted when the connection ends.
 
 use std::future::poll_fn;
 use std::sync::{Mutex, MutexGuard};
@@ -13,7 +13,7 @@ pub(crate) struct TaskSet {
 }
 
 impl TaskSet {
-    /// Starts a task, also from a thread that is not the runtime's.
+    /// Spawns a task, also from a thread outside the runtime.
     pub(crate) fn spawn_on(
         &self,
         runtime: &runtime::Handle,
@@ -38,7 +38,7 @@ impl TaskSet {
         .await;
     }
 
-    /// Waits for all tasks that have been started.
+    /// Waits for all tasks that were spawned.
     pub(crate) async fn finish(&self) {
         poll_fn(|context| {
             let mut tasks = self.lock();

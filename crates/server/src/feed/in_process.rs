@@ -1,4 +1,5 @@
-//! A process's notifications to a client in the same program: a task that reads the log as fast as the client consumes.
+//! A process's notifications to a client in the same program: a task that reads the log as fast as
+//! the client consumes them.
 
 use std::sync::Arc;
 
@@ -9,10 +10,11 @@ use super::FeedReader;
 use crate::adapter::{ManagedProcess, event_notification};
 use crate::dispatch::{EventStream, Sent};
 
-/// What is read from the log at once.
+/// How much is read from the log at a time.
 const SLICE: Budget = Budget { bytes: 256 << 10, events: 64 };
 
-/// Runs until the process has closed. What its owner has taken is confirmed; a process whose owner is gone is abandoned.
+/// Runs until the process has closed. Events that the owner has taken are confirmed; a process
+/// whose owner is gone is abandoned.
 pub(crate) async fn feed_in_process(
     process: Arc<ManagedProcess>,
     reader: FeedReader,

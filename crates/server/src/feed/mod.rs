@@ -1,4 +1,4 @@
-//! Cursors over the logs of processes that bring their events to clients.
+//! Feeds: cursors over the logs of processes that send their events to clients.
 
 mod in_process;
 mod socket;
@@ -8,20 +8,20 @@ pub(crate) use in_process::feed_in_process;
 pub(crate) use socket::tests;
 pub(crate) use socket::{CATCH_UP_TIMEOUT, SocketFeed};
 
-/// Who reads a feed.
+/// The reader of a feed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FeedReader {
-    /// The session's own client. What it confirms may be evicted.
+    /// The session's own client. Events that it confirms may be evicted.
     Owner { confirmed_by: ConfirmedBy },
-    /// Someone who looks on, and holds nothing back.
+    /// An observer, which holds nothing back.
     Observer { session_id: String, after: u64 },
 }
 
-/// How it is known that the owner has an event.
+/// How the server knows that the owner has an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConfirmedBy {
-    /// The client says so.
+    /// The client acknowledges it.
     Ack,
-    /// The peer's WebSocket has read it: the best that is known of a client that never acks.
+    /// The peer's WebSocket has read it: the best evidence for a client that never acks.
     Receipt,
 }

@@ -18,7 +18,7 @@ pub(crate) struct SocketFeed {
     outbox: Arc<Outbox>,
     reader: FeedReader,
     header: NotificationHeader,
-    /// Whether the outbox already knows that there is something to send.
+    /// Whether the outbox already has this feed queued.
     queued: AtomicBool,
     finished: AtomicBool,
     cursor: tokio::sync::Mutex<Cursor>,
@@ -28,24 +28,24 @@ pub(crate) struct SocketFeed {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FeedState {
-    /// Waiting for the catch-up read of a client that came back; see [`SocketFeed::subscribe`].
+    /// Waiting for the catch-up read of a client that reconnected; see [`SocketFeed::subscribe`].
     Held,
     Live,
     /// The session has moved to another connection.
     Retired,
 }
 
-/// How long a client that came back has to ask for what it missed.
+/// How long a client that reconnected has to request the events that it missed.
 pub(crate) const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(2);
 /// One turn of a feed in the writer's round.
 const SLICE: Budget = Budget { bytes: 256 << 10, events: 64 };
 
 impl SocketFeed {
-    /// Begins to feed a connection.
+    /// Starts to feed a connection.
     ///
-    /// A client that never acks and has just come back is *held* first: it will ask for what it missed
-    /// with one `process/read`, and clients in the field give a process up when more than 1 MiB arrives
-    /// ahead of that answer.
+    /// The feed of a client that never acks and has just reconnected is *held* first: the client
+    /// will request what it missed with one `process/read`, and clients in the field give a process
+    /// up when more than 1 MiB arrives before that response.
     pub(crate) fn subscribe(
         process: &Arc<ManagedProcess>,
         outbox: &Arc<Outbox>,
@@ -87,12 +87,12 @@ impl SocketFeed {
         matches!(self.reader, FeedReader::Owner { .. })
     }
 
-    /// Sends nothing and confirms nothing from now on.
+    /// Stops sending and confirming events.
     pub(crate) fn retire(&self) {
         *self.state() = FeedState::Retired;
     }
 
-    /// Lets a held feed go, without what its client has read meanwhile.
+    /// Releases a held feed, without the events that its client has read meanwhile.
     pub(crate) async fn release(&self, next_seq: Option<u64>) {
         if *self.state() != FeedState::Held {
             return;
@@ -108,17 +108,18 @@ impl SocketFeed {
         }
     }
 
-    /// Whether the last event has been sent.
+    /// Returns whether the last event has been sent.
     pub(crate) fn finished(&self) -> bool {
         self.finished.load(Ordering::Acquire)
     }
 
-    /// The peer has read everything up to `seq`, as far as can be known.
+    /// Notes that the peer has read everything up to `seq`, as far as can be known.
     pub(crate) fn received(&self, seq: u64) {
-        // A client that acks may have read more than it took: only it knows what it has.
+        // For a client that acks, the socket may have read more than the client has taken: only its
+        // acks count.
         let FeedReader::Owner { confirmed_by: ConfirmedBy::Receipt } = self.reader else { return };
         self.process.note_received(seq);
-        // Under the lock, so that a connection that lost the session can no longer release what its
+        // Under the lock, so that a connection that lost the session can no longer confirm what its
         // successor has yet to send.
         let state = self.state();
         if *state != FeedState::Retired {
@@ -126,7 +127,8 @@ impl SocketFeed {
         }
     }
 
-    /// Encodes one slice of news. Returns the number of the last event, or `None` if there is none.
+    /// Encodes one slice of new events. Returns the number of the last event, or `None` if there is
+    /// none.
     pub(crate) async fn send_slice(&self, outgoing: &mut Outgoing) -> Option<u64> {
         self.queued.store(false, Ordering::Release);
         if *self.state() != FeedState::Live {
@@ -192,7 +194,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A process that printed one line and is over, and the feed of its owner: three events.
+    /// Returns a process that printed one line and ended, and the feed of its owner: three events.
     pub(crate) async fn finished(outbox: &Arc<Outbox>) -> (Arc<ManagedProcess>, Arc<SocketFeed>) {
         let start = r#"{"processId":"p","argv":["/bin/sh","-c","echo a"],"cwd":"/"}"#;
         let start = serde_json::from_str(start).unwrap();
@@ -212,7 +214,7 @@ pub(crate) mod tests {
             let (process, feed) = finished(&outbox).await;
             (Arc::downgrade(&process), Arc::downgrade(&feed))
         };
-        assert!(feed.upgrade().is_some(), "it has news, so the outbox holds it");
+        assert!(feed.upgrade().is_some(), "it has events, so the outbox holds it");
         outbox.close();
         assert!(feed.upgrade().is_none() && process.upgrade().is_none());
     }

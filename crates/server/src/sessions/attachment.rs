@@ -1,4 +1,4 @@
-//! Whom a session is attached to.
+//! The connection that a session is attached to.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,24 +16,24 @@ pub(super) enum Attachment {
         since: Instant,
         until: Instant,
     },
-    /// Closed, expired or shut down; nothing brings it back.
+    /// Closed, expired or shut down; final.
     Ended,
 }
 
 /// Why a session could not be attached.
 #[derive(Debug)]
 pub(crate) enum AttachError {
-    /// Another has it.
+    /// Another connection has it.
     Attached(Arc<ClientConnection>),
     Ended,
 }
 
-/// What a client that comes back asks for.
+/// The resume request of a client that reconnects.
 #[derive(Debug)]
 pub(crate) struct Resume {
     pub(crate) confirmed_by: ConfirmedBy,
-    /// `None`: as before.
+    /// `None` keeps the current value.
     pub(crate) detached_ttl: Option<Duration>,
-    /// The last event that the client has of some of its processes.
+    /// The last event that the client has, for some of its processes.
     pub(crate) positions: BTreeMap<String, u64>,
 }

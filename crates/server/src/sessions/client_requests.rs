@@ -1,4 +1,5 @@
-//! What a session asks its client, and tells it, whichever connection the client has.
+//! Requests and notifications from a session to its client, over whichever connection the client
+//! has.
 
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
@@ -17,7 +18,7 @@ use crate::adapter::NetworkClient;
 use crate::connection::{ConnectionId, RequestFailure};
 use crate::telemetry::Telemetry;
 
-/// A session as gates of its processes see it: they must not keep it.
+/// A session as the gates of its processes see it. They must not keep it alive.
 #[derive(Debug)]
 struct SessionNetworkClient {
     session: Weak<Session>,
@@ -63,9 +64,9 @@ impl Session {
         Arc::new(SessionNetworkClient { session, telemetry })
     }
 
-    /// Asks the client of this session, and waits for its answer until the deadline. If the
-    /// connection is lost first, the client is asked again on the next one. Callers must fail
-    /// closed: no failure says anything about the client's opinion.
+    /// Sends a request to the client of this session and waits for its response until the deadline.
+    /// If the connection is lost first, the request is repeated on the next one. Callers must fail
+    /// closed: a failure says nothing about the client's decision.
     pub(crate) async fn ask_client<R: ServerRequest>(
         &self,
         params: &R::Params,
@@ -73,7 +74,7 @@ impl Session {
     ) -> Result<R::Response, RequestFailure> {
         let mut attachment = self.subscribe_attachment();
         loop {
-            // Marked as seen before it is looked at, so that no later change is missed.
+            // Marked as seen before the connection is read, so that no later change is missed.
             attachment.mark_unchanged();
             if let Some(connection) = self.connection() {
                 let asked = connection.request::<R>(params.clone(), deadline);
@@ -96,7 +97,7 @@ impl Session {
         }
     }
 
-    /// Resolves when the session is not attached to this connection any more.
+    /// Resolves when the session is no longer attached to this connection.
     async fn has_left(&self, connection: ConnectionId, attachment: &mut watch::Receiver<()>) {
         while self.check_attached(connection).is_ok() {
             // Cannot fail: the sender is in this session.
@@ -105,7 +106,7 @@ impl Session {
     }
 
     /// Sends a notification that the client can do without: it is dropped, and counted, if the
-    /// client is away or does not read.
+    /// client is disconnected or does not read.
     pub(crate) fn notify(&self, notification: impl Into<ServerNotification>) {
         let connection = self.connection();
         let notified = connection.is_some_and(|client| client.try_notify(notification.into()));

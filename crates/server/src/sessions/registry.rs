@@ -14,7 +14,7 @@ use crate::adapter::{ManagedProcess, SandboxResolver, check_name};
 use crate::connection::ClientConnection;
 use crate::telemetry::{SessionEvent, Telemetry};
 
-/// How long the old connection of a session has to show that it lives.
+/// How long the old connection of a session has to answer a probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(crate) struct SessionRegistry {
 #[derive(Debug, Default)]
 struct Table {
     sessions: HashMap<String, Arc<Session>>,
-    /// The server shuts down: no session is opened or resumed any more.
+    /// The server is shutting down: no session is opened or resumed.
     draining: bool,
 }
 
@@ -61,7 +61,7 @@ impl SessionRegistry {
         Ok(session)
     }
 
-    /// Fails if there is no room for one more. Returns the sessions that it has ended.
+    /// Fails if a session limit is reached. Returns the sessions that were ended to make room.
     fn make_room(
         &self,
         table: &mut Table,
@@ -86,8 +86,9 @@ impl SessionRegistry {
         Ok(ended)
     }
 
-    /// Attaches a session to a new connection of its owner. If it still has one, that one is probed: a peer that
-    /// vanished without a word must not keep its own client out. This program does not vanish.
+    /// Attaches a session to a new connection of its owner. An existing connection is probed first:
+    /// a peer that vanished silently must not lock out its own client. A client in this program
+    /// does not vanish.
     pub(crate) async fn resume(
         &self,
         id: &str,
@@ -95,7 +96,8 @@ impl SessionRegistry {
         connection: &Arc<ClientConnection>,
     ) -> Result<Arc<Session>, RpcError> {
         self.check_draining()?;
-        // A resume changes nothing, and refusing it would lose output: its record is not required.
+        // A resume changes nothing, and refusing it would lose output, so its audit record is not
+        // required.
         let session = self.find(id, |owner| connection.principal().owns(owner))?;
         self.attach(&session, resume, connection).await?;
         self.telemetry.session(SessionEvent::Resumed, &session, Some(connection));
@@ -123,17 +125,17 @@ impl SessionRegistry {
                 Ok(())
             }
             Err(AttachError::Ended) => Err(unknown(id)),
-            // Another client was quicker.
+            // Another client was faster.
             Err(AttachError::Attached(_)) => Err(still_attached(id)),
         }
     }
 
-    /// A session that a client names.
+    /// Returns a session by the id that a client sent, if the client may see it.
     pub(crate) fn named(&self, id: &str, by: &Principal) -> Result<Arc<Session>, RpcError> {
         self.find(id, |owner| by.sees(owner))
     }
 
-    /// One that is hidden is as unknown as one that does not exist.
+    /// Reports a hidden session as unknown, like one that does not exist.
     fn find(
         &self,
         id: &str,
@@ -153,7 +155,7 @@ impl SessionRegistry {
         sessions
     }
 
-    /// A process by its id, in any session that the principal sees.
+    /// Finds a process by its id in any session that the principal sees.
     pub(crate) fn find_process(
         &self,
         process_id: &str,
@@ -162,7 +164,7 @@ impl SessionRegistry {
         self.visible_to(by).iter().find_map(|session| session.find(process_id))
     }
 
-    /// Ends a session. `by`: the connection that asked for it, if one did.
+    /// Ends a session. `by`: the connection that requested it, if any.
     pub(crate) fn end(&self, session: &Session, by: Option<&ClientConnection>) {
         session.end();
         let removed = self.lock().sessions.remove(session.id());
@@ -171,7 +173,7 @@ impl SessionRegistry {
         }
     }
 
-    /// From now on nothing new begins.
+    /// Refuses to open or resume sessions from now on.
     pub(crate) fn drain(&self) {
         self.lock().draining = true;
     }
@@ -185,7 +187,7 @@ impl SessionRegistry {
     }
 }
 
-/// A client that lost its connection has this long to come back, however full the server is.
+/// A client that lost its connection has this long to reconnect, however full the server is.
 const RECONNECT_GRACE: Duration = Duration::from_secs(30);
 
 impl Table {
@@ -193,8 +195,9 @@ impl Table {
         self.sessions.values().filter(|session| session.owner().subject == *subject).count()
     }
 
-    /// Ends the session that has been without a connection for longest, if all its processes have finished. Otherwise
-    /// jobs that were started and forgotten would lock everybody out, also those who want to clean up.
+    /// Ends the session that has been detached for longest, of those whose processes have all
+    /// finished. Otherwise abandoned sessions would lock out every client, including those that
+    /// want to clean up.
     fn end_idle(
         &mut self,
         now: Instant,

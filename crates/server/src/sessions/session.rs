@@ -1,8 +1,8 @@
-//! One session: its processes, and whom it is attached to.
+//! One session: its processes, and its attachment to a connection.
 //!
-//! Attachment and processes are under one lock: at every moment each process of an attached session has
-//! exactly one live feed, on the connection that the session is attached to. The events of a client in this program go
-//! to the sink that came with the start.
+//! One lock covers attachment and processes: each process of an attached session always has exactly
+//! one live feed, on the attached connection. The events of a client in this program go to the sink
+//! that came with the start.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::AtomicU64;
@@ -26,13 +26,14 @@ pub(crate) struct Session {
     client_name: String,
     /// Who made it. Only the same subject can have it, and nobody else learns of it.
     owner: Principal,
-    /// Under the ceilings of the owner, whoever of the same subject has it now: what is started here must
-    /// not be more than the owner may type into.
+    /// Under the ceilings of the owner, whichever principal of the same subject is attached. The
+    /// owner may write to the stdin of every process here, so none may have more access than the
+    /// owner.
     sandboxes: Arc<SandboxResolver>,
     state: Mutex<State>,
-    /// Told of every change of the attachment, after it.
+    /// Notified after every change of the attachment.
     attachment_changed: watch::Sender<()>,
-    /// Notifications that the client did not get because it was away or did not read.
+    /// Notifications dropped because the client was disconnected or did not read.
     pub(super) dropped_notifications: AtomicU64,
 }
 
@@ -40,16 +41,16 @@ pub(crate) struct Session {
 struct State {
     attachment: Attachment,
     settings: SessionSettings,
-    /// The task that ends the session when nobody comes back.
+    /// The task that ends the session if no client resumes it.
     expiry: Option<AbortHandle>,
     processes: HashMap<String, Arc<ManagedProcess>>,
-    /// How many of `processes` are not over.
+    /// How many of `processes` have not finished.
     running: usize,
-    /// Those of `processes` that are over, oldest first.
+    /// The finished ones of `processes`, oldest first.
     finished: VecDeque<Weak<ManagedProcess>>,
 }
 
-/// What the client and the operator agreed on.
+/// The settings agreed on with the client.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SessionSettings {
     pub(crate) detached_ttl: Duration,
@@ -57,7 +58,7 @@ pub(crate) struct SessionSettings {
 }
 
 impl Session {
-    /// A new session, attached to whoever asked for it.
+    /// Creates a session that is attached to the connection that requested it.
     pub(crate) fn new(
         id: String,
         client_name: String,
@@ -140,9 +141,9 @@ impl Session {
                 process.confirm(*seq);
             }
             if process.log().progress().closed && is_confirmed(process) {
-                continue; // The client has all of it, and nothing more will come.
+                continue; // The client has everything, and nothing more will come.
             }
-            // Held until the client knows that it has its session back.
+            // Held until the client has the response to its resume.
             if let Some(socket) = connection.socket() {
                 socket.feed(process, owner(process, confirmed_by), true);
             }
@@ -150,7 +151,8 @@ impl Session {
         Ok(())
     }
 
-    /// Called when a connection is over. Returns when the session will expire, unless it has moved on.
+    /// Detaches the session from a connection that has ended. Returns when the session will expire,
+    /// or `None` if it was not attached to this connection.
     pub(crate) fn detach(&self, connection: ConnectionId, now: Instant) -> Option<Instant> {
         let mut state = self.lock();
         match &state.attachment {
@@ -163,18 +165,19 @@ impl Session {
         Some(until)
     }
 
-    /// Keeps the task that will call [`Self::expire`], so that it ends when it has lost its purpose.
+    /// Keeps the task that will call [`Self::expire`], so that it is aborted when it is no longer
+    /// needed.
     pub(crate) fn expires_by(&self, at: Instant, task: AbortHandle) {
         let mut state = self.lock();
         match state.attachment {
             Attachment::Detached { until, .. } if until == at => state.expiry = Some(task),
-            // The task itself may have been so quick, and is at work.
+            // The task itself may have ended the session already, and must finish its work.
             Attachment::Ended => {}
             Attachment::Attached(_) | Attachment::Detached { .. } => task.abort(),
         }
     }
 
-    /// Ends the session if it is still detached since then.
+    /// Ends the session if the detachment that expires at `at` still lasts.
     pub(crate) fn expire(&self, at: Instant) -> bool {
         let mut state = self.lock();
         let expired = matches!(state.attachment, Attachment::Detached { until, .. } if until == at);
@@ -198,7 +201,7 @@ impl Session {
         state.stop_expiry();
     }
 
-    /// Since when it has been kept for the sake of finished processes only, and without a connection.
+    /// Returns since when the session has been detached, if all its processes have finished.
     pub(crate) fn idle_since(&self) -> Option<Instant> {
         let state = self.lock();
         match state.attachment {
@@ -207,7 +210,7 @@ impl Session {
         }
     }
 
-    /// The connection that it is attached to.
+    /// Returns the connection that the session is attached to.
     pub(crate) fn connection(&self) -> Option<Arc<ClientConnection>> {
         match &self.lock().attachment {
             Attachment::Attached(connection) => Some(Arc::clone(connection)),
@@ -215,17 +218,17 @@ impl Session {
         }
     }
 
-    /// Sees each change of the connection, and the end of the session.
+    /// Subscribes to changes of the connection and to the end of the session.
     pub(super) fn subscribe_attachment(&self) -> watch::Receiver<()> {
         self.attachment_changed.subscribe()
     }
 
-    /// Fails when the session is not attached to this connection any more.
+    /// Fails if the session is not attached to this connection.
     pub(crate) fn check_attached(&self, connection: ConnectionId) -> Result<(), RpcError> {
         self.lock().check_attached(&self.id, connection)
     }
 
-    /// Adds what `start` starts, under an id that nobody else in the session has.
+    /// Runs `start` and adds its process under an id that must be unused in the session.
     pub(crate) fn start(
         &self,
         connection: ConnectionId,
@@ -261,12 +264,13 @@ impl Session {
         self.lock().processes.values().cloned().collect()
     }
 
-    /// Forgets a process; a newer one under the same id is not touched.
+    /// Forgets a process. A newer one under the same id is not touched.
     pub(crate) fn forget(&self, process: &Arc<ManagedProcess>) {
         self.lock().forget(process);
     }
 
-    /// A process has closed and left nothing running. It stays readable, but others may take its place.
+    /// Marks a process as finished: it has closed and left nothing running. It stays readable, but
+    /// no longer counts as running.
     pub(crate) fn finished(&self, process: &Arc<ManagedProcess>) {
         let mut state = self.lock();
         let listed = state.processes.get(process.id());
@@ -276,19 +280,20 @@ impl Session {
         }
     }
 
-    /// Whether a finished process may be forgotten now: its client is here and has everything.
+    /// Returns whether a finished process may be forgotten: its client is attached and has
+    /// everything.
     pub(crate) fn has_delivered(&self, process: &ManagedProcess) -> bool {
         let attached = matches!(self.lock().attachment, Attachment::Attached(_));
         attached && process.is_delivered()
     }
 
-    /// Processes that run, and finished ones that can still be read.
+    /// Counts running processes, and finished ones that can still be read.
     pub(crate) fn process_counts(&self) -> (usize, usize) {
         let state = self.lock();
         (state.running, state.processes.len() - state.running)
     }
 
-    /// Whether a process of it runs.
+    /// Returns whether any process of the session is running.
     pub(crate) fn is_working(&self) -> bool {
         self.lock().running > 0
     }
@@ -297,18 +302,18 @@ impl Session {
         matches!(self.lock().attachment, Attachment::Ended)
     }
 
-    /// Waits until it has ended.
+    /// Waits until the session has ended.
     pub(crate) async fn ended(&self) {
         let mut changes = self.subscribe_attachment();
-        // Not by `wait_for`, which asks under the lock of the channel: changes are sent while the
-        // session is locked.
+        // Not `wait_for`, which evaluates its condition under the lock of the channel: changes are
+        // sent while the session is locked, so the locks could deadlock.
         while !self.is_ended() {
             // The sender lives in the session, so this cannot fail.
             let _ = changes.changed().await;
         }
     }
 
-    /// Everything up to `seq` has reached the client on this connection.
+    /// Confirms all events up to `seq`, if the session is attached to this connection.
     pub(crate) fn acknowledge(&self, connection: ConnectionId, process_id: &str, seq: u64) {
         let state = self.lock();
         if state.check_attached(&self.id, connection).is_ok()
@@ -318,7 +323,7 @@ impl Session {
         }
     }
 
-    /// The last event of each of these processes that the session has.
+    /// Returns the last event of each of these processes that the session has.
     pub(crate) fn last_events<'a>(
         &self,
         process_ids: impl IntoIterator<Item = &'a String>,
@@ -335,7 +340,7 @@ impl Session {
     }
 }
 
-/// Finished processes that a session keeps readable at most.
+/// The most finished processes that a session keeps readable.
 const MAX_FINISHED: usize = 4096;
 
 const FAR_FUTURE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
@@ -359,7 +364,7 @@ impl State {
         }
     }
 
-    /// Running processes are refused beyond the limit; finished ones are forgotten early.
+    /// Fails if too many processes run. Forgets finished ones early to make room.
     fn make_place(&mut self, process_id: &str, limit: usize) -> Result<(), RpcError> {
         let mut candidates = self.finished.len();
         while self.processes.len() - self.running >= MAX_FINISHED && candidates > 0 {
@@ -376,9 +381,9 @@ impl State {
         if self.running < limit && !full {
             return Ok(());
         }
-        let what = if full { "finished processes that nobody has read" } else { "processes" };
+        let what = if full { "unread finished processes" } else { "running processes" };
         let count = if full { MAX_FINISHED } else { limit };
-        let error = RpcError::invalid_request(format!("the session has {count} {what} already"));
+        let error = RpcError::invalid_request(format!("the session already has {count} {what}"));
         let subject = ErrorSubject::Process(process_id.to_owned());
         Err(error.with_kind(ErrorKind::TooManyProcesses).about(subject))
     }
@@ -390,14 +395,14 @@ impl State {
                 self.running -= 1;
             }
         }
-        // Now and then, and not each time: the list may be long.
+        // Not every time: the list may be long.
         if self.finished.len() > 2 * (self.processes.len() - self.running) + 16 {
             self.finished.retain(|finished| finished.strong_count() > 0);
         }
     }
 }
 
-/// The v0 dialect has no numbers, so nothing of it can be acked.
+/// The v0 dialect has no sequence numbers, so its events cannot be acknowledged.
 fn owner(process: &ManagedProcess, confirmed_by: ConfirmedBy) -> FeedReader {
     match process.dialect() {
         NotificationDialect::Current => FeedReader::Owner { confirmed_by },
@@ -419,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_expires_at_the_moment_that_was_agreed_on() {
+    fn a_session_expires_at_its_deadline() {
         let detached_ttl = Duration::from_secs(30);
         let settings = SessionSettings { detached_ttl, confirmed_by: ConfirmedBy::Ack };
         let sandboxes = Arc::new(SandboxResolver::new(&ServerConfig::default(), None));
@@ -436,7 +441,7 @@ mod tests {
         assert!(!session.expire(first), "it was resumed in time");
         let later = start + Duration::from_secs(10);
         let second = session.detach(ConnectionId(2), later).unwrap();
-        assert!(!session.expire(first), "an older agreement has no effect");
+        assert!(!session.expire(first), "an older deadline has no effect");
         assert!(session.expire(second) && session.is_ended());
     }
 }

@@ -12,12 +12,12 @@ use exec_server_transport::RefusalReason;
 use super::ServerGauges;
 use super::request::is_refusal;
 
-/// Requests whose method is not known.
+/// Label of requests with an unknown method.
 pub(super) const UNKNOWN: &str = "unknown";
-/// An error without a kind.
+/// Label of errors without a kind.
 const ERROR: &str = "error";
 
-/// The kinds of errors that say that a limit was reached.
+/// Kinds of errors that report a reached limit.
 const LIMITS: &[ErrorKind] = &[
     ErrorKind::Overloaded,
     ErrorKind::StdinFull,
@@ -28,7 +28,7 @@ const LIMITS: &[ErrorKind] = &[
     ErrorKind::TooManySessions,
 ];
 
-/// The limits of a process that its end can name.
+/// Process limits that an exit can report.
 const PROCESS_LIMITS: [&str; 5] = ["memory", "pids", "cpuTime", "wallTime", "fileSize"];
 
 #[derive(Debug)]
@@ -51,7 +51,7 @@ pub(crate) struct ServerMetrics {
     pub(super) network_decisions: Labelled<IntCounter>,
     audit_failures: IntCounter,
     queues: Labelled<IntGauge>,
-    /// Held while gauges and counters are brought up to date.
+    /// Held while gauges and counters are updated.
     updating: Mutex<()>,
 }
 
@@ -79,15 +79,15 @@ impl ServerMetrics {
         let refusals: Vec<_> = RefusalReason::ALL.iter().map(|reason| reason.label()).collect();
         let outcomes = metrics.counter_groups(
             "exec_server_requests_total",
-            "Requests that were answered, by method and outcome",
+            "Completed requests, by method and outcome",
             ("outcome", &["ok", "refused", "failed"]),
             ("method", &with_unknown),
         );
         let [succeeded, refused, failed] = outcomes;
         Self {
-            connections: metrics.gauge("exec_server_connections", "Connections that are served"),
+            connections: metrics.gauge("exec_server_connections", "Connections being served"),
             connections_total: metrics
-                .counter("exec_server_connections_total", "Connections that were let in"),
+                .counter("exec_server_connections_total", "Accepted connections"),
             refused_connections: metrics.counters(
                 "exec_server_connections_refused_total",
                 "Clients that listeners refused, by reason",
@@ -96,19 +96,19 @@ impl ServerMetrics {
             ),
             sessions: metrics.gauges(
                 "exec_server_sessions",
-                "Sessions, with a connection or without",
+                "Sessions, with or without a connection",
                 "state",
                 &["attached", "detached"],
             ),
             session_events: metrics.counters(
                 "exec_server_session_events_total",
-                "What became of sessions; resumed ones are recoveries",
+                "Session events; resumed counts recoveries after a lost connection",
                 "event",
                 &["opened", "resumed", "detached", "ended"],
             ),
             processes: metrics.gauges(
                 "exec_server_processes",
-                "Processes that run, and finished ones that can still be read",
+                "Running processes, and finished ones that can still be read",
                 "state",
                 &["running", "finished"],
             ),
@@ -119,10 +119,10 @@ impl ServerMetrics {
                 &["success", "failure", "signal", "deadline", "shutdown", "lost"],
             ),
             output_bytes: metrics
-                .counter("exec_server_output_bytes_total", "Output that processes have written"),
+                .counter("exec_server_output_bytes_total", "Output written by processes"),
             discarded_bytes: metrics.counter(
                 "exec_server_output_discarded_bytes_total",
-                "Output that was discarded before a client had it (gaps)",
+                "Output discarded before a client received it (gaps)",
             ),
             retained_bytes: metrics
                 .gauge("exec_server_retained_bytes", "Output of all processes kept in memory"),
@@ -167,7 +167,7 @@ impl ServerMetrics {
             ),
             queues: metrics.gauges(
                 "exec_server_queue_depth",
-                "Requests without a response, file jobs and audit records that are not done",
+                "Unanswered requests, unfinished file jobs and unwritten audit records",
                 "queue",
                 &["requests", "files", "audit"],
             ),
@@ -177,7 +177,7 @@ impl ServerMetrics {
     }
 
     pub(super) fn answered(&self, method: Option<Method>, error: Option<&ErrorKind>, seconds: f64) {
-        // The last one is of unknown methods.
+        // The last index is for unknown methods.
         let index = method.map_or(Method::ALL.len(), |method| method as usize);
         self.requests.durations.at(index).observe(seconds);
         let outcomes = match error {
@@ -198,7 +198,7 @@ impl ServerMetrics {
         }
     }
 
-    /// A process reached one of its own limits.
+    /// Counts a limit that a process reached.
     pub(super) fn process_limit_hit(&self, limit: LimitName) {
         let [memory, pids, cpu_time, wall_time, file_size] = PROCESS_LIMITS;
         let name = match limit {
@@ -207,7 +207,7 @@ impl ServerMetrics {
             LimitName::CpuTime => cpu_time,
             LimitName::WallTime => wall_time,
             LimitName::FileSize => file_size,
-            // The kernel slows a process down, or fails its calls, and says nothing.
+            // The kernel slows the process down or fails its calls, and reports nothing.
             LimitName::Cpus | LimitName::OpenFiles | LimitName::CoreSize | LimitName::Unknown => {
                 return;
             }
@@ -250,7 +250,7 @@ impl ServerMetrics {
     }
 }
 
-/// The kind of an error, for errors that have none.
+/// Returns the kind of an error, with a default for errors without one.
 pub(super) fn kind_of(error: &exec_server_protocol::RpcError) -> ErrorKind {
     error.kind().cloned().unwrap_or_else(|| ErrorKind::Other(ERROR.into()))
 }

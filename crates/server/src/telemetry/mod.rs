@@ -1,8 +1,8 @@
-//! What operators see of a server: metrics that count it, traces of its requests, an audit log that
-//! says who did what, and the listeners and recent refusals of `server/status`.
+//! The operator's view of a server: metrics, traces of requests, an audit log of who did what, and
+//! the listeners and recent refusals of `server/status`.
 //!
 //! The rest of the server reports each event here, once. Metrics and traces never hold a name that
-//! a client chose; the audit log holds command lines and paths only if the operator asked for them.
+//! a client chose; the audit log holds command lines and paths only if the operator enabled them.
 
 mod metrics;
 mod record;
@@ -33,11 +33,11 @@ use refusals::RecentRefusals;
 pub(crate) use request::RequestRecord;
 pub(crate) use trace::LaunchSpan;
 
-/// Where a server writes who did what.
+/// The audit log of a server, and its settings.
 #[derive(Debug, Clone)]
 pub struct Audit {
     pub log: Arc<AuditLog>,
-    /// Records have command lines and paths.
+    /// Records include command lines and paths.
     pub commands: bool,
     /// A request that changes something is refused if it cannot be recorded first.
     pub required: bool,
@@ -51,7 +51,7 @@ pub struct Telemetry {
     /// Lines of the audit log about refused clients.
     refusal_lines: Mutex<RefusalLines>,
     refusals: RecentRefusals,
-    /// The URLs of the listeners, once they are known.
+    /// URLs of the listeners, once they are known.
     listeners: OnceLock<Vec<String>>,
     tracer: Option<Tracer>,
 }
@@ -62,7 +62,7 @@ impl Default for Telemetry {
     }
 }
 
-/// What became of a session.
+/// A change in the life of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SessionEvent {
     Opened,
@@ -84,12 +84,12 @@ impl Telemetry {
         }
     }
 
-    /// Requests are traced from now on.
+    /// Enables the tracing of requests.
     pub fn set_tracer(&mut self, tracer: Tracer) {
         self.tracer = Some(tracer);
     }
 
-    /// The server listens there. Only the first call counts.
+    /// Sets the URLs that the server listens on. Only the first call counts.
     pub fn listens_on(&self, urls: Vec<String>) {
         let _ = self.listeners.set(urls);
     }
@@ -102,13 +102,13 @@ impl Telemetry {
         self.refusals.list()
     }
 
-    /// For metrics of the program around the server.
+    /// Returns the registry, for metrics of the program around the server.
     #[must_use]
     pub fn registry(&self) -> &MetricsRegistry {
         self.metrics.registry()
     }
 
-    /// A listener refused a client.
+    /// Reports that a listener refused a client.
     pub fn connection_refused(&self, refusal: &Refusal) {
         self.metrics.refused_connections.of(refusal.reason.label()).inc();
         self.refusals.connection(refusal, SystemTime::now());
@@ -144,7 +144,8 @@ impl Telemetry {
         self.write(|| Record { outcome: "closed", ..Record::of(Event::Connection, connection) });
     }
 
-    /// Before a session is opened. Fails if that must be recorded first, and cannot be.
+    /// Records that a session is about to be opened. Fails if the record is required and cannot be
+    /// written.
     pub(crate) fn begin_session(&self, connection: &ClientConnection) -> Result<(), RpcError> {
         self.write_ahead(|| Record {
             outcome: "begun",
@@ -153,7 +154,7 @@ impl Telemetry {
         })
     }
 
-    /// `connection`: the one that asked for it, if any did.
+    /// `connection`: the one that requested it, if any.
     pub(crate) fn session(
         &self,
         event: SessionEvent,
@@ -210,7 +211,7 @@ impl Telemetry {
         });
     }
 
-    /// A gate let a process reach a host, or did not.
+    /// Reports what a gate decided about a host.
     pub(crate) fn network_decision(
         &self,
         session: Option<&Session>,
@@ -234,11 +235,12 @@ impl Telemetry {
         });
     }
 
-    /// Before a request changes something: an operator may want nothing done that is not recorded.
+    /// Records a change before it is made. Fails if records are required and this one cannot be
+    /// written.
     fn write_ahead(&self, record: impl FnOnce() -> Record) -> Result<(), RpcError> {
         let Some(Audit { log, required: true, .. }) = &self.audit else { return Ok(()) };
         allow_blocking(|| log.write_and_wait(&record())).map_err(|_| {
-            let message = "the server cannot write its audit log, and does nothing unrecorded";
+            let message = "the server cannot write its audit log, which this request requires";
             RpcError::internal(message).with_kind(ErrorKind::AuditFailed)
         })
     }
@@ -249,7 +251,7 @@ impl Telemetry {
         }
     }
 
-    /// The last records of a server that ends.
+    /// Writes the last records of a server that shuts down.
     pub fn flush(&self) {
         let left_out = self.refusal_lines().take_left_out();
         if left_out > 0 {
@@ -276,14 +278,14 @@ impl Telemetry {
         self.audit.is_some()
     }
 
-    /// The totals of logs as counters, and gauges as they are now.
+    /// Updates the totals of logs and the gauges, and returns a snapshot of all metrics.
     pub(crate) fn snapshot(&self, logs: &LogTotals, now: &ServerGauges) -> MetricsSnapshot {
         self.metrics.update(logs, now, self.audit.as_ref().map(|audit| &*audit.log));
         self.metrics.snapshot()
     }
 }
 
-/// What is looked at when metrics are asked for.
+/// Values that are read when metrics are requested.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ServerGauges {
     pub(crate) attached_sessions: usize,
@@ -294,7 +296,6 @@ pub(crate) struct ServerGauges {
     pub(crate) file_jobs: usize,
 }
 
-/// When something happened.
 fn now() -> exec_server_telemetry::Timestamp {
     exec_server_telemetry::Timestamp(SystemTime::now())
 }

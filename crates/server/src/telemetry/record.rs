@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::now;
 use crate::connection::ClientConnection;
 
-/// What a record is about.
+/// The kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Event {
@@ -17,15 +17,15 @@ pub(super) enum Event {
     Exit,
     File,
     Network,
-    /// A request that was not allowed, or beyond a limit.
+    /// A request that was not allowed, or exceeded a limit.
     Refused,
     /// A request is about to change something; its outcome follows.
     Begun,
-    /// The outcome of another request that was announced.
+    /// The outcome of any other announced request.
     Request,
 }
 
-/// Members that say nothing are left out.
+/// Empty members are omitted.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Record {
@@ -34,7 +34,7 @@ pub(super) struct Record {
     pub(super) outcome: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) subject: Option<String>,
-    /// The subject whose session it is, if that is another one.
+    /// The owner of the session, if that is another subject.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) owner: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -51,7 +51,7 @@ pub(super) struct Record {
     pub(super) exit_code: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) signal: Option<i32>,
-    /// The limits of a process that it reached.
+    /// The process limits that were reached.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) limits_hit: Vec<LimitName>,
     #[serde(skip_serializing_if = "Option::is_none")]

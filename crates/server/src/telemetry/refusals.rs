@@ -1,4 +1,5 @@
-//! The last clients and requests that were refused, for `server/status`. The audit log has all.
+//! The most recent refusals of clients and requests, for `server/status`. The audit log has all of
+//! them.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -11,12 +12,12 @@ use exec_server_transport::Refusal;
 
 use crate::connection::ClientConnection;
 
-/// How many are kept. A client that is refused again and again in the same way takes one place.
+/// How many refusals are kept. Repeated identical refusals of one client share an entry.
 const KEPT: usize = 32;
 
 #[derive(Debug, Default)]
 pub(super) struct RecentRefusals {
-    /// By time, the oldest first.
+    /// Ordered by time, oldest first.
     kept: Mutex<VecDeque<Entry>>,
 }
 
@@ -80,7 +81,7 @@ impl RecentRefusals {
 }
 
 impl Entry {
-    /// A client has another port for each connection.
+    /// Compares addresses without ports: a client has a new port for each connection.
     fn is_like(&self, other: &Self) -> bool {
         let host = |entry: &Self| entry.address.map(|address| address.ip());
         (self.what, self.reason, self.method) == (other.what, other.reason, other.method)
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_tries_again_takes_one_place() {
+    fn repeated_refusals_of_a_client_share_an_entry() {
         let refusals = RecentRefusals::default();
         for (second, address) in (1..).zip(["10.0.0.1:1", "10.0.0.2:1", "10.0.0.1:2"]) {
             refuse(&refusals, address, second);
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_when_there_are_too_many() {
+    fn the_oldest_refusals_are_dropped_first() {
         let refusals = RecentRefusals::default();
         for second in 0..100 {
             refuse(&refusals, &format!("10.0.0.{second}:1"), second);

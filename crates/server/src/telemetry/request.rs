@@ -14,10 +14,10 @@ use super::trace::{LaunchSpan, RequestSpans};
 use crate::connection::ClientConnection;
 use crate::sessions::Session;
 
-/// Of one command in a record, so that a record always fits into a datagram of the journal.
+/// Maximum size of a command in a record, so that a record always fits into a journal datagram.
 const MAX_COMMAND_BYTES: usize = 8 << 10;
 
-/// The kinds of errors that refuse a request because of who asks, or for what.
+/// Kinds of errors that count as refusals: the request was not allowed, or exceeded a limit.
 const REFUSALS: &[ErrorKind] = &[
     ErrorKind::Forbidden,
     ErrorKind::ModeForbidden,
@@ -32,14 +32,14 @@ const REFUSALS: &[ErrorKind] = &[
     ErrorKind::UnknownSession,
 ];
 
-/// Counts a request when it is answered, traces it, and records those that the audit log is for.
+/// Counts a request when it is answered, traces it, and writes its audit records.
 #[derive(Debug)]
 pub(crate) struct RequestRecord {
     telemetry: Arc<Telemetry>,
     connection: Arc<ClientConnection>,
     method: Option<Method>,
     began: Instant,
-    /// Only if there is an audit log, or it is traced.
+    /// Present only if there is an audit log, or the request is traced.
     details: Option<Box<RequestDetails>>,
 }
 
@@ -50,20 +50,21 @@ struct RequestDetails {
     spans: Option<RequestSpans>,
 }
 
-/// What a request is about.
+/// The session, process, command and paths that a request concerns.
 #[derive(Debug, Clone, Default)]
 struct RequestSubject {
     session: Option<String>,
     process: Option<String>,
     command: Vec<String>,
     paths: Vec<String>,
-    /// The log has a line that says that the request begins.
+    /// The log has a line that announces the request.
     was_announced: bool,
     changes_file: bool,
 }
 
 impl RequestRecord {
-    /// `method`: `None` if it is not known. `trace`: the client's, whose span becomes the parent.
+    /// `method`: `None` if unknown. `trace`: the client's trace context, whose span becomes the
+    /// parent.
     pub(crate) fn begin(
         telemetry: &Arc<Telemetry>,
         connection: &Arc<ClientConnection>,
@@ -80,14 +81,14 @@ impl RequestRecord {
         Self { telemetry, connection, method, began: Instant::now(), details }
     }
 
-    /// For tests of something else.
+    /// Creates a record for tests of other modules.
     #[cfg(test)]
     pub(crate) fn unobserved() -> Self {
         let connection = ClientConnection::in_process(crate::connection::ConnectionId(1));
         Self::begin(&Arc::default(), &Arc::new(connection), None, None)
     }
 
-    /// The call is about to run. Fails if it must be recorded first, and cannot be.
+    /// Notes the call before it runs. Fails if it must be recorded first and cannot be.
     pub(crate) fn run(&mut self, session: &Session, call: &Call) -> Result<(), RpcError> {
         if !self.telemetry.is_audited() {
             return Ok(());
@@ -112,7 +113,7 @@ impl RequestRecord {
         }
     }
 
-    /// The request turns out to change this file.
+    /// Notes that the request changes this file.
     pub(crate) fn changes_file(&mut self, path: &Path) {
         if !self.telemetry.is_audited() {
             return;
@@ -125,14 +126,14 @@ impl RequestRecord {
         }
     }
 
-    /// A thread begins to work on files for the request.
+    /// Notes that a thread starts to work on files for the request.
     pub(crate) fn begin_file_work(&mut self) {
         if let Some(spans) = self.spans() {
             spans.begin_file_work();
         }
     }
 
-    /// The request waits, and no thread works for it.
+    /// Notes that the request waits and no thread works for it.
     pub(crate) fn pause_file_work(&mut self) {
         if let Some(spans) = self.spans() {
             spans.end_file_work(None);
@@ -196,7 +197,7 @@ impl Drop for RequestRecord {
     }
 }
 
-/// Whether the log must say that a call begins, where it is required. Closing a handle may finish an
+/// Returns whether a required audit log must announce this call. Closing a handle may finish an
 /// upload.
 fn is_announced(call: &Call, connection: &ClientConnection) -> bool {
     match call {
@@ -208,7 +209,7 @@ fn is_announced(call: &Call, connection: &ClientConnection) -> bool {
     }
 }
 
-/// Whether an error refuses a request because of who asks, or for what.
+/// Returns whether an error of this kind counts as a refusal.
 pub(super) fn is_refusal(kind: &ErrorKind) -> bool {
     REFUSALS.contains(kind)
 }
@@ -267,7 +268,7 @@ fn show_path(path: &PathUri) -> String {
     short(&path.as_path().to_string_lossy())
 }
 
-/// The word of a kind that this server can make.
+/// Returns the word for a kind that this server can produce.
 pub(super) fn known_word(kind: &ErrorKind) -> &'static str {
     let known = ErrorKind::ALL.iter().find(|known| *known == kind);
     known.map_or("error", ErrorKind::as_str)

@@ -1,5 +1,5 @@
-//! The spans of one request: its own, and those of its parts. There are none unless the operator
-//! asked for traces and this one is kept.
+//! The spans of one request and of its parts. There are none unless the operator enabled traces and
+//! the sampler keeps this one.
 
 use exec_server_protocol::{Method, RpcError, TraceContext};
 use exec_server_telemetry::otlp::{RemoteParent, Span, Tracer};
@@ -13,12 +13,12 @@ const FILE_WORK: &str = "file operation";
 #[derive(Debug)]
 pub(super) struct RequestSpans {
     request: Span,
-    /// A thread works on files for it.
+    /// Present while a thread works on files for the request.
     file_work: Option<Span>,
 }
 
 impl RequestSpans {
-    /// `trace`: the client's, beside the request. One that is not valid is ignored.
+    /// `trace`: the trace context that came with the request. An invalid one is ignored.
     pub(super) fn begin(
         tracer: &Tracer,
         method: Option<Method>,
@@ -38,7 +38,7 @@ impl RequestSpans {
         self.file_work = Some(self.request.child(FILE_WORK));
     }
 
-    /// Does nothing if no thread works for it.
+    /// Ends the span of the file work, if there is one.
     pub(super) fn end_file_work(&mut self, error: Option<&'static str>) {
         if let Some(file_work) = self.file_work.take() {
             file_work.end(error);

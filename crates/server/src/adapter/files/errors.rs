@@ -1,12 +1,12 @@
-//! What clients are told about operations on files that failed.
+//! Converts failed file operations to errors of the protocol.
 
 use exec_server_host::fs::FsError;
 use exec_server_protocol::{ErrorCode, ErrorKind, ErrorSubject, PathUri, RpcError};
 use std::io;
 
-/// A later attempt may succeed.
+/// The error when no thread can be started; a later attempt may succeed.
 pub(super) fn no_thread() -> RpcError {
-    let message = "the server cannot start a thread for work on files; try again later";
+    let message = "the server cannot start a thread for file operations; try again later";
     RpcError::internal(message).with_kind(ErrorKind::OutOfResources)
 }
 
@@ -45,7 +45,7 @@ fn coded(error: FsError) -> RpcError {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                 kinded(ErrorCode::InternalError, ErrorKind::StorageFull)
             }
-            // Not for want of room: to free some would not help.
+            // Not a lack of space: freeing some would not help.
             io::ErrorKind::FileTooLarge => {
                 kinded(ErrorCode::InvalidRequest, ErrorKind::FileSizeLimit)
             }
@@ -69,7 +69,7 @@ fn coded(error: FsError) -> RpcError {
     }
 }
 
-/// Of names or of text. No path is to blame.
+/// The error of a bad name or text pattern. No path is at fault.
 pub(super) fn bad_pattern(why: &str) -> RpcError {
     RpcError::invalid_request(why).with_kind(ErrorKind::BadPattern)
 }
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_system_says_is_told_by_what_a_client_would_do_about_it() {
+    fn system_errors_are_mapped_by_what_a_client_can_do_about_them() {
         let told = |number| {
             let source = io::Error::from_raw_os_error(number);
             let error = to_rpc_error(FsError::Os { action: "open", path: "/x".into(), source });
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn watches_that_ran_out_are_not_a_disk_that_is_full() {
+    fn exhausted_watches_are_not_reported_as_a_full_disk() {
         let refused =
             to_rpc_error(FsError::NoWatches { limit: "sysctl fs.inotify.max_user_watches" });
         assert_eq!(refused.code, ErrorCode::InternalError.value());

@@ -1,6 +1,8 @@
-//! Which threads the work of a request is done on: ones that are kept to its policy, or free ones if it has none.
+//! Runs the work of a request on threads that are confined to its policy, or on free threads if it
+//! has none.
 //!
-//! There is no other way from the params of a request to work on files, so none can forget its policy.
+//! This is the only way from the params of a request to file operations, so no method can forget
+//! its policy.
 
 use std::sync::Arc;
 
@@ -15,7 +17,7 @@ use exec_server_protocol::{
 use super::pool::{ExpectedJob, FilePool};
 use crate::adapter::SandboxResolver;
 
-/// What a request about files asks to be kept to.
+/// The params of a file request that may have a sandbox.
 pub(crate) trait Sandboxed {
     fn sandbox(&self) -> Option<&SandboxRequest>;
 }
@@ -53,11 +55,11 @@ sandboxed! {
     FsWriteFileParams,
 }
 
-/// The params of a request on a thread that is kept to their policy, and only there.
+/// The params of a request, on a thread that is confined to their policy.
 #[derive(Debug)]
 pub(crate) struct PolicyScoped<P> {
     pub(crate) params: P,
-    /// Where whatever comes of it has to be done, too.
+    /// The executor for all later work of the request.
     pub(crate) executor: FileExecutor,
 }
 
@@ -73,7 +75,7 @@ impl FileExecutors {
         Self { pool, sandboxes }
     }
 
-    /// Does the work where the policy of the params holds, or says why that cannot be.
+    /// Runs `work` where the policy of the params applies, or passes it the error.
     pub(crate) fn run<P: Sandboxed + Send + 'static>(
         &self,
         params: P,
@@ -81,7 +83,7 @@ impl FileExecutors {
     ) {
         match self.sandboxes.known_file_policy(params.sandbox()) {
             Some(policy) => self.run_under(policy, params, work),
-            // To find out what a policy means on this machine takes a look at it.
+            // Resolving a policy on this machine blocks.
             None => {
                 let this = self.clone();
                 self.pool.run_or_tell(move |thread| {
@@ -113,7 +115,7 @@ impl FileExecutors {
     }
 }
 
-/// Threads that are kept to one policy, or free ones.
+/// Threads that are confined to one policy, or free ones.
 #[derive(Debug, Clone)]
 pub(crate) struct FileExecutor {
     pool: FilePool,
@@ -121,12 +123,13 @@ pub(crate) struct FileExecutor {
 }
 
 impl FileExecutor {
-    /// The job is told if there is no thread that is kept to the policy. It must not touch anything then, nor block.
+    /// Runs a job. The job gets an error if no thread can be confined to the policy; it must then
+    /// neither touch files nor block.
     pub(crate) fn run(&self, job: impl FnOnce(Result<(), RpcError>) + Send + 'static) {
         self.pool.run_under(&self.policy, job);
     }
 
-    /// A job will come.
+    /// Announces a job that will come.
     pub(crate) fn expect_job(&self) -> ExpectedJob {
         self.pool.expect_job()
     }

@@ -1,4 +1,4 @@
-//! Files that stay open between requests. What is here blocks.
+//! Files that stay open between requests. Everything here blocks.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
@@ -24,7 +24,7 @@ pub(crate) fn open(
     Ok((file, metadata))
 }
 
-/// Bytes at an offset, and whether they are the last.
+/// Returns the bytes at an offset, and whether they are the last.
 pub(crate) fn read_block(
     file: &OpenFile,
     offset: u64,
@@ -43,19 +43,20 @@ pub(crate) fn check_block_len(len: u64) -> Result<usize, RpcError> {
     }
 }
 
-/// A file that is being written. Blocks may be written at once; the end waits for those that were asked for before it.
+/// A file that is being written. Blocks may be written concurrently; the end waits for those
+/// requested before it.
 #[derive(Debug)]
 pub(crate) struct Upload {
     path: PathBuf,
     executor: FileExecutor,
     written_before: u64,
-    /// Taken at the end.
+    /// Taken when the upload ends.
     file: RwLock<Option<NewFile>>,
     expected_blocks: Mutex<usize>,
     none_expected: Condvar,
 }
 
-/// A block that was asked for and is not written yet.
+/// A block that was requested and is not written yet.
 #[derive(Debug)]
 pub(crate) struct ExpectedBlock(Arc<Upload>);
 
@@ -102,17 +103,17 @@ impl Upload {
         &self.path
     }
 
-    /// Where it is written and ended: the policy that it was begun under holds to its end.
+    /// Returns the executor that writes and ends the file: its policy applies from begin to end.
     pub(crate) fn executor(&self) -> &FileExecutor {
         &self.executor
     }
 
-    /// How much an earlier attempt with the same key has left.
+    /// Returns how much an earlier attempt with the same key has written.
     pub(crate) fn written_before(&self) -> u64 {
         self.written_before
     }
 
-    /// From now on the end of the upload waits for this block.
+    /// Makes the end of the upload wait for this block.
     pub(crate) fn expect_block(self: Arc<Self>) -> ExpectedBlock {
         *self.expected_blocks.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         ExpectedBlock(self)
@@ -141,7 +142,7 @@ impl Upload {
         }
     }
 
-    /// Nobody will write more. What has no key by which it could be found again is removed.
+    /// Stops writing. Removes the file unless a key exists to resume it.
     pub(crate) fn abandon(&self) {
         drop(self.take());
     }

@@ -1,4 +1,4 @@
-//! The names in directories and trees: the calls whose answers may be large. They block.
+//! Names in directories and trees: calls whose responses may be large. They block.
 
 use std::ffi::OsStr;
 use std::num::NonZeroUsize;
@@ -14,28 +14,29 @@ use super::errors::{bad_pattern, to_rpc_error};
 use super::executor::PolicyScoped;
 use super::operations::{FileCall, special, uri};
 
-/// The text of the answer to `fs/readDirectory`. What the names of a directory take is up to whoever makes them: with paths in another
-/// script, which are three times as long on the wire, fifty thousand would exceed the largest message.
+/// Maximum text of the response to `fs/readDirectory`. The size of names is up to their creators:
+/// non-ASCII paths are three times as long on the wire, and fifty thousand of them would exceed the
+/// largest message.
 const MAX_LISTING_BYTES: usize = 32 << 20;
-/// About the text of the answer to a walk.
+/// Approximate maximum text of the response to a walk.
 const MAX_WALK_BYTES: usize = 4 << 20;
-/// What the answer to a walk may take beside what was counted.
+/// Allowance for text of a walk's response that is not counted.
 const WALK_SLACK: usize = 2 << 20;
-/// The text of a small answer.
+/// Maximum text of a small response.
 const SMALL_BYTES: usize = 32 << 10;
-/// About as many names make one.
+/// Approximate number of names in a small response.
 const SMALL_ENTRIES: usize = 128;
-/// Names, types and punctuation of an entry's members; the second also with details.
+/// Names, types and punctuation of an entry's members. With details, the second applies as well.
 const MEMBER_BYTES: usize = 80;
 const DETAIL_BYTES: usize = 110;
 const SPECIAL_BYTES: usize = 32;
 
-/// A call whose answer may be so large that there must be room for it before it is made.
+/// A call whose response may be so large that it first needs a reservation.
 pub(crate) trait LargeFileCall: FileCall + 'static {
-    /// About the text of the largest answer.
+    /// Approximate text of the largest response.
     const LARGEST_ANSWER: usize;
 
-    /// The answer if it is small. Gives up as soon as it is not.
+    /// Returns the response if it is small, and `None` as soon as it is not.
     fn run_bounded(
         params: &Self::Params,
         stop: &CancelFlag,
@@ -62,7 +63,7 @@ impl FileCall for rpc::FsReadDirectory {
             Err(NotTaken::Full) => {
                 let path = params.path.as_path().display();
                 let message = format!(
-                    "the names in {path} take more than {} MiB; ask for pages, with limit",
+                    "the names in {path} take more than {} MiB; request pages with limit",
                     MAX_LISTING_BYTES >> 20
                 );
                 Err(RpcError::invalid_request(message).with_kind(ErrorKind::TooManyEntries))
@@ -79,7 +80,7 @@ impl LargeFileCall for rpc::FsReadDirectory {
         _: &CancelFlag,
     ) -> Result<Option<FsReadDirectoryResponse>, RpcError> {
         let limit = page_limit(params)?;
-        // Whoever asks for what comes behind a page has had one.
+        // A client that asks for a further page had a large directory.
         if page_start(params)?.is_some() {
             return Ok(None);
         }
@@ -102,7 +103,7 @@ fn entry_types(params: &FsReadDirectoryParams) -> EntryTypes {
     if params.details { EntryTypes::Own } else { EntryTypes::Followed }
 }
 
-/// `None` if everything is asked for.
+/// Returns `None` if everything is requested.
 fn page_limit(params: &FsReadDirectoryParams) -> Result<Option<NonZeroUsize>, RpcError> {
     if params.limit.is_none() && params.after.is_none() {
         return Ok(None);
@@ -114,7 +115,7 @@ fn page_start(params: &FsReadDirectoryParams) -> Result<Option<&OsStr>, RpcError
     let Some(after) = &params.after else { return Ok(None) };
     let nameless = || {
         let after = after.as_path().display();
-        RpcError::invalid_request(format!("after: {after} does not end in a name"))
+        RpcError::invalid_request(format!("after: {after} does not end in a file name"))
     };
     after.as_path().file_name().ok_or_else(nameless).map(Some)
 }
@@ -132,14 +133,14 @@ fn page(
     let taken = page.entries.iter().try_for_each(|entry| listing.push(entry));
     let next = match taken {
         Ok(()) => page.last.map(|last| uri(&directory.join(last))).transpose()?,
-        // The page ends before what did not fit.
+        // The page ends before the entry that did not fit.
         Err(NotTaken::Full) => listing.entries.last().map(|entry| entry.path.clone()),
         Err(NotTaken::Refused(error)) => return Err(error),
     };
     Ok(FsReadDirectoryResponse { entries: listing.entries, next })
 }
 
-/// The entries of one directory as they are answered, and how much text that will be.
+/// The entries of one directory in wire form, and the size of their text.
 struct Listing<'a> {
     directory: &'a PathUri,
     directory_bytes: usize,
@@ -148,7 +149,7 @@ struct Listing<'a> {
     entries: Vec<DirectoryEntry>,
 }
 
-/// Why an entry is not part of a listing.
+/// Why an entry was not added to a listing.
 enum NotTaken {
     Full,
     Refused(RpcError),
@@ -160,7 +161,7 @@ impl<'a> Listing<'a> {
         Self { directory, directory_bytes, max_bytes, bytes: 0, entries: Vec::new() }
     }
 
-    /// One entry always fits.
+    /// Adds an entry. The first one always fits.
     fn push(&mut self, entry: &Entry) -> Result<(), NotTaken> {
         let file_name = entry.name.to_string_lossy();
         let detail_bytes = entry.details.map_or(0, |_| DETAIL_BYTES);
@@ -187,7 +188,7 @@ impl<'a> Listing<'a> {
     }
 }
 
-/// No less than the text takes in JSON, without its quotes.
+/// Returns an upper bound for the length of the text in JSON, without its quotes.
 fn json_len(text: &str) -> usize {
     let escaped = |byte: u8| match byte {
         0..0x20 => "\\u0000".len(),
@@ -291,7 +292,7 @@ fn bound(path: &PathUri, name: &str, asked: Option<u64>, most: u64) -> Result<us
     Ok(usize::try_from(bound).unwrap_or(usize::MAX))
 }
 
-/// A bound that leaves room for something.
+/// Returns a limit, which must leave room for something.
 fn limit_of(
     path: &PathUri,
     name: &str,
@@ -330,7 +331,7 @@ mod tests {
     use std::os::unix::ffi::OsStrExt as _;
 
     #[test]
-    fn a_listing_takes_no_more_text_than_was_counted_and_not_much_less() {
+    fn the_counted_size_of_a_listing_is_a_close_upper_bound() {
         let names: [&[u8]; 5] =
             [b"plain.txt", b"\x01\n\t\"\\", b"\xff\xfe", "プロジェクト".as_bytes(), b"a b"];
         for details in
@@ -352,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_is_full_at_its_bound_and_never_empty() {
+    fn a_listing_stops_at_its_limit_and_is_never_empty() {
         let directory: PathUri = "/d".parse().unwrap();
         let entry = |name: &str| Entry {
             name: name.into(),

@@ -1,4 +1,4 @@
-//! Work on files, on threads that keep to the policy of their request.
+//! File operations, on threads that are confined to the policy of their request.
 
 mod errors;
 mod executor;

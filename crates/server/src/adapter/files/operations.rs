@@ -1,4 +1,4 @@
-//! The methods that are one call of the host: params in, result out. They block.
+//! Methods that are one call of the host: params in, result out. They block.
 
 use std::path::Path;
 
@@ -15,11 +15,11 @@ use super::executor::{PolicyScoped, Sandboxed};
 
 const MAX_MODE: u32 = 0o7777;
 
-/// A method that is nothing but one piece of blocking work.
+/// A method that consists of one piece of blocking work.
 pub(crate) trait FileCall:
     Rpc<Params: Sandboxed + Send + 'static, Response: Send + 'static>
 {
-    /// Long work looks now and then whether it is to stop.
+    /// Runs the method. Long work checks periodically whether it should stop.
     fn run(
         scoped: PolicyScoped<Self::Params>,
         stop: &CancelFlag,
@@ -202,7 +202,7 @@ pub(super) fn special(kind: FileKind) -> Option<SpecialFile> {
     }
 }
 
-/// Whatever the kernel calls absolute is.
+/// Converts a path to a URI. Everything that the kernel calls absolute is a path.
 pub(super) fn uri(path: &Path) -> Result<PathUri, RpcError> {
     PathUri::from_path(path)
         .ok_or_else(|| RpcError::internal(format!("{} is not an absolute path", path.display())))

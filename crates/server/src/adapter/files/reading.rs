@@ -1,4 +1,4 @@
-//! Whole files, in two steps: what is small is read at once, and what is large waits until there is room for it.
+//! Whole files, in two steps: small files are read at once, and large ones wait for a reservation.
 
 use exec_server_host::fs::{FsError, OpenFile};
 use exec_server_protocol::{Base64ResponseWriter, FsReadFileParams, MAX_FILE_BYTES, RpcError};
@@ -7,13 +7,13 @@ use super::errors::to_rpc_error;
 use super::executor::PolicyScoped;
 use super::operations::symlinks;
 
-/// What is read without asking whether there is room for the answer.
+/// Files up to this size are read without a reservation.
 const SMALL_BYTES: usize = 64 << 10;
 
-/// What is read at once of the rest.
+/// How much of a large file is read at a time.
 const PIECE_BYTES: usize = Base64ResponseWriter::UNIT << 16;
 
-/// A file that has been opened and read as far as it is small.
+/// A file that was opened and read up to the small size.
 #[derive(Debug)]
 pub(crate) enum Reading {
     Done(Vec<u8>),
@@ -37,7 +37,7 @@ impl Reading {
             return Err(to_rpc_error(FsError::TooLarge { path, max: MAX_FILE_BYTES }));
         }
         let expected = usize::try_from(file.metadata().size).unwrap_or(SMALL_BYTES);
-        // One more, so that the end is seen by the same read.
+        // One byte more, so that the same read sees the end.
         let mut begun = Vec::with_capacity(expected.min(SMALL_BYTES) + 1);
         Ok(match file.read_more(&mut begun, SMALL_BYTES).map_err(to_rpc_error)? {
             true => Self::Done(begun),
@@ -47,15 +47,15 @@ impl Reading {
 }
 
 impl LargeFile {
-    /// What the file system says.
+    /// Returns the size that the file system reports.
     pub(crate) fn size(&self) -> usize {
         usize::try_from(self.file.metadata().size).unwrap_or(usize::MAX)
     }
 
-    /// How much room it will take, as far as the file system knows.
+    /// Returns the expected size, as far as the file system knows it.
     pub(crate) fn expected_bytes(&self) -> usize {
         let size = self.size();
-        // Files that are made when they are read, as in /proc, have no size.
+        // Files generated on read, as in /proc, have no size.
         if size > self.begun.len() {
             size
         } else {
@@ -63,7 +63,8 @@ impl LargeFile {
         }
     }
 
-    /// Gives the content to `take`, from its beginning, in pieces: what is made of them is large, and the pieces need not be.
+    /// Passes the content to `take` in pieces, from its beginning: the result is large, and the
+    /// pieces need not be.
     pub(crate) fn finish(
         self,
         mut take: impl FnMut(&[u8]) -> Result<(), RpcError>,
@@ -71,7 +72,8 @@ impl LargeFile {
         let max = usize::try_from(MAX_FILE_BYTES).unwrap_or(usize::MAX);
         let (mut piece, mut offset) = (self.begun, 0);
         loop {
-            // Every piece but the last is a whole one; the first begins with what was read before.
+            // Every piece but the last is full; the first begins with the bytes that were read
+            // before.
             let (from, missing) = (offset + piece.len(), PIECE_BYTES - piece.len());
             let is_end =
                 self.file.read_from(from as u64, &mut piece, missing).map_err(to_rpc_error)?;

@@ -1,4 +1,4 @@
-//! One search: its matches in batches, and how it ended. It blocks.
+//! One search: its matches in batches, and its result. It blocks.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -13,15 +13,15 @@ use exec_server_protocol::{
 use super::errors::{bad_pattern, to_rpc_error};
 use super::executor::PolicyScoped;
 
-/// A batch is sent when it is so large, or so old when the next match is found.
+/// A batch is sent at this size, or at `BATCH_AGE` when the next match is found.
 const BATCH_BYTES: usize = 64 << 10;
-/// Of one line. A message has a limit of values, too.
+/// Maximum submatches of one line. A message also has a limit of values.
 const MAX_SUBMATCHES: usize = 1000;
-/// About what one takes as text.
+/// Approximate text of one submatch.
 const SUBMATCH_BYTES: usize = 24;
 const BATCH_AGE: Duration = Duration::from_millis(50);
 
-/// A search that has been checked and can run.
+/// A checked search that is ready to run.
 #[derive(Debug)]
 pub(crate) struct Searching {
     search: search::Search,
@@ -61,7 +61,7 @@ impl Searching {
         Ok(Self { search, root: params.path })
     }
 
-    /// Calls `send` with each batch, which may wait; it says whether anybody still wants more.
+    /// Calls `send` with each batch. It may wait, and returns whether the client wants more.
     pub(crate) fn run(
         &self,
         cancelled: &AtomicBool,

@@ -1,4 +1,4 @@
-//! Watches in the words of the wire.
+//! Watches in wire terms.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,22 +11,22 @@ use super::errors::to_rpc_error;
 use super::executor::PolicyScoped;
 use super::operations::uri;
 
-/// Paths in one `fs/changed`, which has each of them twice.
+/// Maximum text of the paths in one `fs/changed`, which contains each of them twice.
 const MAX_CHANGED_BYTES: usize = 4 << 20;
 
-/// One queue of the kernel, made at the first watch: a user has few of them.
+/// One kernel queue, created at the first watch: a user may have only a few.
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
     watcher: Mutex<Option<Arc<Watcher>>>,
 }
 
 impl Watches {
-    /// Opens the queue, which takes a thread that is free: what it starts listens for everybody.
+    /// Opens the queue. Needs an unconfined thread: the thread that it starts serves all watches.
     pub(crate) fn prepare(&self) -> Result<(), RpcError> {
         self.watcher().map(drop)
     }
 
-    /// Blocks while it looks through the tree.
+    /// Starts a watch. Blocks while it scans the tree.
     pub(crate) fn watch(
         &self,
         PolicyScoped { params, executor }: PolicyScoped<FsWatchParams>,
@@ -44,7 +44,7 @@ impl Watches {
         Ok(ChangeWatch { watch_id: params.watch_id, path: uri(watch.path())?, watch })
     }
 
-    /// Ends all watches, and those that are just being set.
+    /// Ends all watches, including those that are being set up.
     pub(crate) fn close(&self) {
         let watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(watcher) = &*watcher {
@@ -63,7 +63,7 @@ impl Watches {
     }
 }
 
-/// What happens below one path, until it is dropped.
+/// The changes below one path. The watch ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct ChangeWatch {
     watch_id: String,
@@ -72,17 +72,18 @@ pub(crate) struct ChangeWatch {
 }
 
 impl ChangeWatch {
-    /// The canonical form of what is watched.
+    /// Returns the canonical path of the watch.
     pub(crate) fn path(&self) -> &PathUri {
         &self.path
     }
 
-    /// Waits until there is something to tell, and takes nothing. `None` when no more can come. Cancel-safe.
+    /// Waits until there is a change to report, and takes nothing. Returns `None` when no more can
+    /// follow. Cancel-safe.
     pub(crate) async fn changed(&mut self) -> Option<()> {
         self.watch.changed().await
     }
 
-    /// `None` when no more can come. Cancel-safe.
+    /// Returns the next changes, or `None` when no more can follow. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Option<ChangedNotification> {
         let watch::Changes { changes, rescan } = self.watch.next().await?;
         let changes = changes.into_iter().filter_map(wire_change).collect();
@@ -90,7 +91,8 @@ impl ChangeWatch {
     }
 }
 
-/// Thousands of long paths may not fit into one message; then what happened is told as too much to be told.
+/// Builds the notification. Thousands of long paths may not fit into one message; a rescan is
+/// reported instead.
 fn notification(watch_id: String, changes: Vec<FileChange>, rescan: bool) -> ChangedNotification {
     let mut paths: Vec<&PathUri> =
         changes.iter().flat_map(|change| change.from.iter().chain([&change.path])).collect();
@@ -121,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_that_are_too_much_for_a_message_are_told_as_such() {
+    fn changes_that_exceed_a_message_are_reported_as_a_rescan() {
         let change = |len: usize| FileChange {
             path: format!("/{}", "資".repeat(len)).parse().unwrap(),
             kind: ChangeKind::Created,

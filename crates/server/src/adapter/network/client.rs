@@ -1,4 +1,4 @@
-//! The client behind a gate: asked about hosts that no rule names, and told of decisions.
+//! The client behind a gate: it decides about hosts that no rule names, and is told of decisions.
 
 use std::fmt::Debug;
 use std::pin::Pin;
@@ -16,23 +16,23 @@ use exec_server_protocol::{
 };
 use tokio::time::Instant;
 
-/// A session, as far as gates need it.
+/// The part of a session that gates need.
 pub(crate) trait NetworkClient: Debug + Send + Sync {
-    /// `Err` says why there is no answer.
+    /// Asks the client. `Err` says why there is no response.
     fn ask(
         self: Arc<Self>,
         params: NetworkPolicyRequestParams,
         deadline: Instant,
     ) -> Pin<Box<dyn Future<Output = Result<NetworkDecision, String>> + Send>>;
 
-    /// Must not block; may be dropped.
+    /// Notifies the client. Must not block; the notification may be dropped.
     fn notify(&self, decision: NetworkPolicyDecisionNotification);
 
-    /// For the operator: the client may not want to be told.
+    /// Records a decision for the operator, whether or not the client is notified.
     fn record(&self, process_id: &str, decision: &DecisionRecord);
 }
 
-/// A client that never answers.
+/// A client that never responds.
 #[cfg(test)]
 #[derive(Debug)]
 pub(crate) struct NoClient;
@@ -52,14 +52,14 @@ impl NetworkClient for NoClient {
     fn record(&self, _: &str, _: &DecisionRecord) {}
 }
 
-/// Speaks for one process.
+/// The gate client of one process.
 #[derive(Debug)]
 pub(super) struct ProcessGateClient {
     process_id: String,
     client: Arc<dyn NetworkClient>,
-    /// `None`: the client is not to be asked.
+    /// `None`: the client must not be asked.
     ask_timeout: Option<Duration>,
-    /// Whether the client knows of managed networking.
+    /// Whether the client supports managed networking and gets notifications.
     is_told: bool,
 }
 
@@ -77,7 +77,7 @@ impl ProcessGateClient {
 impl GateClient for ProcessGateClient {
     fn ask(&self, question: Question) -> Pin<Box<dyn Future<Output = Answer> + Send>> {
         let Some(timeout) = self.ask_timeout else {
-            let reason = "the start does not ask about hosts".to_owned();
+            let reason = "the start does not let the client decide about hosts".to_owned();
             return Box::pin(std::future::ready(Answer::Deny { reason }));
         };
         let params = NetworkPolicyRequestParams {

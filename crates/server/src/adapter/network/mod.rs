@@ -1,7 +1,7 @@
-//! Managed networking: from the fields of a start and the rules of operator and token to the gate
-//! of a process.
+//! Managed networking: builds the gate of a process from the fields of its start and the rules of
+//! operator and token.
 //!
-//! The rules of all parties hold, and the strictest decides. A start without rules of its own is
+//! The rules of all parties apply, and the strictest decides. A start without rules of its own is
 //! managed as soon as the operator or its token names hosts.
 
 mod client;
@@ -35,14 +35,15 @@ use client::ProcessGateClient;
 
 const DNS_PORT: u16 = 53;
 
-/// How long a client may take to answer if its start does not say.
+/// How long a client may take to respond, unless its start says otherwise.
 const DEFAULT_ASK_TIMEOUT: Duration = Duration::from_secs(60);
-/// A client that waits for a person answers when its own time is up.
+/// Added to the client's timeout: a client that waits for a person responds when its own timeout
+/// ends.
 const ASK_GRACE: Duration = Duration::from_secs(5);
-/// The longest `processId` that a client can be asked about.
+/// The longest `processId` for which the client can be asked.
 const MAX_ASKED_ID_BYTES: usize = 256;
 
-/// The network of a start, understood and not yet put up.
+/// The network of a start, parsed but not set up.
 #[derive(Debug, Clone)]
 pub(super) struct RequestedNetwork {
     policy: NetworkPolicy,
@@ -56,7 +57,7 @@ pub(super) struct RequestedNetwork {
 }
 
 impl RequestedNetwork {
-    /// `None` for a start whose network is not managed.
+    /// Returns `None` for a start whose network is not managed.
     pub(super) fn read(
         params: &StartParams,
         ceilings: &[Arc<HostRules>],
@@ -117,8 +118,8 @@ impl RequestedNetwork {
         }))
     }
 
-    /// Opens what the plan does not: the proxies of a process without a network namespace, whose
-    /// ports the plan then allows.
+    /// Opens the sockets that the plan does not: the proxies of a process without a network
+    /// namespace, whose ports the plan then allows.
     pub(super) fn plan_gate(
         &self,
         plan: &mut Plan,
@@ -129,7 +130,7 @@ impl RequestedNetwork {
         let proxies = match plan.network_namespace {
             NetworkNamespace::Gated(_) => self.proxies_inside(),
             NetworkNamespace::Inherited | NetworkNamespace::Empty => {
-                // Landlock knows no addresses, so these ports would be open on every host.
+                // Landlock does not check addresses, so these ports would be open on every host.
                 if !self.loopback_ports.is_empty() {
                     return Err(SandboxError::LoopbackPorts);
                 }
@@ -168,7 +169,7 @@ impl RequestedNetwork {
         })
     }
 
-    /// In the network namespace of the process, where their ports are fixed.
+    /// Returns proxies in the network namespace of the process, where their ports are fixed.
     fn proxies_inside(&self) -> Proxies {
         let GateSockets { http_proxy, socks5, .. } = self.gate.sockets;
         Proxies {
@@ -196,9 +197,9 @@ impl RequestedNetwork {
     }
 }
 
-/// The proxies of a gate, and where programs find them.
+/// The proxies of a gate, and the addresses for programs.
 struct Proxies {
-    /// Those outside of the process's network namespace.
+    /// Listeners outside the process's network namespace.
     listeners: GateListeners,
     http_port: Option<u16>,
     socks5_port: Option<u16>,
@@ -221,7 +222,7 @@ fn gate_sockets(
         direct_ports.remove(&SOCKS5_PORT);
     }
     if direct_ports.len() > MAX_DIRECT_PORTS {
-        let message = format!("network: more than {MAX_DIRECT_PORTS} ports are named");
+        let message = format!("network: more than {MAX_DIRECT_PORTS} loopback ports");
         return Err(RpcError::invalid_params(message).with_kind(ErrorKind::BadNetworkRules));
     }
     Ok(GateSockets {
@@ -233,7 +234,8 @@ fn gate_sockets(
     })
 }
 
-/// They are reached without a rule of the start, but not without those of operator and token.
+/// Checks the loopback ports of a start. They need no host rule of the start, but the rules of
+/// operator and token must allow them.
 fn check_loopback_ports(ports: &[u16], ceilings: &[Rules]) -> Result<(), RpcError> {
     if ports.contains(&0) {
         let message = "managedNetwork: a loopback port must be at least 1";
@@ -260,7 +262,7 @@ fn check_loopback_ports(ports: &[u16], ceilings: &[Rules]) -> Result<(), RpcErro
     }
 }
 
-/// `None` if the client is not to be asked.
+/// Returns `None` if the client must not be asked.
 fn ask_timeout(proxy: Option<&NetworkProxy>, rules: Option<&NetworkRules>) -> Option<Duration> {
     let of_proxy = proxy.and_then(|proxy| proxy.policy_decision_timeout_ms);
     let of_rules = rules.filter(|rules| rules.ask);
@@ -302,8 +304,8 @@ fn rules_of_start(rules: &NetworkRules) -> Result<Rules, RpcError> {
     Ok(Rules { allow, deny, unnamed: unnamed(rules.ask), ..nothing() })
 }
 
-/// Rules that only deny leave the rest alone; rules that say nothing allow nothing. Where the
-/// client may be asked, a start with rules of its own has decided already, or asks by these.
+/// Converts the rules of a ceiling. Rules that only deny allow the rest; empty rules allow nothing.
+/// Where the client may be asked, the rules of a start have already decided, or let the gate ask.
 fn rules_of_ceiling(rules: &HostRules, is_requested: bool) -> Result<Rules, RpcError> {
     let (allow, deny) = (patterns(&rules.allow)?, patterns(&rules.deny)?);
     let only_denies = allow.is_empty() && !deny.is_empty() && !rules.ask;

@@ -34,7 +34,7 @@ fn is_allowed(network: &RequestedNetwork, host: &str) -> bool {
 }
 
 #[test]
-fn a_start_that_says_nothing_is_not_managed() {
+fn a_start_without_network_rules_is_not_managed() {
     for members in [
         json!({}),
         json!({"enforceManagedNetwork": false}),
@@ -56,7 +56,7 @@ fn enforcement_without_details_is_refused() {
 }
 
 #[test]
-fn the_rules_of_all_parties_hold() {
+fn the_rules_of_all_parties_apply() {
     let asked = json!({"network": {"allow": ["a.test", "b.test", "c.test"]}});
     let operator = hosts(&["a.test", "b.test"], &[]);
     let token = hosts(&[], &["b.test"]);
@@ -66,7 +66,7 @@ fn the_rules_of_all_parties_hold() {
 }
 
 #[test]
-fn the_operators_rules_hold_for_starts_without_any() {
+fn the_operators_rules_apply_to_starts_without_rules() {
     let network = network(&json!({}), &[hosts(&["a.test"], &[])]);
     assert!(!network.is_requested);
     assert!(is_allowed(&network, "a.test") && !is_allowed(&network, "b.test"));
@@ -74,7 +74,7 @@ fn the_operators_rules_hold_for_starts_without_any() {
 }
 
 #[test]
-fn a_ceiling_that_only_denies_leaves_the_rest_and_an_empty_one_nothing() {
+fn a_ceiling_that_only_denies_allows_the_rest_and_an_empty_one_nothing() {
     let denies = network(&json!({}), &[hosts(&[], &["b.test"])]);
     assert!(is_allowed(&denies, "a.test") && !is_allowed(&denies, "b.test"));
     let nothing = network(&json!({}), &[hosts(&[], &[])]);
@@ -82,7 +82,7 @@ fn a_ceiling_that_only_denies_leaves_the_rest_and_an_empty_one_nothing() {
 }
 
 #[test]
-fn a_managed_network_reaches_the_named_ports_of_loopback_and_nothing_else() {
+fn a_managed_network_reaches_only_the_named_loopback_ports() {
     let network = network(
         &json!({"enforceManagedNetwork": true, "managedNetwork": {"loopbackPorts": [8080, 9090]}}),
         &[],
@@ -96,7 +96,7 @@ fn a_managed_network_reaches_the_named_ports_of_loopback_and_nothing_else() {
 }
 
 #[test]
-fn a_proxy_is_as_its_settings_say() {
+fn a_proxy_follows_its_settings() {
     let network = network(
         &json!({"networkProxy": {
             "proxy": {"enabled": true, "enableSocks5": true, "enableSocks5Udp": true,
@@ -115,7 +115,7 @@ fn a_proxy_is_as_its_settings_say() {
 }
 
 #[test]
-fn a_client_is_asked_only_about_short_names() {
+fn a_client_is_asked_only_about_short_process_ids() {
     let long = "x".repeat(MAX_ASKED_ID_BYTES + 1);
     let error = read(&json!({"processId": long, "network": {"ask": true}}), &[]).unwrap_err();
     assert_eq!(error.code, -32602);
@@ -151,7 +151,7 @@ fn unix_sockets_are_closed_where_hosts_are_restricted() {
 }
 
 #[test]
-fn where_the_operator_lets_clients_decide_a_start_has_decided() {
+fn where_the_operator_lets_clients_decide_the_rules_of_a_start_decide() {
     let ask = HostRules { ask: true, ..hosts(&[], &["b.test"]) };
     let decided =
         network(&json!({"network": {"allow": ["a.test", "b.test"]}}), std::slice::from_ref(&ask));
@@ -162,7 +162,7 @@ fn where_the_operator_lets_clients_decide_a_start_has_decided() {
 }
 
 #[test]
-fn bad_rules_are_named() {
+fn an_error_names_the_bad_rule() {
     for (members, named) in [
         (json!({"network": {"allow": ["*"]}}), "*"),
         (json!({"network": {"deny": ["https://a.test/"]}}), "https://a.test/"),

@@ -1,14 +1,14 @@
-//! The variables by which programs find the proxies of their gate. They are a convenience: what
-//! ignores them is led to the gate all the same, or refused.
+//! The environment variables that tell programs about the proxies of their gate. A convenience: the
+//! gate catches or refuses the traffic of programs that ignore them.
 
 use std::ffi::OsString;
 
-/// Addresses that programs reach without a proxy, inside of their own network.
+/// Addresses that programs reach without a proxy, inside their own network.
 const LOCAL: &str = "localhost,127.0.0.1,::1";
 
 const HTTP_PROXY_VARIABLES: [&str; 6] =
     ["HTTP_PROXY", "HTTPS_PROXY", "WS_PROXY", "WSS_PROXY", "FTP_PROXY", "DOCKER_HTTP_PROXY"];
-/// Names of settings that tools read from variables, in their own spelling.
+/// Settings that tools read from variables, in each tool's own spelling.
 const TOOL_VARIABLES: [&str; 9] = [
     "npm_config_proxy",
     "npm_config_https_proxy",
@@ -42,7 +42,7 @@ pub(super) fn proxy_variables(
         for name in TOOL_VARIABLES {
             add(name, http);
         }
-        // Node.js reads the variables only if it is told to.
+        // Node.js reads the variables only if this is set.
         add("NODE_USE_ENV_PROXY", "1");
     }
     add("ALL_PROXY", &all);
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn without_socks_everything_goes_by_http_and_without_proxies_nothing_is_set() {
+    fn without_socks_all_variables_name_http_and_without_proxies_none_is_set() {
         assert_eq!(value(&proxy_variables(Some(1), None), "all_proxy"), Some("http://127.0.0.1:1"));
         assert_eq!(proxy_variables(None, None), []);
     }

@@ -1,4 +1,4 @@
-//! The most that requests may have, as a policy of this machine.
+//! The most access that requests may have, as a policy of this machine.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -15,12 +15,12 @@ pub(super) struct Ceiling {
     level: SandboxLevel,
     writable_roots: Vec<PathBuf>,
     network: Network,
-    /// Made once: symlinks that change later do not move it.
+    /// Resolved once, so that symlinks that change later do not move it.
     policy: OnceLock<Result<Policy, Arc<SandboxError>>>,
 }
 
 impl Ceiling {
-    /// `None` if it restricts nothing.
+    /// Returns `None` if the ceiling restricts nothing.
     pub(super) fn new(ceiling: &SandboxCeiling) -> Option<Self> {
         let network = if ceiling.network { Network::Enabled } else { Network::Restricted };
         let writable_roots = ceiling.writable_roots.clone();
@@ -32,7 +32,7 @@ impl Ceiling {
         self.network == Network::Enabled
     }
 
-    /// Blocks when first called.
+    /// Returns the resolved policy. The first call blocks.
     pub(super) fn policy(&self, machine: &Machine) -> Result<&Policy, Arc<SandboxError>> {
         let resolved = self.policy.get_or_init(|| {
             let around = PolicyContext { tmpdir: wire::own_tmpdir(), ..PolicyContext::default() };
@@ -52,13 +52,13 @@ impl Ceiling {
         })
     }
 
-    /// Where requests may write under it, besides the temporary directories.
+    /// Returns where requests may write under the ceiling, besides the temporary directories.
     pub(super) fn roots(&self) -> Result<Vec<PathBuf>, Arc<SandboxError>> {
         if self.level == SandboxLevel::ReadOnly {
             return Ok(Vec::new());
         }
         for missing in self.writable_roots.iter().filter(|root| !root.is_dir()) {
-            tracing::warn!(root = %missing.display(), "a writable root of the sandbox is no directory");
+            tracing::warn!(root = %missing.display(), "a writable root of the sandbox is not a directory");
         }
         if !self.writable_roots.is_empty() {
             return Ok(self.writable_roots.clone());

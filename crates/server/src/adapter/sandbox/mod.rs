@@ -1,7 +1,7 @@
-//! Which policy holds for a request: what it asks for, under what the operator and its token allow at most.
+//! Chooses the policy of a request: the requested access, limited by the operator and its token.
 //!
-//! A client cannot talk its way out: a request without a sandbox gets the ceilings, and one with a sandbox gets what all
-//! allow.
+//! A client cannot bypass the ceilings: a request without a sandbox gets the ceilings, and one with
+//! a sandbox gets only what all of them allow.
 
 mod ceiling;
 mod recent;
@@ -26,40 +26,40 @@ use recent::Recent;
 use wire::RequestedPolicy;
 pub(crate) use wire::own_tmpdir;
 
-/// Finds the policies of requests under the same ceilings.
+/// Resolves the policies of requests under the same ceilings.
 #[derive(Debug)]
 pub(crate) struct SandboxResolver {
     machine: Arc<Machine>,
-    /// Of the operator and of a token. All of them hold.
+    /// Ceilings of the operator and of a token. All of them apply.
     ceilings: Vec<Arc<Ceiling>>,
-    /// The rules about hosts of operator and token, which all hold.
+    /// Host rules of the operator and of a token. All of them apply.
     hosts: Vec<Arc<HostRules>>,
     recent: Recent,
 }
 
-/// What is the same for all requests.
+/// The state that all requests share.
 #[derive(Debug)]
 struct Machine {
     /// Read-only in every sandbox.
     protected: Vec<PathBuf>,
-    /// Neither readable nor writable in any.
+    /// Neither readable nor writable in any sandbox.
     secret: Vec<PathBuf>,
     trusted_links: Vec<PathBuf>,
     home: Option<PathBuf>,
-    /// A history that cannot be read is reported.
+    /// An unreadable history is logged once.
     reported: Once,
     history: WriteHistory,
     /// Runs the probes. Without it nothing is known about this machine, and nothing is promised.
     executable: Option<PathBuf>,
-    /// A probe that failed is tried again: it may have been for want of memory or processes.
+    /// A failed probe is repeated: it may have lacked memory or processes.
     capabilities: OnceLock<Capabilities>,
 }
 
-/// A request whose sandbox has been understood, and not yet been looked up on this machine.
+/// A parsed sandbox request that is not yet resolved on this machine.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestedSandbox {
     requested: Option<RequestedPolicy>,
-    /// Where its process starts.
+    /// The working directory of the process.
     cwd: Option<PathBuf>,
 }
 
@@ -71,7 +71,7 @@ impl RequestedSandbox {
 }
 
 impl SandboxResolver {
-    /// Under the ceiling of the operator.
+    /// Applies the ceiling of the operator.
     pub(crate) fn new(config: &ServerConfig, executable: Option<PathBuf>) -> Self {
         let machine = Machine {
             protected: config.protected_paths.clone(),
@@ -88,8 +88,8 @@ impl SandboxResolver {
         Self { machine: Arc::new(machine), ceilings, hosts, recent: Recent::default() }
     }
 
-    /// Also under those of a principal. The file methods of an observer only read, and still they must
-    /// not read the secrets of the server: so observers are read-only.
+    /// Adds the ceilings of a principal. The file methods of an observer only read, but they must
+    /// not read the secrets of the server, so observers get a read-only ceiling.
     pub(crate) fn under(self: &Arc<Self>, principal: &Principal) -> Arc<Self> {
         let require = Some(SandboxLevel::ReadOnly);
         let read_only = SandboxCeiling { require, ..SandboxCeiling::default() };
@@ -106,7 +106,7 @@ impl SandboxResolver {
         Arc::new(Self { machine, ceilings, hosts, recent: Recent::default() })
     }
 
-    /// Reads a sandbox object. `None` when the request may have all that the server has.
+    /// Parses a sandbox object. Returns `None` if the request may have all access of the server.
     pub(crate) fn read(
         &self,
         sandbox: Option<&SandboxRequest>,
@@ -128,7 +128,7 @@ impl SandboxResolver {
         Ok(is_restricted.then_some(RequestedSandbox { requested, cwd }))
     }
 
-    /// Looks at the machine for what the names in a policy mean. Blocks.
+    /// Resolves a policy on this machine. Blocks.
     pub(crate) fn policy(&self, asked: &RequestedSandbox) -> Result<Policy, Arc<SandboxError>> {
         let mut policy = match &asked.requested {
             Some(RequestedPolicy { policy: Some(policy), around }) => {
@@ -146,8 +146,8 @@ impl SandboxResolver {
         Ok(policy)
     }
 
-    /// Paths that a directory for secrets does not have in it. A client under a ceiling has no say in
-    /// that: it would name a path there in order to see the directory.
+    /// Returns the paths that rule out a directory as a directory for secrets. A client under a
+    /// ceiling has no say in that: it could name a path there in order to see the directory.
     fn used_paths(&self, asked: &RequestedSandbox) -> Vec<PathBuf> {
         if !self.ceilings.is_empty() {
             return self.ceilings.iter().flat_map(|ceiling| ceiling.roots()).flatten().collect();
@@ -157,8 +157,8 @@ impl SandboxResolver {
         roots.chain(asked.cwd.clone()).collect()
     }
 
-    /// The policy of a request about files, from memory if the same was asked a moment ago. `None`: no
-    /// restriction. May block.
+    /// Returns the policy of a file request, cached if the same was requested a moment ago. `None`:
+    /// no restriction. May block.
     pub(crate) fn file_policy(
         &self,
         sandbox: Option<&SandboxRequest>,
@@ -169,7 +169,7 @@ impl SandboxResolver {
         let policy = match self.read(sandbox, None)? {
             None => None,
             Some(asked) => {
-                // Methods of files have -32602 only for what does not decode.
+                // File methods return -32602 only for params that do not decode.
                 let code = ErrorCode::InvalidRequest.value();
                 let policy = self.policy(&asked);
                 let policy = policy.map_err(|error| RpcError { code, ..to_rpc_error(&error) })?;
@@ -180,7 +180,7 @@ impl SandboxResolver {
         Ok(policy)
     }
 
-    /// Never blocks. `None` when it has to be looked up.
+    /// Never blocks. Returns `None` if the policy is not cached.
     pub(crate) fn known_file_policy(
         &self,
         sandbox: Option<&SandboxRequest>,
@@ -191,7 +191,8 @@ impl SandboxResolver {
         self.recent.find(sandbox)
     }
 
-    /// How to enforce a policy on a process of this machine. Blocks, for long when first called.
+    /// Plans how to enforce a policy on a process of this machine. Blocks; the first call takes
+    /// long.
     pub(crate) fn plan(
         &self,
         policy: &Policy,
@@ -201,7 +202,7 @@ impl SandboxResolver {
         plan.map_err(|error| Arc::new(error.into()))
     }
 
-    /// Whether the ceilings can be enforced. Blocks.
+    /// Checks that the ceilings can be enforced. Blocks.
     pub(crate) fn check_ceilings(&self) -> Result<(), Arc<SandboxError>> {
         for ceiling in &self.ceilings {
             self.plan(ceiling.policy(&self.machine)?, StartFacts::default())?;
@@ -209,12 +210,12 @@ impl SandboxResolver {
         Ok(())
     }
 
-    /// If so, nothing here blocks for long.
+    /// Returns whether the machine is probed. If so, nothing here blocks for long.
     pub(crate) fn is_machine_probed(&self) -> bool {
         self.machine.capabilities.get().is_some() || self.machine.executable.is_none()
     }
 
-    /// Whether a process with a managed network can be started here. Blocks when first called.
+    /// Returns whether a process with a managed network can be started here. The first call blocks.
     pub(crate) fn can_manage_network(&self) -> bool {
         let gate = GateRequest::default();
         let start = StartFacts { cwd: None, gate: Some(&gate) };
@@ -225,15 +226,15 @@ impl SandboxResolver {
         &self.hosts
     }
 
-    /// The same files with a managed network, if there may be one. A start that names hosts has it
-    /// even if its sandbox says that there is no network besides.
+    /// Returns a policy with the same files and a managed network, if the ceilings allow it. A
+    /// start that names hosts gets it even if its sandbox otherwise denies the network.
     pub(crate) fn with_managed_network(&self, policy: &Policy, is_requested: bool) -> Policy {
         let allowed = if self.allows_network() { Network::Managed } else { Network::Restricted };
         let asked = if is_requested { Network::Managed } else { policy.network() };
         policy.with_network(allowed.min(asked))
     }
 
-    /// Whether the ceilings leave a network.
+    /// Returns whether the ceilings allow the network.
     pub(crate) fn allows_network(&self) -> bool {
         self.ceilings.iter().all(|ceiling| ceiling.allows_network())
     }
@@ -264,7 +265,7 @@ impl Machine {
         loop {
             let policy = Policy::resolve(policy, &around, &HostNames)
                 .map_err(|error| Arc::new(error.into()))?;
-            // A sandbox that began meanwhile could have made a symlink before it was looked at.
+            // A sandbox that began meanwhile could have created a symlink before it was checked.
             let written = self.written_roots();
             if written == around.link_trust.written {
                 return Ok(policy);
@@ -273,8 +274,9 @@ impl Machine {
         }
     }
 
-    /// A client that can read the secret that signs tokens can make one without a ceiling. This is
-    /// looked up each time: a secret may be replaced by a symlink to another file.
+    /// Hides the secrets from the policy. A client that reads the token signing key could make a
+    /// token without a ceiling. Resolved each time: a secret may be replaced by a symlink to
+    /// another file.
     fn hide_secrets(
         &self,
         policy: Policy,
@@ -293,7 +295,7 @@ impl Machine {
         self.history.roots().unwrap_or_else(|error| {
             self.reported.call_once(|| {
                 tracing::warn!(
-                    "it is unknown what earlier sandboxes could write, so no symlink is trusted: {error}"
+                    "cannot read the write history of earlier sandboxes, so no symlink is trusted: {error}"
                 );
             });
             WrittenRoots::Unknown
@@ -301,7 +303,7 @@ impl Machine {
     }
 }
 
-/// Why a sandbox cannot be had, in the words and codes of the protocol.
+/// Converts a sandbox error to an error of the protocol.
 pub(crate) fn to_rpc_error(error: &SandboxError) -> RpcError {
     match error {
         SandboxError::Policy(error) => {
@@ -338,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_ceiling_a_request_has_what_it_asks_for() {
+    fn without_a_ceiling_a_request_gets_the_access_it_asks_for() {
         let workspace = tempfile::tempdir().unwrap();
         let root = workspace.path().canonicalize().unwrap();
         let free = under(SandboxCeiling::default());
@@ -356,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_talks_his_way_out_of_the_ceiling() {
+    fn no_request_escapes_the_ceiling() {
         let workspace = tempfile::tempdir().unwrap();
         let root = workspace.path().canonicalize().unwrap();
         let (inside, outside) = (root.join("inside"), root.join("outside"));
@@ -396,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lower_of_two_ceilings_holds() {
+    fn the_lower_of_two_ceilings_applies() {
         let workspace = tempfile::tempdir().unwrap();
         let root = workspace.path().canonicalize().unwrap();
         let [both, operators, tokens] = ["both", "operators", "tokens"].map(|name| {
@@ -455,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_question_is_answered_from_memory() {
+    fn a_repeated_request_gets_the_cached_policy() {
         let sandboxes = under(SandboxCeiling::default());
         let sandbox = request(r#"{"type":"read-only"}"#);
         assert_eq!(sandboxes.known_file_policy(None), Some(None));
@@ -465,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_restricts_the_network_leaves_files_alone() {
+    fn a_network_restriction_leaves_files_alone() {
         let sandboxes = under(SandboxCeiling::default());
         let external = request(r#"{"type":"external-sandbox"}"#);
         assert_eq!(sandboxes.file_policy(Some(&external)).unwrap(), None);
@@ -474,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_place_may_be_granted_in_vain_but_not_denied() {
+    fn an_unknown_special_path_can_be_granted_but_not_denied() {
         let sandboxes = under(SandboxCeiling::default());
         let with = |access: &str| {
             let entry = format!(
@@ -491,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_special_path_is_not_taken_for_all_of_it() {
+    fn a_subpath_of_a_special_path_does_not_mean_all_of_it() {
         let sandboxes = under(SandboxCeiling::default());
         for (value, member) in [
             (r#"{"kind":"tmpdir","subpath":"mine"}"#, "subpath"),
@@ -506,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn how_others_find_the_server_is_not_for_sandboxes_to_change() {
+    fn no_sandbox_may_change_the_server_discovery_files() {
         let workspace = tempfile::tempdir().unwrap();
         let root = workspace.path().canonicalize().unwrap();
         let runtime = root.join("runtime");
@@ -520,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_was_never_asked_enforces_nothing() {
+    fn a_machine_without_probes_enforces_nothing() {
         let sandboxes = under(SandboxCeiling {
             require: Some(SandboxLevel::ReadOnly),
             ..SandboxCeiling::default()

@@ -1,7 +1,7 @@
-//! Policies that were looked up a moment ago.
+//! A cache of recently resolved policies.
 //!
-//! Agents send the same sandbox with every request. What it means depends on symlinks and on what exists, so it is not kept for
-//! longer than a person could notice.
+//! Agents send the same sandbox with every request. Its policy depends on symlinks and on which
+//! files exist, so an entry lives no longer than a person could notice.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -11,9 +11,9 @@ use exec_server_host::sandbox::Policy;
 use exec_server_protocol::SandboxRequest;
 
 const LIFETIME: Duration = Duration::from_secs(1);
-/// Those that are too old are dropped with each that is new; beyond this number, all are.
+/// Expired policies are dropped with each insertion; beyond this number, all are.
 const MAX_POLICIES: usize = 256;
-/// Longer ones are looked up each time.
+/// Longer sandbox objects are not cached.
 const MAX_TEXT: usize = 64 << 10;
 
 #[derive(Debug, Default)]
@@ -56,7 +56,7 @@ impl Recent {
     }
 }
 
-/// No sandbox is not a JSON text, so it is a key of its own.
+/// Returns the key of a sandbox. The empty text stands for no sandbox, since it is not valid JSON.
 fn text(sandbox: Option<&SandboxRequest>) -> &str {
     sandbox.map_or("", |sandbox| sandbox.0.get())
 }

@@ -1,11 +1,12 @@
-//! Where the secrets of the server are, as far as sandboxes are concerned.
+//! The paths that every sandbox hides because they hold secrets of the server.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// The files, and the directories around them that only their user may enter: there a file may be
-/// replaced while sandboxed processes run. A cover of the file alone goes when another file takes its
-/// name. A directory with one of the used paths in it is not for secrets alone, and stays.
+/// Returns the secret files, and the directories around them that only their user may enter. A file
+/// there may be replaced while sandboxed processes run, and a mount that covers only the file
+/// disappears when another file takes its name. A directory that contains one of the used paths
+/// does not hold secrets alone, so it is not hidden.
 pub(super) fn hidden_places(secrets: &[PathBuf], used: &[PathBuf]) -> Vec<PathBuf> {
     let is_used = |directory: &Path| used.iter().any(|used| used.starts_with(directory));
     let mut hidden = Vec::new();
@@ -46,7 +47,7 @@ mod tests {
         let in_private = private.join("secret");
         let hidden = hidden_places(std::slice::from_ref(&in_private), &[]);
         assert!(hidden.contains(&in_private) && hidden.contains(&private));
-        // The link is in the open, and what it leads to is not.
+        // The link is in a public directory, and its target in a private one.
         let link = open.join("link");
         std::os::unix::fs::symlink(&in_private, &link).unwrap();
         let hidden = hidden_places(std::slice::from_ref(&link), &[]);

@@ -1,4 +1,4 @@
-//! From the sandbox object of a request to a declared policy.
+//! Converts the sandbox object of a request to a declared policy.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use exec_server_protocol::{
     Sandbox, SandboxAccess, SandboxEntry, SandboxEntryPath, SandboxMode, SpecialPath,
 };
 
-/// What a sandbox object asks for.
+/// The access that a sandbox object requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RequestedPolicy {
     /// `None`: no restriction at all.
@@ -20,13 +20,14 @@ pub(super) struct RequestedPolicy {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum WishError {
-    #[error("sandbox: nobody here knows the special path {kind:?}, which is to be denied")]
+    #[error("sandbox: cannot deny the unknown special path {kind:?}")]
     UnknownDenial { kind: String },
-    #[error("sandbox: the special path {kind:?} has no {member:?}")]
+    #[error("sandbox: the special path {kind:?} does not take {member:?}")]
     UnknownMember { kind: String, member: String },
 }
 
-/// `cwd` is the working directory of the request, if it has one. Temporary directories are the server's.
+/// `cwd` is the working directory of the request, if it has one. Temporary directories are the
+/// server's.
 pub(super) fn read(sandbox: Sandbox, cwd: Option<&Path>) -> Result<RequestedPolicy, WishError> {
     let tmpdir = own_tmpdir();
     match sandbox {
@@ -43,12 +44,12 @@ pub(super) fn read(sandbox: Sandbox, cwd: Option<&Path>) -> Result<RequestedPoli
     }
 }
 
-/// What `TMPDIR` of the server says, if that is a path.
+/// Returns `TMPDIR` of the server, if that is an absolute path.
 pub(crate) fn own_tmpdir() -> Option<PathBuf> {
     std::env::var_os("TMPDIR").map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
-/// Everything may be read, and what is named may be written.
+/// Returns a policy that reads everything and writes the named paths.
 pub(super) fn workspace_write(
     writable: impl IntoIterator<Item = EntryPath>,
     network: Network,
@@ -123,7 +124,7 @@ fn from_permissions(permissions: Permissions) -> Result<Option<DeclaredPolicy>, 
     }
 }
 
-/// `None` for an entry that would grant something nobody here knows.
+/// Returns `None` for an entry that grants an unknown special path.
 fn from_entry(entry: SandboxEntry) -> Result<Option<Entry>, WishError> {
     let access = match entry.access {
         SandboxAccess::Deny => Access::Deny,
@@ -139,7 +140,7 @@ fn from_entry(entry: SandboxEntry) -> Result<Option<Entry>, WishError> {
                 return Err(WishError::UnknownDenial { kind });
             }
             Special::Unknown { kind } => {
-                tracing::warn!(kind, "a sandbox grants a special path that nobody here knows");
+                tracing::warn!(kind, "ignoring an unknown special path that a sandbox grants");
                 return Ok(None);
             }
         },
@@ -153,7 +154,7 @@ enum Special {
     Unknown { kind: String },
 }
 
-/// A member that is passed over might have meant less than all of it.
+/// Rejects unknown members: an ignored one might have restricted the path.
 fn special(path: SpecialPath) -> Result<Special, WishError> {
     let SpecialPath { kind, subpath, others } = path;
     let is_below_projects = matches!(&*kind, "project_roots" | "current_working_directory");

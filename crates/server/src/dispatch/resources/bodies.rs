@@ -1,4 +1,4 @@
-//! The HTTP bodies that are on their way to one connection.
+//! The HTTP requests and bodies of one connection.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Deref;
@@ -11,13 +11,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use super::id_table::{Claim, IdRules, IdTable};
 
 const MAX_STREAMS: usize = 1024;
-/// Whole bodies that are being read at once; what has no room is refused.
+/// Memory for whole bodies that are being read; a body that exceeds it is refused.
 const WHOLE_BODIES_KIB: usize = 256 << 10;
-/// Taken at once while a body grows.
+/// Taken at a time while a body grows.
 const GROWTH_KIB: u32 = 1 << 10;
-/// What a delta costs besides its content.
+/// Memory of a delta besides its content.
 const DELTA_OVERHEAD: usize = 128;
-/// How much of a stream its client may have before it says that it has consumed it.
+/// How much of a stream its client may receive before it confirms consumption.
 const WINDOW_BYTES: usize = 2 << 20;
 
 #[derive(Debug)]
@@ -27,8 +27,8 @@ pub(crate) struct HttpBodies {
     whole: Arc<Semaphore>,
 }
 
-/// Requests that are answered with their whole response. Clients in the field give all of theirs one id: only that of a stream must
-/// be its own.
+/// Requests that are answered with their whole response. Clients in the field use one id for all of
+/// theirs; only the id of a stream must be unique.
 #[derive(Debug, Default)]
 struct WholeRequests {
     by_id: Mutex<HashMap<String, Vec<Arc<HttpStream>>>>,
@@ -40,7 +40,7 @@ impl WholeRequests {
     }
 }
 
-/// A request for a whole response that can be cancelled until this is dropped.
+/// A request for a whole response, which can be cancelled until this is dropped.
 #[derive(Debug)]
 pub(crate) struct WholeRequest {
     id: String,
@@ -68,7 +68,7 @@ impl Drop for WholeRequest {
     }
 }
 
-/// What the client says about a body while it is sent.
+/// The client's signals about a body that is being sent.
 #[derive(Debug, Default)]
 pub(crate) struct HttpStream {
     consumed: watch::Sender<u64>,
@@ -76,7 +76,7 @@ pub(crate) struct HttpStream {
     ended: watch::Sender<bool>,
 }
 
-/// A stream under its name. When it is dropped the name is free, and nothing more is told under it.
+/// A stream under its name. Dropping it frees the name; no notification may follow under it.
 #[derive(Debug)]
 pub(crate) struct OpenStream {
     stream: Arc<HttpStream>,
@@ -98,18 +98,18 @@ impl Drop for OpenStream {
     }
 }
 
-/// Memory for a whole body, taken as it grows.
+/// Memory for a whole body, reserved as it grows.
 #[derive(Debug)]
 pub(crate) struct BodyMemory {
     whole: Arc<Semaphore>,
     permits: Option<OwnedSemaphorePermit>,
     bytes: usize,
-    /// The same, of the memory that connections share.
+    /// The same, counted against the memory that connections share.
     held: Holding,
 }
 
 impl BodyMemory {
-    /// False if other bodies have it all.
+    /// Returns false if other bodies hold all of it.
     pub(crate) fn grow_to(&mut self, bytes: usize) -> bool {
         if !self.held.try_grow_to(bytes) {
             return false;
@@ -151,7 +151,7 @@ impl HttpBodies {
     pub(crate) fn open(&self, request_id: String) -> Result<OpenStream, RpcError> {
         let claim = self.streams.claim(request_id)?;
         let stream = Arc::new(HttpStream::default());
-        // The name was taken just now.
+        // The name was claimed just above.
         let _ = claim.fill(Arc::clone(&stream));
         Ok(OpenStream { stream, claim: Some(claim) })
     }
@@ -178,7 +178,7 @@ impl HttpBodies {
         }
     }
 
-    /// Asks whatever has this id to end. A stream keeps its name until it has.
+    /// Cancels every request with this id. A stream keeps its name until it has ended.
     pub(crate) fn cancel(&self, request_id: &str) -> Vec<Arc<HttpStream>> {
         let mut cancelled = self.requests.lock().get(request_id).cloned().unwrap_or_default();
         cancelled.extend(self.streams.get(request_id));
@@ -188,7 +188,7 @@ impl HttpBodies {
         cancelled
     }
 
-    /// Asks every request to end.
+    /// Cancels every request.
     pub(crate) fn end(&self) {
         let whole = self.requests.lock().values().flatten().cloned().collect::<Vec<_>>();
         for stream in whole.into_iter().chain(self.streams.end()) {
@@ -203,17 +203,18 @@ impl HttpBodies {
 
 impl HttpStream {
     pub(crate) async fn cancelled(&self) {
-        // The sender is ours, so it cannot be gone.
+        // Cannot fail: the sender is in `self`.
         let _ = self.cancelled.subscribe().wait_for(|cancelled| *cancelled).await;
     }
 
-    /// Nothing more will be told about it.
+    /// Resolves once no further notification about the stream can follow.
     pub(crate) async fn ended(&self) {
         let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
     }
 }
 
-/// What of a stream has been sent and not consumed. A client that never says so is held back by its socket alone.
+/// The part of a stream that was sent and is not consumed. A client that never confirms is held
+/// back by its socket alone.
 #[derive(Debug)]
 pub(crate) struct StreamWindow {
     consumed: Option<watch::Receiver<u64>>,
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_window_opens_when_its_client_has_consumed() {
+    async fn a_window_opens_once_its_client_has_consumed() {
         let bodies = HttpBodies::limited();
         let stream = bodies.open("r".into()).unwrap();
         let mut window = StreamWindow::new(&stream, true);
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_that_never_confirms_is_not_waited_for() {
+    async fn a_client_that_never_confirms_delays_nothing() {
         let bodies = HttpBodies::limited();
         let stream = bodies.open("r".into()).unwrap();
         let mut window = StreamWindow::new(&stream, false);
@@ -292,13 +293,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_id_is_free_again_when_its_stream_is_over() {
+    async fn an_id_is_free_once_its_stream_has_ended() {
         let bodies = HttpBodies::limited();
         let stream = bodies.open("r".into()).unwrap();
         assert_eq!(bodies.open("r".into()).unwrap_err().code, -32602);
         let cancelled = bodies.cancel("r").remove(0);
         stream.cancelled().await;
-        assert!(bodies.open("r".into()).is_err(), "it may still tell something");
+        assert!(bodies.open("r".into()).is_err(), "it may still send notifications");
         drop(stream);
         cancelled.ended().await;
         assert!(bodies.open("r".into()).is_ok());
@@ -324,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_together_have_a_bound() {
+    fn all_bodies_share_one_memory_limit() {
         let bodies = HttpBodies::limited();
         let (mut first, mut second) =
             (bodies.memory(Holding::default()), bodies.memory(Holding::default()));

@@ -18,16 +18,16 @@ const MAX_SEARCHES: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Files {
-    /// Requested when the connection is over.
+    /// Requested when the connection ends.
     pub(crate) stop: CancelFlag,
     pub(crate) handles: Arc<IdTable<FileHandle>>,
     pub(crate) watches: Arc<Watches>,
     pub(crate) watch_tasks: Arc<IdTable<WatchTask>>,
-    /// What cancels each search.
+    /// The cancel flag of each search.
     pub(crate) searches: Arc<IdTable<Arc<AtomicBool>>>,
 }
 
-/// Tells of changes until `stop` is dropped. `ended` then says that the last has been told.
+/// Sends changes until `stop` is dropped. `ended` resolves after the last one.
 #[derive(Debug)]
 pub(crate) struct WatchTask {
     pub(crate) stop: oneshot::Sender<()>,
@@ -90,14 +90,14 @@ impl Files {
         })
     }
 
-    /// Nobody will read what they find.
+    /// Cancels all searches: their results would have no reader.
     pub(crate) fn cancel_searches(&self) {
         for cancelled in self.searches.end() {
             cancelled.store(true, Ordering::Relaxed);
         }
     }
 
-    /// The connection is over. Uploads that nobody can finish are removed.
+    /// Called when the connection has ended. Removes uploads that cannot be resumed.
     pub(crate) fn end(&self) {
         self.stop.request();
         self.cancel_searches();

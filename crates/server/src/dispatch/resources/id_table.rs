@@ -1,19 +1,19 @@
-//! Everything with an id of the client's choice on its connection: handles, watches, searches, HTTP bodies. All of it ends with the
-//! connection.
+//! The table of everything with a client-chosen id on a connection: handles, watches, searches,
+//! HTTP bodies. All of it ends with the connection.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use exec_server_protocol::{ErrorCode, ErrorKind, RpcError};
 
-/// How ids of one kind may look, and how many there may be.
+/// The rules for ids of one kind, and their maximum number.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct IdRules {
-    /// What the wire calls the id.
+    /// The name of the id on the wire.
     pub(crate) member: &'static str,
     pub(crate) max_bytes: usize,
     pub(crate) max_entries: usize,
-    /// Told to a client that uses one twice, or one that is empty or too long.
+    /// The error for an id that is in use, empty or too long.
     pub(crate) bad_id: ErrorCode,
 }
 
@@ -30,7 +30,7 @@ struct State<T> {
     is_over: bool,
 }
 
-/// Tells apart entries that had the same id one after the other.
+/// Distinguishes successive entries under the same id.
 type Ticket = u64;
 
 impl<T> IdTable<T> {
@@ -39,20 +39,20 @@ impl<T> IdTable<T> {
         Arc::new(Self { rules, state: Mutex::new(state) })
     }
 
-    /// Takes an id, before there is anything that has it. Dropping the claim gives the id back.
+    /// Reserves an id before its entry exists. Dropping the claim frees the id.
     pub(crate) fn claim(self: &Arc<Self>, id: String) -> Result<Claim<T>, RpcError> {
         self.check_id(&id)?;
         let IdRules { member, max_entries, bad_id, .. } = self.rules;
         let mut state = self.lock();
         if state.is_over {
-            return Err(RpcError::internal("the connection is over"));
+            return Err(RpcError::internal("the connection has ended"));
         }
         if state.entries.contains_key(&id) {
             let message = format!("{member} {id:?} is in use on this connection");
             return Err(RpcError::new(bad_id, message).with_kind(ErrorKind::DuplicateId));
         }
         if state.entries.len() >= max_entries {
-            let message = format!("this connection has {max_entries} of {member} already");
+            let message = format!("this connection already has {max_entries} of {member}");
             return Err(RpcError::invalid_request(message).with_kind(ErrorKind::TooManyOpen));
         }
         let ticket = state.next_ticket;
@@ -62,7 +62,7 @@ impl<T> IdTable<T> {
         Ok(Claim { table: Arc::clone(self), id, ticket, kept: false })
     }
 
-    /// Fails if nothing can have this id.
+    /// Fails if the id is invalid.
     pub(crate) fn check_id(&self, id: &str) -> Result<(), RpcError> {
         let IdRules { member, max_bytes, bad_id, .. } = self.rules;
         if (1..=max_bytes).contains(&id.len()) {
@@ -80,7 +80,7 @@ impl<T> IdTable<T> {
         self.lock().entries.remove(id).and_then(|(_, value)| value)
     }
 
-    /// The connection is over: gives out all there is, and takes no more.
+    /// Called when the connection has ended: returns all entries, and accepts no more.
     pub(crate) fn end(&self) -> Vec<T> {
         let mut state = self.lock();
         state.is_over = true;
@@ -98,7 +98,7 @@ impl<T: Clone> IdTable<T> {
     }
 }
 
-/// An id that was taken. It is given back when this is dropped, unless it was kept.
+/// A reserved id. It is freed when this is dropped, unless it was kept.
 #[derive(Debug)]
 pub(crate) struct Claim<T> {
     table: Arc<IdTable<T>>,
@@ -108,7 +108,7 @@ pub(crate) struct Claim<T> {
 }
 
 impl<T> Claim<T> {
-    /// Puts something under the id; gives it back if the id was removed meanwhile.
+    /// Puts a value under the id, or returns it if the id was removed meanwhile.
     pub(crate) fn fill(&self, value: T) -> Result<(), T> {
         match self.table.lock().entries.get_mut(&self.id) {
             Some((ticket, slot)) if *ticket == self.ticket => {
@@ -119,7 +119,7 @@ impl<T> Claim<T> {
         }
     }
 
-    /// From here on the id lasts until it is removed.
+    /// Keeps the id until it is removed.
     pub(crate) fn keep(mut self) {
         self.kept = true;
     }
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_unique_short_and_few() {
+    fn ids_are_unique_and_limited_in_length_and_number() {
         let named = named();
         let first = named.claim("a".into()).unwrap();
         assert_eq!(named.claim("a".into()).unwrap_err().kind(), Some(&ErrorKind::DuplicateId));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_lost_its_name_touches_nobody_elses() {
+    fn a_claim_that_lost_its_id_leaves_the_next_entry_alone() {
         let named = named();
         let old = named.claim("a".into()).unwrap();
         assert_eq!(named.remove("a"), None);

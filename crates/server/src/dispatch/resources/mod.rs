@@ -1,5 +1,5 @@
-//! What a client has opened on its connection: file handles, watches, searches, HTTP bodies. All of it ends with the
-//! connection.
+//! The resources that a client has opened on its connection: file handles, watches, searches, HTTP
+//! bodies. All of them end with the connection.
 
 mod bodies;
 mod files;
@@ -17,18 +17,18 @@ pub(crate) struct Resources {
 }
 
 impl Resources {
-    /// For a client that is not trusted with the server's memory.
+    /// Limits the resources of a client that is not trusted with the server's memory.
     pub(crate) fn limited(config: &ServerConfig) -> Self {
         Self { files: Files::limited(config), bodies: HttpBodies::limited() }
     }
 
-    /// Nothing of it is wanted any more.
+    /// Ends all of them.
     pub(crate) fn end(&self) {
         self.files.end();
         self.bodies.end();
     }
 
-    /// For the program that the server is part of.
+    /// Sets no limits, for the program that the server is part of.
     pub(crate) fn unlimited() -> Self {
         Self { files: Files::unlimited(), bodies: HttpBodies::unlimited() }
     }

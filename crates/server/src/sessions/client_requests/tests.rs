@@ -93,7 +93,7 @@ fn decision_about(host: &str) -> NetworkPolicyDecisionNotification {
 }
 
 #[tokio::test]
-async fn questions_are_answered_in_any_order() {
+async fn requests_are_answered_in_any_order() {
     let (_server, mut client, session) = open().await;
     let first = ask(&session, "a.test");
     let question = asked(&mut client).await;
@@ -112,7 +112,7 @@ async fn questions_are_answered_in_any_order() {
 }
 
 #[tokio::test]
-async fn errors_and_garbage_are_failures() {
+async fn error_responses_and_invalid_responses_are_failures() {
     let (_server, mut client, session) = open().await;
     let deny = |reason: &str| json!({"result": {"decision": {"type": "deny", "reason": reason}}});
     for response in [
@@ -146,7 +146,7 @@ async fn errors_and_garbage_are_failures() {
 }
 
 #[tokio::test]
-async fn a_late_answer_is_ignored() {
+async fn a_late_response_is_ignored() {
     let (_server, mut client, session) = open().await;
     let timed_out = ask_until(&session, "a.test", Instant::now()).await;
     assert_eq!(timed_out, Err(RequestFailure::TimedOut));
@@ -161,7 +161,7 @@ async fn a_late_answer_is_ignored() {
 }
 
 #[tokio::test]
-async fn answers_to_no_open_question_are_ignored() {
+async fn responses_to_unknown_requests_are_ignored() {
     let (_server, mut client, session) = open().await;
     let waiting = ask(&session, "a.test");
     let id = asked(&mut client).await["id"].clone();
@@ -178,7 +178,7 @@ async fn answers_to_no_open_question_are_ignored() {
 }
 
 #[tokio::test]
-async fn a_question_is_asked_again_after_a_cut() {
+async fn a_request_is_repeated_after_a_lost_connection() {
     let (server, mut client, session) = open().await;
     let waiting = ask(&session, "a.test");
     let before = asked(&mut client).await;
@@ -195,7 +195,7 @@ async fn a_question_is_asked_again_after_a_cut() {
 }
 
 #[tokio::test]
-async fn a_client_has_to_finish_its_handshake_before_it_is_asked() {
+async fn no_request_is_sent_before_the_handshake_is_complete() {
     let (server, client, session) = open().await;
     client.cut().await;
     let mut client = connect(&server);
@@ -213,7 +213,7 @@ async fn a_client_has_to_finish_its_handshake_before_it_is_asked() {
     assert_eq!(waiting.await.unwrap(), allowed());
 }
 
-/// Keeps what it is asked, and the callbacks for the answers.
+/// Collects the requests that it gets, and their response callbacks.
 #[derive(Debug)]
 struct Handler {
     asked: mpsc::UnboundedSender<(ServerCall, DebugRespond)>,
@@ -239,13 +239,13 @@ impl ServerRequestHandler for Handler {
 }
 
 fn handler() -> (Arc<Handler>, mpsc::UnboundedReceiver<(ServerCall, DebugRespond)>) {
-    #[expect(clippy::disallowed_methods, reason = "a test asks a few questions")]
+    #[expect(clippy::disallowed_methods, reason = "a test sends a few requests")]
     let (asked, questions) = mpsc::unbounded_channel();
     (Arc::new(Handler { asked, notified: Mutex::default() }), questions)
 }
 
 #[tokio::test]
-async fn only_the_connection_that_has_the_session_may_answer() {
+async fn only_the_attached_connection_may_respond() {
     let (_server, mut client, session) = open().await;
     let waiting = ask(&session, "a.test");
     let first = asked(&mut client).await["id"].clone();
@@ -268,7 +268,7 @@ async fn only_the_connection_that_has_the_session_may_answer() {
 }
 
 #[tokio::test]
-async fn a_detached_session_waits_until_the_deadline() {
+async fn a_request_of_a_detached_session_waits_until_its_deadline() {
     let (_server, client, session) = open().await;
     client.cut().await;
     let failed = ask_until(&session, "a.test", Instant::now()).await;
@@ -276,7 +276,7 @@ async fn a_detached_session_waits_until_the_deadline() {
 }
 
 #[tokio::test]
-async fn the_end_of_a_session_fails_its_questions() {
+async fn the_end_of_a_session_fails_its_requests() {
     let (_server, mut client, session) = open().await;
     let waiting = ask(&session, "a.test");
     asked(&mut client).await;
@@ -294,7 +294,7 @@ async fn the_end_of_a_session_fails_its_questions() {
 }
 
 #[tokio::test]
-async fn a_client_that_never_answers_blocks_only_its_questions() {
+async fn a_client_that_never_responds_blocks_only_its_own_requests() {
     let (_server, mut client, session) = open().await;
     let waiting: Vec<_> = (0..256).map(|n| ask(&session, &format!("{n}.test"))).collect();
     let mut ids = Vec::new();
@@ -316,7 +316,7 @@ async fn a_client_that_never_answers_blocks_only_its_questions() {
     }
 }
 
-/// The next question, once there is room for it.
+/// Returns the next request, once there is room for it.
 async fn ask_once_free(session: &Arc<Session>, client: &mut RpcClient<Served>) -> Value {
     settle(client).await;
     drop(ask(session, "next.test"));
@@ -324,7 +324,7 @@ async fn ask_once_free(session: &Arc<Session>, client: &mut RpcClient<Served>) -
 }
 
 #[tokio::test]
-async fn a_client_in_the_same_program_is_asked_through_its_handler() {
+async fn an_in_process_client_gets_requests_through_its_handler() {
     let server = Server::new(ServerConfig::default(), Launcher::plain());
     let link = server.connect_in_process("local").unwrap();
     let session = server.state().sessions.all().pop().unwrap();
@@ -355,7 +355,7 @@ async fn a_client_in_the_same_program_is_asked_through_its_handler() {
 }
 
 #[tokio::test]
-async fn notifications_to_a_client_that_cannot_take_them_are_dropped_and_counted() {
+async fn undeliverable_notifications_are_dropped_and_counted() {
     let (_server, mut client, session) = open().await;
     let dropped = || session.dropped_notifications.load(Ordering::Relaxed);
     session.notify(decision_about("a.test"));
@@ -364,7 +364,7 @@ async fn notifications_to_a_client_that_cannot_take_them_are_dropped_and_counted
     assert_eq!(notification["params"]["source"], "baseline_policy");
     assert_eq!(dropped(), 0);
 
-    // Nothing is sent meanwhile, since this test does not wait.
+    // Nothing is sent meanwhile: this test does not yield to the writer.
     let mut sent = 0;
     while dropped() == 0 {
         session.notify(decision_about("b.test"));

@@ -1,11 +1,11 @@
-//! Threads for work that blocks on storage, each kept to one policy or to none.
+//! Threads for work that blocks on storage, each confined to one policy or to none.
 //!
-//! A thread cannot be let out of its policy again, so each policy has threads of its own. A job that
-//! hangs on a dead network file system keeps its thread and delays no other job. [`PoolScheduler`]
-//! decides; the threads are here.
+//! A thread cannot leave its policy, so each policy has threads of its own. A job that hangs on a
+//! dead network file system keeps its thread and delays no other job. [`PoolScheduler`] makes the
+//! decisions; this module has the threads.
 //!
-//! Invariant: one thread that is never confined, the *starter*, starts all others, since a thread
-//! that a confined one starts is confined as well.
+//! Invariant: a single thread that is never confined, the *starter*, starts all others, since a
+//! thread inherits the confinement of the thread that starts it.
 
 mod scheduler;
 mod trial;
@@ -30,11 +30,11 @@ pub(crate) use trial::can_confine;
 const PLAIN_LIMITS: Limits = Limits { each: 512, few: 512, usual: 512, all: 512 };
 const SANDBOXED_LIMITS: Limits = Limits { each: 256, few: 8, usual: 64, all: 512 };
 
-/// It is told if there is no thread for it that keeps to its policy. It must not touch anything
-/// then, nor block.
+/// A job. It gets an error if no thread can be confined to its policy; it must then neither touch
+/// files nor block.
 type Work = Box<dyn FnOnce(Result<(), RpcError>) + Send>;
 
-/// Clones share the threads, which end by themselves when there is no work.
+/// Clones share the threads, which end by themselves when idle.
 #[derive(Debug, Clone)]
 pub(crate) struct FilePool {
     shared: Arc<Shared>,
@@ -44,18 +44,18 @@ struct Shared {
     state: Mutex<State>,
     /// Wakes the starter.
     starter: Condvar,
-    /// Told when no job is queued, running or expected.
+    /// Notified when no job is queued, running or expected.
     idle: Notify,
 }
 
 struct State {
     pool: PoolScheduler<Policy, Work>,
-    /// Of workers, to wake them.
+    /// Threads of the workers, to wake them.
     threads: HashMap<WorkerId, Thread>,
     /// Workers whose threads are about to end.
     ended: Vec<WorkerId>,
     has_starter: bool,
-    /// Those that workers are in.
+    /// Confinements that workers are in.
     confinements: HashMap<Policy, Weak<Confinement>>,
     /// Jobs that are queued, running or expected.
     open_jobs: usize,
@@ -77,7 +77,7 @@ impl FilePool {
     }
 
     /// Runs a job without a policy as soon as a thread is free. Jobs have no order among each
-    /// other. A job for which there is no thread is dropped.
+    /// other. A job is dropped if no thread can be started for it.
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
         self.run_or_tell(|thread| {
             if thread.is_ok() {
@@ -86,12 +86,13 @@ impl FilePool {
         });
     }
 
-    /// The same for a job that wants to know if there is no thread. It must not block then.
+    /// Like [`Self::run`], but passes the job an error if there is no thread. The job must not
+    /// block then.
     pub(crate) fn run_or_tell(&self, job: impl FnOnce(Result<(), RpcError>) + Send + 'static) {
         self.run_under(&None, job);
     }
 
-    /// Runs a job on a thread that is kept to the policy, or tells the job why it cannot.
+    /// Runs a job on a thread that is confined to the policy, or passes it the error.
     pub(super) fn run_under(
         &self,
         policy: &Option<Policy>,
@@ -104,8 +105,8 @@ impl FilePool {
         self.shared.unlock_and_wake(state);
     }
 
-    /// Runs a job and returns its result; `None` if no thread could be had. It runs whether the
-    /// future is polled or not.
+    /// Runs a job and returns its result; `None` if no thread could be started. The job runs
+    /// whether or not the future is polled.
     pub(crate) fn compute<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
         &self,
         job: F,
@@ -115,13 +116,13 @@ impl FilePool {
         async { found.await.ok() }
     }
 
-    /// A job will come: the pool is not idle until the returned value is dropped.
+    /// Announces a job: the pool is not idle until the returned value is dropped.
     pub(crate) fn expect_job(&self) -> ExpectedJob {
         self.shared.lock().open_jobs += 1;
         ExpectedJob { shared: Arc::clone(&self.shared) }
     }
 
-    /// Jobs that are queued, running or expected.
+    /// Returns the number of jobs that are queued, running or expected.
     pub(crate) fn jobs(&self) -> usize {
         self.shared.lock().open_jobs
     }
@@ -145,7 +146,7 @@ impl Default for FilePool {
     }
 }
 
-/// Of a job that waits outside the pool, for room for its answer.
+/// An announced job that waits outside the pool for response budget.
 #[derive(Debug)]
 pub(crate) struct ExpectedJob {
     shared: Arc<Shared>,
@@ -158,7 +159,7 @@ impl Drop for ExpectedJob {
 }
 
 impl Shared {
-    /// Wakes those who have something to do since the state changed.
+    /// Wakes the threads that have something to do since the state changed.
     fn unlock_and_wake(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         let threads = state.threads_to_wake();
         let wakes_starter = state.pool.poll_starter();
@@ -182,7 +183,7 @@ impl Shared {
     fn start_starter(self: &Arc<Self>) {
         let shared = Arc::clone(self);
         let Err(error) = spawn("files-starter", move || shared.start_workers()) else { return };
-        tracing::error!(%error, "cannot start a thread for work on files");
+        tracing::error!(%error, "cannot start a thread for file operations");
         let mut state = self.lock();
         while let Some((worker, _)) = state.pool.poll_start() {
             self.fail_start(state, worker, &no_thread());
@@ -191,7 +192,7 @@ impl Shared {
         state.has_starter = false;
     }
 
-    /// The loop of the starter. It ends when there are no workers.
+    /// Runs the starter, which ends when there are no workers.
     fn start_workers(self: &Arc<Self>) {
         let mut started = HashMap::new();
         let mut state = self.lock();
@@ -236,7 +237,7 @@ impl Shared {
         let name = if policy.is_some() { "files-confined" } else { "files" };
         let started = spawn(name, move || shared.work(worker, policy.as_ref()));
         if let Err(error) = &started {
-            tracing::error!(%error, "cannot start a thread for work on files");
+            tracing::error!(%error, "cannot start a thread for file operations");
             self.fail_start(self.lock(), worker, &no_thread());
         }
         started.ok()
@@ -271,9 +272,9 @@ impl Shared {
             match state.pool.next(worker, now) {
                 Next::Run(job) => {
                     self.unlock_and_wake(state);
-                    // The kernel goes by what was granted when the thread began; of the same name
-                    // there may be something else now. But what was there before a job, the job may
-                    // find: else it could be handed back for ever.
+                    // The kernel confines the thread to the files that existed when it began; the
+                    // same names may refer to other files now. A job may run on files from before
+                    // it was queued; otherwise it could be handed back forever.
                     let is_current = || confinement.as_ref().is_none_or(|it| it.is_current());
                     if job.queued_at >= begun && !is_current() {
                         state = self.lock();
@@ -331,17 +332,17 @@ impl State {
     }
 }
 
-/// Starts a thread, but not from a confined one.
+/// Starts a thread. Fails on a confined thread.
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     if is_confined() {
-        return Err(io::Error::other("the thread that asks for it is kept to a sandbox"));
+        return Err(io::Error::other("the calling thread is confined to a sandbox"));
     }
     std::thread::Builder::new().name(name.to_owned()).spawn(run)
 }
 
 fn run(work: Work, thread: Result<(), RpcError>) {
     if catch_unwind(AssertUnwindSafe(|| work(thread))).is_err() {
-        tracing::error!("work on a file panicked");
+        tracing::error!("a file operation panicked");
     }
 }
 

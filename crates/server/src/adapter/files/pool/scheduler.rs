@@ -1,13 +1,13 @@
-//! Which workers the pool has, and which of them does the next job: decisions only. No thread is
-//! started or woken here, and the clock is an argument.
+//! Decides which workers the pool has, and which of them runs the next job. It starts and wakes no
+//! thread, and takes the clock as an argument.
 //!
-//! Each policy has a queue and workers of its own; so does work without a policy. A queue has as
-//! many workers at work as there are processors, and one more for each job that has waited for a
-//! millisecond. At most one idle worker at a time is on its way to a queue: when it takes a job and
-//! more are there, it calls the next. So short jobs do not wake a thread each.
+//! Each policy has a queue and workers of its own; so does work without a policy. A queue runs as
+//! many workers as there are processors, plus one for each job that has waited for a millisecond.
+//! At most one idle worker at a time is on its way to a queue: when it takes a job and finds more,
+//! it calls the next. So short jobs do not each wake a thread.
 //!
-//! A worker asks [`PoolScheduler::next`] until it is told to end. The *starter*, one thread, starts
-//! workers and keeps the time.
+//! A worker calls [`PoolScheduler::next`] until it is told to end. The *starter*, one thread,
+//! starts workers and keeps the time.
 
 #[cfg(test)]
 mod tests;
@@ -16,27 +16,27 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-/// A worker that sleeps for so long ends.
+/// A worker that sleeps for this long ends.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
-/// A job that waits for longer gets one more worker. One that runs for longer is slow because of
-/// its storage.
+/// A job that waits longer gets one more worker. A job that runs longer is slow because of its
+/// storage.
 const LATE: Duration = Duration::from_millis(1);
-/// The same if a worker has to be started and its queue has [`Limits::few`] already.
+/// The same, if a worker must be started and the queue already has [`Limits::few`] workers.
 const VERY_LATE: Duration = Duration::from_millis(20);
-/// After a worker could not be started.
+/// Delay after a worker could not be started.
 const START_RETRY: Duration = Duration::from_millis(100);
 
-/// Of workers.
+/// Limits on the number of workers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
-    /// Of one queue. Under a ceiling all clients share one policy, so it is more than one client
-    /// can have at work.
+    /// Per queue. Under a ceiling all clients share one policy, so this is more than one client can
+    /// occupy.
     pub(super) each: usize,
-    /// Started for a queue as soon as a job is late.
+    /// Workers that are started for a queue as soon as a job is late.
     pub(super) few: usize,
-    /// Of all queues; beyond, an idle worker of another queue ends first.
+    /// For all queues; above it, an idle worker of another queue ends first.
     pub(super) usual: usize,
-    /// Of all queues, even if every worker hangs.
+    /// For all queues, even if every worker hangs.
     pub(super) all: usize,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Job<J> {
     pub(super) queued_at: Instant,
 }
 
-/// The answer to a worker that asks what to do.
+/// The instruction for a worker that asks for work.
 #[derive(Debug)]
 pub(super) enum Next<J> {
     Run(Job<J>),
@@ -65,32 +65,32 @@ pub(super) struct PoolScheduler<P, J> {
     processors: usize,
     queues: HashMap<Option<P>, Queue<J>>,
     pub(super) workers: HashMap<WorkerId, Worker<P>>,
-    /// Without a policy, and of all policies.
+    /// For work without a policy, and for all policies.
     budgets: [Budget<P>; 2],
     to_start: VecDeque<WorkerId>,
     to_wake: Vec<WorkerId>,
-    /// A worker is to be started, a check is due earlier, or no worker is left.
+    /// A worker must be started, a check is due earlier, or no worker is left.
     wake_starter: bool,
-    /// When a job will be late.
+    /// When the next job becomes late.
     check_at: Option<Instant>,
-    /// A job is late and no worker was to be had. One may be when another sleeps or ends.
+    /// A job is late and no worker was available. One may be once another sleeps or ends.
     held_back: bool,
     last_id: u64,
 }
 
-/// Invariant: it has a worker or a job.
+/// Invariant: a queue has a worker or a job.
 struct Queue<J> {
     jobs: VecDeque<Job<J>>,
     workers: usize,
     /// Workers that run a job.
     busy: usize,
-    /// Workers that may be busy beyond one for each processor.
+    /// Workers that may be busy beyond one per processor.
     extra: usize,
-    /// The one that has slept for longest is the first.
+    /// Ordered by time asleep, longest first.
     idle: VecDeque<WorkerId>,
     /// An idle worker was woken and has not asked yet.
     called: bool,
-    /// A worker was started and has not asked yet. It may hang in doing so, on the storage of its
+    /// A worker was started and has not asked yet. It may hang first, on the storage of its
     /// policy's roots.
     starting: bool,
     last_use: Instant,
@@ -117,10 +117,10 @@ pub(super) enum Activity {
     Dismissed,
 }
 
-/// Of the queues that share limits.
+/// The workers of the queues that share limits.
 struct Budget<P> {
     limits: Limits,
-    /// Those to be started, too.
+    /// Includes workers to be started.
     workers: usize,
     /// Queues with jobs that get a worker when another one ends.
     starving: VecDeque<Option<P>>,
@@ -150,11 +150,11 @@ impl<P: Clone + Eq + Hash, J> PoolScheduler<P, J> {
         self.call_worker(policy, now);
     }
 
-    /// To be asked by a worker that was started, was woken, has slept or has run its job.
+    /// Called by a worker that was started, was woken, has slept or has run its job.
     pub(super) fn next(&mut self, id: WorkerId, now: Instant) -> Next<J> {
         let worker = self.workers.get_mut(&id).expect("a worker that asks has not ended");
         let policy = worker.policy.clone();
-        let queue = self.queues.get_mut(&policy).expect("a queue with a worker is there");
+        let queue = self.queues.get_mut(&policy).expect("a queue with a worker exists");
         let is_over = match worker.activity {
             Activity::Starting => {
                 queue.starting = false;
@@ -178,7 +178,8 @@ impl<P: Clone + Eq + Hash, J> PoolScheduler<P, J> {
             Activity::Dismissed => true,
         };
         // Another queue has no worker: this one makes room, and its own queue waits for its turn.
-        // But each runs one job at least, or two queues could pass a place to and fro for ever.
+        // But each worker runs at least one job, or two queues could pass a slot back and forth
+        // forever.
         let may_yield = worker.has_run || queue.jobs.is_empty();
         let budget = &self.budgets[group(&policy)];
         if is_over || may_yield && budget.starving.iter().any(|starving| *starving != policy) {
@@ -198,22 +199,22 @@ impl<P: Clone + Eq + Hash, J> PoolScheduler<P, J> {
         Next::Sleep { until: now + IDLE_TIMEOUT }
     }
 
-    /// A worker cannot run the job that it was given, and ends. Another one does it.
+    /// Takes back a job that a worker cannot run, and ends the worker. Another one runs the job.
     pub(super) fn hand_back(&mut self, id: WorkerId, job: Job<J>, now: Instant) {
         let policy = self.workers[&id].policy.clone();
-        let queue = self.queues.get_mut(&policy).expect("a queue with a worker is there");
+        let queue = self.queues.get_mut(&policy).expect("a queue with a worker exists");
         queue.finish_job(Duration::ZERO);
         queue.jobs.push_front(job);
         self.end_worker(id);
         self.settle(&policy, now);
     }
 
-    /// A worker could not be started, or is of no use for its queue. If that has others they do
-    /// the jobs; otherwise these are returned.
+    /// Removes a worker that could not be started, or cannot serve its queue. Other workers of the
+    /// queue run its jobs; if there are none, the jobs are returned.
     #[must_use]
     pub(super) fn fail_start(&mut self, id: WorkerId, now: Instant) -> VecDeque<Job<J>> {
         let policy = self.workers[&id].policy.clone();
-        let queue = self.queues.get_mut(&policy).expect("a queue with a worker is there");
+        let queue = self.queues.get_mut(&policy).expect("a queue with a worker exists");
         queue.starting = false;
         let mut failed = VecDeque::new();
         if queue.workers == 1 {
@@ -229,7 +230,7 @@ impl<P: Clone + Eq + Hash, J> PoolScheduler<P, J> {
         failed
     }
 
-    /// To be called by the starter whenever it wakes.
+    /// Called by the starter whenever it wakes.
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         if self.check_at.is_some_and(|at| at <= now) {
             self.check_at = None;
@@ -237,33 +238,33 @@ impl<P: Clone + Eq + Hash, J> PoolScheduler<P, J> {
         }
     }
 
-    /// When the starter has to wake at the latest.
+    /// Returns when the starter must wake at the latest.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         self.check_at
     }
 
-    /// A worker to be started, and its policy.
+    /// Returns a worker to start, and its policy.
     pub(super) fn poll_start(&mut self) -> Option<(WorkerId, Option<P>)> {
         let id = self.to_start.pop_front()?;
         Some((id, self.workers[&id].policy.clone()))
     }
 
-    /// A sleeping worker to be woken.
+    /// Returns a sleeping worker to wake.
     pub(super) fn poll_wake(&mut self) -> Option<WorkerId> {
         self.to_wake.pop()
     }
 
-    /// Whether the starter has to look again.
+    /// Returns whether the starter must check again.
     pub(super) fn poll_starter(&mut self) -> bool {
         std::mem::take(&mut self.wake_starter)
     }
 
-    /// Whether there is no worker, and so no job.
+    /// Returns whether there is no worker, and so no job.
     pub(super) fn is_empty(&self) -> bool {
         self.workers.is_empty()
     }
 
-    /// A worker of a queue sleeps or has ended. Its own queue comes first.
+    /// Called when a worker of a queue sleeps or has ended. Its own queue comes first.
     fn settle(&mut self, policy: &Option<P>, now: Instant) {
         self.call_worker(policy, now);
         if self.held_back {
@@ -271,7 +272,7 @@ impl<P: Clone + Eq + Hash, J> PoolScheduler<P, J> {
         }
     }
 
-    /// Sees to it that a worker comes for the jobs of a queue.
+    /// Ensures that a worker comes for the jobs of a queue.
     fn call_worker(&mut self, policy: &Option<P>, now: Instant) {
         let Some(queue) = self.queues.get(policy).filter(|queue| queue.needs_worker()) else {
             return;
@@ -300,7 +301,7 @@ impl<P: Clone + Eq + Hash, J> PoolScheduler<P, J> {
         } else if is_alone {
             self.budgets[of].starving.push_back(policy.clone());
         } else {
-            // It gets the place of another queue's worker only when that sleeps or ends.
+            // It gets the slot of another queue's worker only when that one sleeps or ends.
             self.held_back = true;
         }
     }
@@ -318,7 +319,7 @@ impl<P: Clone + Eq + Hash, J> PoolScheduler<P, J> {
     /// Wakes an idle worker of a queue for a job, if there is one.
     fn call_idle(&mut self, policy: &Option<P>) -> bool {
         let Some(queue) = self.queues.get_mut(policy) else { return false };
-        // The last one that fell asleep: the others may end.
+        // The last one to fall asleep, so that the others may end.
         let Some(id) = queue.idle.pop_back() else { return false };
         queue.called = true;
         self.wake(id, Activity::Called);
@@ -336,7 +337,7 @@ impl<P: Clone + Eq + Hash, J> PoolScheduler<P, J> {
     }
 
     fn wake(&mut self, id: WorkerId, activity: Activity) {
-        self.workers.get_mut(&id).expect("an idle worker is there").activity = activity;
+        self.workers.get_mut(&id).expect("an idle worker exists").activity = activity;
         self.to_wake.push(id);
     }
 
@@ -347,20 +348,21 @@ impl<P: Clone + Eq + Hash, J> PoolScheduler<P, J> {
             Worker { policy: policy.clone(), activity: Activity::Starting, has_run: false };
         self.workers.insert(id, worker);
         self.budgets[group(policy)].workers += 1;
-        let queue = self.queues.get_mut(policy).expect("a queue with a job is there");
+        let queue = self.queues.get_mut(policy).expect("a queue with a job exists");
         queue.workers += 1;
         queue.starting = true;
         self.to_start.push_back(id);
         self.wake_starter = true;
     }
 
-    /// Its place goes to a starving queue; to several if there is room, since others end for them.
+    /// Removes a worker. A starving queue gets its slot; several do if there is room, since others
+    /// end for them.
     fn end_worker(&mut self, id: WorkerId) {
         let policy = self.workers.remove(&id).expect("a worker ends once").policy;
         let budget = &mut self.budgets[group(&policy)];
         budget.workers -= 1;
         let mut room = budget.limits.usual.saturating_sub(budget.workers).max(1);
-        let queue = self.queues.get_mut(&policy).expect("a queue with a worker is there");
+        let queue = self.queues.get_mut(&policy).expect("a queue with a worker exists");
         queue.workers -= 1;
         if queue.workers == 0 && queue.jobs.is_empty() {
             self.queues.remove(&policy);
@@ -368,7 +370,7 @@ impl<P: Clone + Eq + Hash, J> PoolScheduler<P, J> {
         while room > 0
             && let Some(starving) = self.budgets[group(&policy)].starving.pop_front()
         {
-            // Its own workers may have done the jobs since.
+            // Its own workers may have run the jobs meanwhile.
             let needs_worker = |queue: &Queue<J>| queue.needs_worker() && queue.idle.is_empty();
             if self.queues.get(&starving).is_some_and(needs_worker) {
                 self.start_worker(&starving);
@@ -386,7 +388,7 @@ impl<P: Clone + Eq + Hash, J> PoolScheduler<P, J> {
     }
 }
 
-/// Which of the budgets a queue shares.
+/// Returns the index of the budget that a queue shares.
 fn group<P>(policy: &Option<P>) -> usize {
     usize::from(policy.is_some())
 }
@@ -405,23 +407,24 @@ impl<J> Queue<J> {
         }
     }
 
-    /// Whether a worker should be called, or else started. While one starts, only an idle one is.
+    /// Returns whether a worker should be called, or else started. While one starts, only an idle
+    /// worker is called.
     fn needs_worker(&self) -> bool {
         let can_come = !self.idle.is_empty() || !self.starting;
         !self.jobs.is_empty() && !self.called && can_come
     }
 
-    /// Whether as many workers are busy as are useful, or more.
+    /// Returns whether as many workers are busy as are useful, or more.
     fn is_full(&self, processors: usize) -> bool {
         self.busy >= processors + self.extra
     }
 
-    /// When the job that has waited for longest was queued.
+    /// Returns when the oldest job was queued.
     fn oldest(&self) -> Instant {
         self.jobs.front().expect("a queue that needs a worker has jobs").queued_at
     }
 
-    /// A job for a worker that is awake.
+    /// Returns a job for a worker that is awake.
     fn take_job(&mut self, processors: usize, now: Instant) -> Option<Job<J>> {
         if self.is_full(processors) {
             let oldest = self.jobs.front()?;

@@ -12,7 +12,7 @@ use super::scheduler::{Activity, Worker};
 use super::*;
 
 #[tokio::test]
-async fn every_job_is_done_once() {
+async fn every_job_runs_once() {
     let (pool, done) = (FilePool::default(), Arc::new(AtomicUsize::new(0)));
     for _ in 0..10_000 {
         let done = Arc::clone(&done);
@@ -25,7 +25,7 @@ async fn every_job_is_done_once() {
 }
 
 #[tokio::test]
-async fn a_pool_waits_for_jobs_that_were_announced() {
+async fn an_announced_job_keeps_the_pool_busy() {
     let pool = FilePool::default();
     let (coming, idle) = (pool.expect_job(), pool.idle());
     tokio::pin!(idle);
@@ -42,7 +42,7 @@ async fn a_pool_waits_for_jobs_that_were_announced() {
 }
 
 #[test]
-fn jobs_that_hang_delay_nobody() {
+fn hanging_jobs_delay_no_others() {
     let (pool, barrier) = (FilePool::default(), Arc::new(Barrier::new(65)));
     for _ in 0..64 {
         let barrier = Arc::clone(&barrier);
@@ -56,9 +56,9 @@ fn jobs_that_hang_delay_nobody() {
     barrier.wait();
 }
 
-/// Whatever is built: the thread would be confined for as long as the pool uses it.
+/// In any build: the thread would stay confined for as long as the pool uses it.
 #[tokio::test]
-async fn a_confined_thread_starts_none() {
+async fn a_confined_thread_starts_no_threads() {
     let pool = FilePool::default();
     let confined = pool.clone();
     let (tell, told) = sync_channel(1);
@@ -84,7 +84,7 @@ async fn a_panic_costs_one_job() {
     receiver.recv().unwrap();
 }
 
-/// With these limits for sandboxed work.
+/// Returns a pool with these limits for sandboxed work.
 fn limited(each: usize, usual: usize, all: usize) -> FilePool {
     FilePool::new(PLAIN_LIMITS, Limits { each, usual, all, ..SANDBOXED_LIMITS })
 }
@@ -135,7 +135,7 @@ fn jobs_run_where_their_policy_holds() {
     }
 }
 
-/// A job that says that it has begun, and waits until it may end.
+/// Starts a job that reports its begin and waits until it may end.
 fn hang(pool: &FilePool, policy: &Policy) -> (Receiver<()>, impl FnOnce() + use<>) {
     let (begin, begun) = sync_channel(1);
     let (end, ended) = sync_channel::<()>(1);
@@ -148,7 +148,7 @@ fn hang(pool: &FilePool, policy: &Policy) -> (Receiver<()>, impl FnOnce() + use<
 }
 
 #[test]
-fn a_policy_without_a_thread_gets_one_as_soon_as_any_is_free() {
+fn a_policy_without_a_thread_gets_the_next_free_one() {
     let root = tempfile::tempdir().unwrap();
     let root = root.path().canonicalize().unwrap();
     let pool = limited(2, 5, 5);
@@ -159,7 +159,7 @@ fn a_policy_without_a_thread_gets_one_as_soon_as_any_is_free() {
         begun.recv().unwrap();
         hanging.push(end);
     }
-    // More work for one that has a thread, and then the first for one that has none.
+    // Queue more work for a policy with a thread, then the first job of one without.
     let (second, end_second) = hang(&pool, &policies[0]);
     let (late, end_late) = hang(&pool, &policies[5]);
     hanging.remove(0)();
@@ -195,9 +195,9 @@ fn a_policy_does_not_take_all_threads() {
     end_other();
 }
 
-/// The thread that would have come to it has made room for another policy.
+/// The thread that would have taken it made room for another policy.
 #[test]
-fn a_job_behind_one_that_hangs_gets_the_next_thread_that_is_idle() {
+fn a_job_behind_a_hanging_one_gets_the_next_idle_thread() {
     let root = tempfile::tempdir().unwrap();
     let root = root.path().canonicalize().unwrap();
     let pool = limited(3, 2, 2);
@@ -217,7 +217,7 @@ fn a_job_behind_one_that_hangs_gets_the_next_thread_that_is_idle() {
 
 /// One client has at most 64 requests at work, by default.
 #[test]
-fn jobs_of_one_client_that_hang_delay_nobody_under_the_same_policy() {
+fn hanging_jobs_of_one_client_delay_no_others_under_the_same_policy() {
     let root = tempfile::tempdir().unwrap();
     let policy = policy(&root.path().canonicalize().unwrap());
     let pool = FilePool::default();
@@ -231,9 +231,9 @@ fn jobs_of_one_client_that_hang_delay_nobody_under_the_same_policy() {
     }
 }
 
-/// It was started for a job that another thread has done.
+/// It was started for a job that another thread has run.
 #[test]
-fn a_thread_that_had_nothing_to_do_yet_does_not_work_on_what_was_replaced() {
+fn an_unused_thread_does_not_work_on_replaced_files() {
     let root = tempfile::tempdir().unwrap();
     let root = root.path().canonicalize().unwrap();
     let directory = root.join("directory");
@@ -274,14 +274,14 @@ fn a_panic_under_a_policy_costs_one_job() {
 }
 
 #[test]
-fn a_thread_that_cannot_be_confined_does_nothing() {
+fn a_thread_that_cannot_be_confined_runs_no_job() {
     let root = tempfile::tempdir().unwrap();
     let root = root.path().canonicalize().unwrap();
     let pool = FilePool::default();
     let directory = root.join("directory");
     std::fs::create_dir(&directory).unwrap();
     let policy = policy(&directory);
-    // A link was put in the place of the granted directory.
+    // Replace the granted directory by a link.
     std::fs::remove_dir(&directory).unwrap();
     std::os::unix::fs::symlink(&root, &directory).unwrap();
     for _ in 0..3 {

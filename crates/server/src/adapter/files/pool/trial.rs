@@ -1,4 +1,4 @@
-//! Whether work on files can be kept to a policy on this machine, found out by doing it.
+//! Finds out, by trying it, whether file operations can be confined to a policy on this machine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use exec_server_host::fs::Confinement;
 use exec_server_host::sandbox::{Network, Policy};
 
-/// The first call takes a thread, for a moment: what is confined stays so.
+/// Returns whether a thread can be confined. The first call uses up a thread, since confinement is
+/// permanent.
 pub(crate) fn can_confine() -> bool {
     static SUCCEEDED: AtomicBool = AtomicBool::new(false);
-    // A failure is not remembered: it may have been for want of memory or threads.
+    // A failure is not cached: it may have been a lack of memory or threads.
     if !SUCCEEDED.load(Ordering::Relaxed) && try_to_confine() {
         SUCCEEDED.store(true, Ordering::Relaxed);
     }

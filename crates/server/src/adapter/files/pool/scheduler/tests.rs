@@ -1,5 +1,5 @@
-//! Random inputs in virtual time: the rules hold after each of them, and in the end every job is
-//! done and every worker gone.
+//! Random inputs in virtual time. The rules hold after each input, and in the end every job has run
+//! and every worker is gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use super::*;
 const PROCESSORS: usize = 2;
 const PLAIN: Limits = Limits { each: 5, few: 5, usual: 5, all: 5 };
 
-/// Of sandboxed work.
+/// Limits of sandboxed work.
 fn limits() -> impl Strategy<Value = Limits> {
     (1_usize..5, 1_usize..5, 1_usize..6, 0_usize..3).prop_map(|(each, few, usual, more)| Limits {
         each,
@@ -21,7 +21,7 @@ fn limits() -> impl Strategy<Value = Limits> {
     })
 }
 
-/// An event of the pool. A number picks one of those to which it can happen.
+/// An event of the pool. The number selects one of the threads or jobs to which it can happen.
 #[derive(Debug, Clone)]
 enum Input {
     Enqueue(Option<u8>),
@@ -30,7 +30,7 @@ enum Input {
     WorkerStarts(usize),
     StartFails(usize),
     WorkerWakes(usize),
-    /// Without being woken.
+    /// A sleeper that asks without being woken.
     SleeperLooks(usize),
     JobEnds(usize),
     HandedBack(usize),
@@ -57,7 +57,7 @@ fn input() -> impl Strategy<Value = Input> {
     ]
 }
 
-/// A thread as the pool's shell would run it.
+/// A thread, as the pool would run it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Thread {
     Starting,
@@ -70,14 +70,14 @@ struct Model {
     sandboxed: Limits,
     pool: PoolScheduler<u8, usize>,
     now: Instant,
-    /// With their policies.
+    /// The threads, with their policies.
     threads: BTreeMap<u64, (Option<u8>, Thread)>,
     /// The policy of each job, by its number.
     jobs: Vec<Option<u8>>,
     waiting: BTreeSet<usize>,
-    /// Done, or told that there is no thread.
+    /// Jobs that have run, or failed for want of a thread.
     over: BTreeSet<usize>,
-    /// Until then no other start is tried, since one failed.
+    /// A start has failed; no other start is tried until then.
     retry_at: Instant,
 }
 
@@ -131,7 +131,7 @@ impl Model {
         able.get(pick % able.len().max(1)).copied()
     }
 
-    /// A thread asks what to do, having done what it was told before.
+    /// Lets a thread ask for work, having done what it was told before.
     fn ask(&mut self, id: Option<u64>) {
         let Some(id) = id else { return };
         let (policy, thread) = self.threads[&id];
@@ -159,7 +159,7 @@ impl Model {
         };
         let others = self.threads.values().filter(|(of, _)| *of == policy).count();
         let failed = self.pool.fail_start(WorkerId(id), self.now);
-        assert!(failed.is_empty() || others == 0, "others could have done the jobs");
+        assert!(failed.is_empty() || others == 0, "others could have run the jobs");
         for job in failed {
             assert_eq!(self.jobs[job.work], policy);
             assert!(self.waiting.remove(&job.work));
@@ -178,7 +178,7 @@ impl Model {
         self.pool.hand_back(WorkerId(id), job, self.now);
     }
 
-    /// Does what the pool asks for.
+    /// Performs the actions that the pool requests.
     fn perform(&mut self) {
         while let Some((id, policy)) = self.pool.poll_start() {
             assert!(self.threads.insert(id.0, (policy, Thread::Starting)).is_none());
@@ -214,7 +214,7 @@ impl Model {
         assert!(!self.threads.is_empty() || self.waiting.is_empty(), "jobs without any thread");
     }
 
-    /// A job that is late has a worker on its way, unless there can be none.
+    /// Checks that a late job has a worker on its way, unless none is possible.
     fn check_late(&self, policy: Option<u8>, limits: Limits, own: usize, all: usize) {
         let Some(queue) = self.pool.queues.get(&policy) else { return };
         let Some(oldest) = queue.jobs.front() else { return };
@@ -240,7 +240,7 @@ impl Model {
         );
     }
 
-    /// Everything goes on until nothing is left to do.
+    /// Runs until nothing is left to do.
     fn finish(&mut self) {
         for _ in 0..10_000 {
             if self.threads.is_empty() {
@@ -265,7 +265,7 @@ impl Model {
         for budget in &self.pool.budgets {
             assert_eq!(budget.workers, 0);
         }
-        assert!(self.pool.poll_starter(), "the starter is not told that it may end");
+        assert!(self.pool.poll_starter(), "the starter is not woken to end");
     }
 }
 
@@ -273,7 +273,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_order_of_inputs_breaks_a_rule(limits in limits(), inputs in vec(input(), 1..120)) {
+    fn the_rules_hold_for_any_sequence_of_inputs(limits in limits(), inputs in vec(input(), 1..120)) {
         let mut model = Model::new(limits);
         for input in &inputs {
             model.apply(input);
@@ -284,7 +284,7 @@ proptest! {
     }
 }
 
-/// One that starts may hang: its policy's roots may be on dead storage.
+/// A starting worker may hang: its policy's roots may be on dead storage.
 #[test]
 fn an_idle_worker_is_called_while_another_starts() {
     let (mut pool, now) =
