@@ -77,7 +77,7 @@ fn mistakes_are_found_before_anything_runs() {
         (&["--deny-host", "a.example"], "name one with --allow-host, or give --ask-network"),
         (
             &["--sandbox", "read-only", "--network", "--allow-host", "a.example"],
-            "--network allows every host; leave it out, or leave out --allow-host",
+            "--network allows every host; omit it, or omit --allow-host",
         ),
         (&["-t", "--ask-network"], "name the hosts with --allow-host"),
     ] {

@@ -364,7 +364,7 @@ fn mistakes_about_the_ceiling_end_a_server_at_once() {
             "[sandbox]\nrequire = \"workspace-write\"\nwritable_roots = [\"work\"]",
             ":3: sandbox.writable_roots: \"work\"",
         ),
-        ("[sandbox]\nnetwork = false", ":2: sandbox.network means nothing without sandbox.require"),
+        ("[sandbox]\nnetwork = false", ":2: sandbox.network has no effect without sandbox.require"),
         ("\nsandbox.require = \"full\"", ":2: sandbox.require: expected \"read-only\""),
     ] {
         fs::write(&config, text).unwrap();

@@ -215,7 +215,7 @@ fn a_runtime_directory_that_others_could_change_is_not_used() {
     assert!(!ours.join("server.json").exists());
     server.signal(Signal::TERM);
     let log = server.stderr();
-    assert!(log.contains("commands will not find this server"), "{log}");
+    assert!(log.contains("cannot publish the URL of this server"), "{log}");
 }
 
 #[test]

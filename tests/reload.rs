@@ -84,7 +84,10 @@ fn what_was_read_again_is_named_also_beside_a_changed_setting() {
     std::fs::remove_file(&token).unwrap();
     reloaded.server.signal(Signal::HUP);
     let line = reloaded.server.error_line();
-    assert!(line.contains(text(&token)) && line.contains("goes on with what it had"), "{line}");
+    assert!(
+        line.contains(text(&token)) && line.contains("the server keeps the previous version"),
+        "{line}"
+    );
     assert!(reloaded.server.connect_with("a-capability-token-of-some-length").is_ok());
 }
 

@@ -108,7 +108,7 @@ fn a_listener_takes_the_sockets_of_its_name() {
     assert!(warning.contains("\"one\"") && warning.contains("systemd:one"), "{warning}");
     assert_eq!(server.get("/healthz"), 200);
     let error = refusal(sockets, "", &["--listen", "systemd:three"]);
-    assert!(error.contains("there are: one, two"), "{error}");
+    assert!(error.contains("only: one, two"), "{error}");
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn a_rendezvous_takes_its_socket() {
 
     let socket = directory.path().join("relay.sock");
     for (sockets, said) in [
-        ("a=127.0.0.1 b=127.0.0.1".to_owned(), "2 were passed"),
+        ("a=127.0.0.1 b=127.0.0.1".to_owned(), "the service manager passed 2"),
         (format!("a={}", socket.display()), "the rendezvous serves TCP"),
         ("a=0.0.0.0".to_owned(), "without TLS"),
     ] {

@@ -49,7 +49,7 @@ fn an_environment_that_is_refused_logs_every_cause() {
     let line = loop {
         let line = server.error_line();
         assert!(!line.is_empty(), "the server ended");
-        if line.contains("not reachable through the relay") {
+        if line.contains("no longer reachable through the relay") {
             break line;
         }
     };

@@ -1,9 +1,11 @@
-//! Hands on a machine: run commands and talk to terminals, read, write, watch and search files, make HTTP requests,
-//! each in a sandbox that the other side enforces, and lose nothing when the connection drops.
+//! Runs commands and terminals on a machine, reads, writes, watches and searches files, and makes
+//! HTTP requests, each in a sandbox that the server enforces. No output is lost when the connection
+//! drops.
 //!
-//! This is the facade of the project: what embedders use, and the whole of the `exec-server` program.
-//! An embedder whose `main` begins with [`run_spawner_if_asked`] gets process trees that really die;
-//! one that cannot do that passes [`ExecServerRuntimePaths::without_helpers`] and gets process groups.
+//! This is the facade of the project: the API for embedders and the whole `exec-server` program. An
+//! embedder whose `main` begins with [`run_spawner_if_asked`] gets supervised process trees, so
+//! that every descendant dies with its tree. An embedder that cannot do that passes
+//! [`ExecServerRuntimePaths::without_helpers`] and gets process groups.
 
 mod cli;
 mod commands;

@@ -1,4 +1,4 @@
-//! How this program proves itself to a registry of remote mode, and where a login is kept.
+//! Credentials of this program for a registry of remote mode, and the storage of logins.
 
 use std::fmt;
 use std::io::{self, Write as _};
@@ -13,13 +13,13 @@ use exec_server_transport::sha256;
 
 use crate::program::write_history_files::own_state_directories;
 
-/// Hold a token, in the order in which they count.
+/// The variables that may hold a token, in order of precedence.
 pub(crate) const API_KEY_VARIABLES: [&str; 2] = ["EXEC_SERVER_API_KEY", "CODEX_API_KEY"];
-/// Hold an agent identity.
+/// The variables that may hold an agent identity.
 pub(crate) const ACCESS_TOKEN_VARIABLES: [&str; 2] =
     ["EXEC_SERVER_ACCESS_TOKEN", "CODEX_ACCESS_TOKEN"];
 
-/// The credentials that the user names. Without any, [`find`](Self::find) looks for the usual ones.
+/// The credentials chosen by the user. Without any, [`find`](Self::find) tries the defaults.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct CredentialChoice {
     pub(crate) token_file: Option<PathBuf>,
@@ -42,15 +42,15 @@ pub enum NoCredentials {
     Identity(#[from] CredentialsError),
 }
 
-/// Credentials, and the file that holds them, if one does.
+/// Credentials, and the file that holds them, if any.
 pub(crate) struct Found {
     pub(crate) credentials: Arc<dyn RegistryCredentials>,
     pub(crate) secret_file: Option<PathBuf>,
 }
 
 impl CredentialChoice {
-    /// Checked in this order: the named file, the named variable, the agent identity, the usual
-    /// variables, the login.
+    /// Finds credentials. Checked in this order: the given file, the given variable, the agent
+    /// identity, the default variables, the login.
     pub(crate) fn find(&self, registry: &str) -> Result<Found, NoCredentials> {
         if let Some(file) = &self.token_file {
             return Ok(Found::file(file.clone()));
@@ -96,8 +96,8 @@ fn variable(name: impl AsRef<str>) -> Option<String> {
     std::env::var(name.as_ref()).ok().filter(|value| !value.is_empty())
 }
 
-/// Where the token of a login is kept; `None` without a directory for state. All spellings of a URL have
-/// one login.
+/// Returns the file for the token of a login; `None` without a state directory. All spellings of a
+/// URL share one login.
 pub(crate) fn login_file(registry: &str) -> Option<PathBuf> {
     let registry = RegistryClient::normalize_url(registry).ok()?;
     let name: String =
@@ -105,7 +105,7 @@ pub(crate) fn login_file(registry: &str) -> Option<PathBuf> {
     Some(own_state_directories().first()?.join("registry-tokens").join(name))
 }
 
-/// Keeps a token for this user only. A login that fails leaves the one before it.
+/// Stores a token, readable only by this user. On failure the previous login remains.
 pub(crate) fn save_login(file: &Path, token: &str) -> io::Result<()> {
     let directory = file.parent().ok_or(io::ErrorKind::InvalidInput)?;
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_login_is_for_its_user_only_and_may_be_replaced() {
+    fn a_login_is_readable_only_by_its_user_and_can_be_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("state/registry-tokens/file");
         for token in ["one", "two"] {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn another_spelling_of_a_url_is_no_other_registry() {
+    fn spellings_of_a_url_share_a_login() {
         let one = login_file("https://relay.example");
         assert!(one.is_some());
         for same in
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_credentials_say_what_to_do() {
+    fn the_error_for_missing_credentials_names_the_variable() {
         let choice = CredentialChoice {
             token_variable: Some("NO_SUCH_VARIABLE".into()),
             ..CredentialChoice::default()

@@ -1,4 +1,4 @@
-//! The commands that need a server. Short flags mean what they mean in ssh and docker.
+//! The commands that need a server. Short flags have the same meaning as in ssh and docker.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -49,7 +49,7 @@ impl ClientCommand {
         }
     }
 
-    /// The rules that clap cannot express.
+    /// Checks rules that clap cannot express.
     pub(super) fn check(&self) -> Result<(), String> {
         match self {
             Self::Run(Run { sandbox, terminal, detach, .. }) => {
@@ -62,14 +62,14 @@ impl ClientCommand {
             }
             Self::Http(http) => http.method_and_url().map(drop),
             Self::Files(FileCommand::Cp(cp)) if cp.paths.len() < 2 => {
-                Err("a path is missing: SOURCE or DESTINATION".to_owned())
+                Err("cp needs a SOURCE and a DESTINATION".to_owned())
             }
             _ => Ok(()),
         }
     }
 }
 
-/// The options of every client command: which server it uses.
+/// The options of every client command that select its server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 #[command(args_override_self = true)]
 pub(crate) struct ServerChoice {
@@ -88,16 +88,17 @@ pub(crate) struct ServerChoice {
 
 const CONNECTION: &str = "Connection";
 
-/// How a client and a server know each other. These replace what an environment says.
+/// How a client and a server authenticate each other. Overrides the settings of an environment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 pub(crate) struct Credentials {
     /// Send the token in this file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = CONNECTION)]
     pub(crate) token_file: Option<PathBuf>,
-    /// Trust servers that an authority in this PEM file vouches for [default: those of the system]
+    /// Trust servers whose certificate is signed by an authority in this PEM file [default: the
+    /// system's authorities]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = CONNECTION)]
     pub(crate) tls_ca: Option<PathBuf>,
-    /// Trust the server whose certificate has this hash
+    /// Trust the server whose certificate has this SHA-256 fingerprint
     #[arg(long, value_name = "SHA256:HEX", conflicts_with = "tls_ca", help_heading = CONNECTION)]
     pub(crate) tls_fingerprint: Option<Fingerprint>,
     /// Send this certificate to the server
@@ -111,7 +112,7 @@ pub(crate) struct Credentials {
 }
 
 impl Credentials {
-    /// The flags that were given, and whether each is about TLS.
+    /// Returns the flags that were given, and whether each concerns TLS.
     pub(crate) fn given(&self) -> impl Iterator<Item = (&'static str, bool)> {
         let flags = [
             (self.token_file.is_some(), "--token-file", false),
@@ -137,7 +138,7 @@ pub(crate) struct Run {
     /// Give the command a terminal
     #[arg(short = 't', long = "tty")]
     pub(crate) terminal: bool,
-    /// Do not give it a terminal (the default)
+    /// Do not give the command a terminal (the default)
     #[arg(short = 'T', long = "no-tty", overrides_with = "terminal")]
     _no_terminal: bool,
     /// Do not read standard input
@@ -147,7 +148,7 @@ pub(crate) struct Run {
     #[arg(short, long)]
     pub(crate) interactive: bool,
     /// Report what the sandbox seems to have denied, even if standard error is not a terminal, and
-    /// what a managed network carried and refused
+    /// which hosts a managed network allowed and refused
     #[arg(short, long)]
     pub(crate) verbose: bool,
     /// Run in this directory on the server's machine
@@ -166,17 +167,19 @@ pub(crate) struct Run {
     /// The name for ps, logs, attach, kill, wait and forget
     #[arg(long, value_parser = parse_name)]
     pub(crate) name: Option<String>,
-    /// Start it, print its name and return
+    /// Start the command, print its name and return
     #[arg(short, long)]
     pub(crate) detach: bool,
-    /// With --detach, how long it may run without a client [default: until the server stops]
+    /// With --detach, how long the command may run without a client [default: until the server
+    /// stops]
     #[arg(long, value_name = "DURATION", value_parser = parse_lifetime, requires = "detach")]
     pub(crate) ttl: Option<Duration>,
     /// With --detach, print JSON
     #[arg(long, requires = "detach")]
     pub(crate) json: bool,
     /// The command and its arguments
-    // Everything from the first word on belongs to the command, dashes or not.
+    // The command starts at the first word; everything after it belongs to the command, dashes or
+    // not.
     #[arg(required = true, trailing_var_arg = true, value_hint = ValueHint::AnyPath)]
     pub(crate) command: Vec<OsString>,
     #[command(flatten)]
@@ -188,7 +191,7 @@ pub(crate) struct Run {
 /// Open a login shell, or run a command, in a terminal on the server's machine
 #[derive(Debug, Args)]
 #[command(after_help = "\
-After a newline, ~. leaves, ~~ sends a tilde, and ~? shows this help.
+After a newline, ~. disconnects, ~~ sends a tilde, and ~? lists these keys.
 The exit code is that of the shell; 255 after ~. and 125 if the shell cannot be started.")]
 pub(crate) struct Shell {
     #[command(flatten)]
@@ -242,7 +245,7 @@ pub(crate) struct Logs {
 /// Connect to a process that was started with run --detach
 #[derive(Debug, Args)]
 #[command(after_help = "\
-On a terminal, ~. after a newline detaches and leaves the process running, and ~? shows help.
+On a terminal, ~. after a newline detaches and leaves the process running, and ~? lists the keys.
 Otherwise the exit code is that of the process.")]
 pub(crate) struct Attach {
     #[command(flatten)]
@@ -319,7 +322,7 @@ pub(crate) enum Variable {
         name: String,
         value: String,
     },
-    /// Copied from the environment of the command, if it is set there.
+    /// Copied from the client's environment, if it is set there.
     Copied {
         name: String,
     },
@@ -327,8 +330,9 @@ pub(crate) enum Variable {
 
 pub(super) fn parse_url(text: &str) -> Result<ServerUrl, String> {
     text.parse::<ServerUrl>().map_err(|error| {
-        // Without a user name only a query can be secret, and the error leaves that out itself.
-        // With one it cannot be told where a password with a slash in it ends.
+        // Without a user name only the query can be secret, and the error omits it. With a user
+        // name, the end of a password that contains a slash is ambiguous, so the error omits the
+        // whole URL.
         if text.contains('@') {
             "expected wss://HOST:PORT, ws://HOST:PORT or unix:///PATH, without a user name or password".to_owned()
         } else {
@@ -389,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_the_terminal_flags_counts() {
+    fn the_last_terminal_flag_wins() {
         assert!(!run_of("run a").terminal);
         assert!(run_of("run -it a").terminal);
         assert!(run_of("run -T -t a").terminal);
@@ -420,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn no_time_is_no_limit_but_no_life() {
+    fn a_timeout_of_zero_is_no_limit_but_a_lifetime_of_zero_is_refused() {
         for zero in ["0", "0.0", "0s"] {
             let run = run_of(&format!("run --timeout {zero} true"));
             assert_eq!(limit(run.timeout), None, "{zero}");
@@ -430,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_do_not_show_secrets() {
+    fn errors_do_not_show_secrets() {
         for (line, expected) in [
             ("run --connect http://h/?token=SECRET true", "http://h/"),
             ("run --connect ws://user:SECRET@h true", "--connect <URL>"),
@@ -445,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_of_docker() {
+    fn names_follow_the_rule_of_docker() {
         assert_eq!(run_of("run --name a.B_3-x true").name.as_deref(), Some("a.B_3-x"));
         for bad in ["a/b", "-a", ".a", "é"] {
             assert!(refused(&format!("run --name={bad} true")).contains("letters"), "{bad}");
@@ -453,14 +457,14 @@ mod tests {
     }
 
     #[test]
-    fn what_only_goes_with_detach_needs_it() {
+    fn options_for_detach_are_refused_without_it() {
         assert!(run_of("run -d --ttl 1h --json true").detach);
         assert!(refused("run --ttl 1h true").contains("--detach"));
         assert!(refused("run --json true").contains("--detach"));
     }
 
     #[test]
-    fn what_is_forgotten_is_named_or_all() {
+    fn forget_takes_names_or_all() {
         let ClientCommand::Forget(forget) = parsed("forget --all") else { panic!() };
         assert!(forget.all && forget.names.is_empty());
         for bad in ["forget", "forget --all a", "forget --all -f"] {
@@ -469,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn logs_begin_where_they_are_asked_to() {
+    fn logs_take_a_starting_point() {
         let ClientCommand::Logs(logs) = parsed("logs -n 5 --since 1m a") else { panic!() };
         assert_eq!((logs.tail, logs.since), (Some(5), Some(Duration::from_secs(60))));
         assert!(refused("logs --tail many a").contains("--tail"));
@@ -477,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_named_once() {
+    fn a_server_can_be_named_only_once() {
         let ClientCommand::Ps(Ps { server, .. }) = parsed("ps --connect ws://127.0.0.1:1") else {
             panic!()
         };

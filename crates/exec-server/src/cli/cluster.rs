@@ -1,4 +1,4 @@
-//! The options that say where a rendezvous keeps its state.
+//! The options that select where a rendezvous keeps its state.
 
 use std::path::PathBuf;
 
@@ -26,21 +26,22 @@ pub(crate) struct StoreOptions {
 #[derive(Debug, Args)]
 #[command(next_help_heading = CLUSTER)]
 pub(crate) struct ClusterOptions {
-    /// Share the state of a cluster, in these NATS servers: nats://HOST[:PORT][,…]
+    /// Share the state of a cluster through these NATS servers: nats://HOST[:PORT][,…]
     #[arg(id = "servers", long = "cluster", value_name = "URLS", value_delimiter = ',')]
     servers: Vec<String>,
-    /// Prove who this is to NATS with the credentials in this file
+    /// Authenticate to NATS with the credentials in this file
     #[arg(long, value_name = "FILE", requires = "servers", value_hint = ValueHint::FilePath)]
     nats_creds: Option<PathBuf>,
-    /// Use TLS, and trust NATS servers that an authority in this PEM file vouches for
+    /// Use TLS, and trust NATS servers whose certificate is signed by an authority in this PEM file
     #[arg(long, value_name = "FILE", requires = "servers", value_hint = ValueHint::FilePath)]
     nats_tls_ca: Option<PathBuf>,
-    /// How many NATS servers keep the state: 1, 3 or 5 [default: as many as do, or 1 if it is new]
+    /// How many NATS servers store the state: 1, 3 or 5 [default: the existing number, or 1 for new
+    /// state]
     #[arg(long, value_name = "NUMBER", requires = "servers", value_parser = parse_replicas)]
     replicas: Option<usize>,
 }
 
-/// The place itself.
+/// The selected store.
 #[derive(Debug)]
 pub(crate) enum Store {
     Directory(PathBuf),
@@ -51,17 +52,18 @@ impl StoreOptions {
     pub(crate) fn store(&self) -> anyhow::Result<Store> {
         ensure!(
             self.data.is_none() || self.cluster.servers.is_empty(),
-            "--data and --cluster name two places for one state; give one of them"
+            "--data and --cluster both say where to keep the state; give only one of them"
         );
         Ok(self.store_beside_certificate())
     }
 
-    /// The data directory of a node of a cluster has its certificate, and no state.
+    /// Like [`Self::store`], but allows both: a node of a cluster keeps its certificate in the data
+    /// directory, and no state.
     pub(crate) fn store_beside_certificate(&self) -> Store {
         match self.cluster.nats() {
             Some(options) => Store::Cluster(options),
             None => {
-                let data = self.data.as_ref().expect("one of both is required");
+                let data = self.data.as_ref().expect("clap requires --data or --cluster");
                 Store::Directory(data.clone())
             }
         }
@@ -69,7 +71,7 @@ impl StoreOptions {
 }
 
 impl ClusterOptions {
-    /// `None` if no cluster is named.
+    /// Returns `None` without `--cluster`.
     pub(crate) fn nats(&self) -> Option<NatsOptions> {
         let Self { servers, nats_creds, nats_tls_ca, replicas } = self;
         (!servers.is_empty()).then(|| NatsOptions {

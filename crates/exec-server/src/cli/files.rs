@@ -1,4 +1,4 @@
-//! The commands for files. Short flags mean what they mean in cp, ls, rm, mkdir and grep.
+//! The commands for files. Short flags have the same meaning as in cp, ls, rm, mkdir and grep.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -38,7 +38,8 @@ impl FileCommand {
         }
     }
 
-    /// Where its paths are, each once; `None` is the server that the command uses.
+    /// Returns the environments of its paths without duplicates; `None` is the server of the
+    /// command.
     pub(crate) fn environments(&self) -> BTreeSet<Option<&str>> {
         let paths: Vec<&ServerPath> = match self {
             Self::Cp(cp) => cp.paths.iter().filter_map(AnyPath::there).collect(),
@@ -79,14 +80,14 @@ pub(crate) struct Cp {
     /// Show no progress
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// Print each file that is copied, and where it is resumed
+    /// Print each copied file, and the offset at which a copy resumes
     #[arg(short, long)]
     pub(crate) verbose: bool,
     /// Print a summary as JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// The sources, and last the destination; a directory is copied into
-    // Invariant: `ClientCommand::check` has found two of them.
+    /// The sources, followed by the destination; if it is a directory, sources are copied into it
+    // Invariant: `ClientCommand::check` has verified that there are at least two.
     #[arg(required = true, value_name = "PATH", value_parser = path(AnyPath::parse))]
     #[arg(value_hint = ValueHint::AnyPath)]
     pub(super) paths: Vec<AnyPath>,
@@ -168,7 +169,7 @@ pub(crate) struct Rm {
 /// Print changes to a file or directory as they happen, until Ctrl-C
 #[derive(Debug, Args)]
 #[command(after_help = format!(
-    "Each line is created, modified or removed and a path, or renamed OLD -> NEW. A line rescan \
+    "Each line is created, modified or removed and a path, or renamed OLD -> NEW. A rescan line \
      means that changes were missed: list the files again.\n\n{PATHS}"
 ))]
 pub(crate) struct Watch {
@@ -201,7 +202,7 @@ pub(crate) struct Grep {
     /// Match whole words only
     #[arg(short, long = "word-regexp")]
     pub(crate) word: bool,
-    /// Take the pattern as plain text, not as a regular expression
+    /// Treat the pattern as plain text, not as a regular expression
     #[arg(short = 'F', long = "fixed-strings")]
     pub(crate) literal: bool,
     /// Print only the names of files with a match
@@ -219,7 +220,7 @@ pub(crate) struct Grep {
     /// Also print N lines on both sides of each match
     #[arg(short = 'C', long, value_name = "N", value_parser = context_lines())]
     context: Option<u32>,
-    /// Search only files that match; !GLOB skips those that do (may be repeated)
+    /// Search only files that match; !GLOB skips matching files (may be repeated)
     #[arg(short, long = "glob", value_name = "GLOB")]
     pub(crate) globs: Vec<String>,
     /// Also search hidden files
@@ -248,7 +249,7 @@ pub(crate) struct Grep {
     paths: Vec<ServerPath>,
 }
 
-/// What is printed of the lines that match.
+/// How matches are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GrepOutput {
     Lines,
@@ -258,7 +259,7 @@ pub(crate) enum GrepOutput {
 }
 
 impl Grep {
-    /// Where to search. Without paths it is the working directory, which the results do not name.
+    /// Returns the paths to search. Without paths it is the working directory, which results omit.
     pub(crate) fn roots(&self) -> Vec<ServerPath> {
         if self.paths.is_empty() {
             let written = OsString::new();
@@ -305,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_path_of_cp_is_where_to() {
+    fn the_last_path_of_cp_is_the_destination() {
         let Ok(FileCommand::Cp(cp)) = parsed("cp -r a ./b:c box:/d :e") else { panic!() };
         assert!(cp.recursive && !cp.no_resume);
         let here = |path: &str| AnyPath::parse(path.as_ref()).unwrap();
@@ -317,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_has_a_name() {
+    fn only_named_paths_can_be_removed() {
         assert!(parsed("rm -r a :b box:/c").is_ok());
         for path in [":", "a box:", "/", "."] {
             assert!(parsed(&format!("rm -r {path}")).is_err(), "{path}");
@@ -325,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn every_server_is_known_beforehand() {
+    fn the_servers_of_a_command_are_known_before_it_runs() {
         let environments = |line| {
             let action = parsed(line).unwrap();
             let environments = action.environments().into_iter();
@@ -347,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn grep_takes_what_grep_takes() {
+    fn grep_accepts_the_flags_of_grep() {
         let Ok(FileCommand::Grep(grep)) = parsed("grep -rniwF -C2 -A 5 -g *.rs -g !x a.b src")
         else {
             panic!()

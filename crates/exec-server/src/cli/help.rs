@@ -1,4 +1,4 @@
-//! The help of the program itself, with commands by purpose, and an example for each command.
+//! The help of the program, with commands grouped by purpose, and examples for each command.
 
 use std::fmt::Write as _;
 
@@ -54,7 +54,7 @@ const EXAMPLES: [(&str, &[&str]); 25] = [
 
 const HELP: &str = "Print this message or the help of a command";
 
-/// Replaces the list of 29 commands and 80 settings with one that fits a screen.
+/// Replaces the flat list of 29 commands and 80 settings with a help text that fits a screen.
 pub(super) fn with_groups(program: clap::Command) -> clap::Command {
     let header = *program.get_styles().get_header();
     let literal = *program.get_styles().get_literal();
@@ -72,7 +72,7 @@ pub(super) fn with_groups(program: clap::Command) -> clap::Command {
     program.help_template(template)
 }
 
-/// Ends the help of each command with its examples.
+/// Appends the examples of each command to its help.
 pub(super) fn with_examples(program: clap::Command) -> clap::Command {
     EXAMPLES.into_iter().fold(program, |program, (name, examples)| {
         program.mut_subcommand(name, |command| {

@@ -1,4 +1,4 @@
-//! The flags that say which hosts a command may reach.
+//! The flags that select the hosts that a command may reach.
 
 use clap::Args;
 use exec_server_host::network::policy::PatternError;
@@ -8,17 +8,17 @@ use crate::environment::host_options::HostOptions;
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Network")]
 pub(crate) struct HostFlags {
-    /// Allow it to reach this host and no others: HOST, *.HOST or **.HOST, with an optional :PORT
+    /// Allow the command to reach only this host: HOST, *.HOST or **.HOST, with an optional :PORT
     /// (may be repeated)
     #[arg(long, value_name = "PATTERN", value_parser = parse_pattern)]
     pub(crate) allow_host: Vec<String>,
-    /// Except this host from --allow-host and --ask-network (may be repeated)
+    /// Deny this host, even if --allow-host or --ask-network would allow it (may be repeated)
     #[arg(long, value_name = "PATTERN", value_parser = parse_pattern)]
     pub(crate) deny_host: Vec<String>,
-    /// Ask on the terminal about other hosts; the command cannot read the terminal then
+    /// Ask on the terminal about other hosts; the command then cannot read the terminal
     #[arg(long)]
     pub(crate) ask_network: bool,
-    /// Fail where only programs that use a proxy can reach the hosts
+    /// Fail if only programs that use a proxy could reach the hosts
     #[arg(long)]
     pub(crate) require_transparent: bool,
 }
@@ -43,11 +43,12 @@ impl HostFlags {
         given.into_iter().find_map(|(flag, is_given)| is_given.then_some(flag))
     }
 
-    /// A program with a terminal gets every key, and one in the background has no person to ask.
+    /// A program on a terminal reads every key, and a detached program has no terminal for
+    /// questions.
     pub(super) fn check_asking(&self, has_terminal: bool, detach: bool) -> Result<(), String> {
         let reason = match (self.ask_network, has_terminal, detach) {
-            (true, _, true) => "--detach: it runs without a terminal to ask on",
-            (true, true, _) => "a command that has the terminal: it reads all keys",
+            (true, _, true) => "--detach: there is no terminal to ask on",
+            (true, true, _) => "a command that uses the terminal: it reads all keys",
             _ => return Ok(()),
         };
         Err(format!("--ask-network cannot be used with {reason}; name the hosts with --allow-host"))
@@ -77,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_named_with_and_without_a_sandbox() {
+    fn hosts_can_be_given_with_and_without_a_sandbox() {
         let flags = "--allow-host a.example --allow-host *.b.example:443 --deny-host x.b.example \
                      --require-transparent";
         let expected = HostOptions {
@@ -103,10 +104,10 @@ mod tests {
             ("run --allow-host= true", "a host pattern is empty"),
             (
                 "run --sandbox read-only --network --allow-host a.example true",
-                "--network allows every host; leave it out, or leave out --allow-host",
+                "--network allows every host; omit it, or omit --allow-host",
             ),
             ("shell --ask-network", "it reads all keys; name the hosts with --allow-host"),
-            ("run -t --ask-network true", "a command that has the terminal"),
+            ("run -t --ask-network true", "a command that uses the terminal"),
             ("run -d --ask-network true", "--ask-network cannot be used with --detach"),
         ] {
             let error = parsed(line).unwrap_err();

@@ -1,4 +1,4 @@
-//! `exec-server http`. Flags mean what they mean in curl.
+//! `exec-server http`. Flags have the same meaning as in curl.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -17,8 +17,8 @@ use super::values::{parse_duration, secret};
 #[command(
     override_usage = "exec-server http [OPTIONS] [METHOD] URL",
     after_help = "\
-The request goes through the proxies of the server's machine. The default method is GET, or POST \
-with --data.
+The request uses the proxies that are configured on the server's machine. The default method is \
+GET, or POST with --data.
 
 The exit code is 0 for every status (but see --fail), 1 if the response is missing or incomplete, \
 2 if the request is invalid."
@@ -30,12 +30,13 @@ pub(crate) struct Http {
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
     #[arg(value_parser = secret(parse_header))]
     headers: Vec<HttpRequestHeader>,
-    /// Send a header that ends with a variable of the server: 'Authorization: Bearer
+    /// Send a header whose value ends with a variable from the server's environment:
+    /// 'Authorization: Bearer {SERVICE_TICKET}'
     /// {SERVICE_TICKET}'
     #[arg(long = "header-env", value_name = "NAME: VALUE{VARIABLE}")]
     #[arg(value_parser = secret(parse_secret_header))]
     secret_headers: Vec<HttpRequestHeader>,
-    /// Send this text; @FILE sends a file, and - standard input
+    /// Send this text as the body; @FILE sends a file, and - standard input
     #[arg(short, long, allow_hyphen_values = true)]
     #[arg(value_parser = OsStringValueParser::new().map(|data| parse_data(&data)))]
     pub(crate) data: Option<Body>,
@@ -71,7 +72,10 @@ impl Http {
         match self.request.as_slice() {
             [url] => Ok((if self.data.is_some() { "POST" } else { "GET" }.to_owned(), url)),
             [method, url] if !method.contains([':', '/']) => Ok((method.to_ascii_uppercase(), url)),
-            _ => Err("expected a method before the URL, and nothing after it".to_owned()),
+            _ => Err(
+                "expected [METHOD] URL: a method may precede the URL, and nothing may follow it"
+                    .to_owned(),
+            ),
         }
     }
 
@@ -79,7 +83,7 @@ impl Http {
         [self.headers.as_slice(), &self.secret_headers].concat()
     }
 
-    /// The file for the body, if it does not go to standard output.
+    /// Returns the file for the body, or `None` for standard output.
     pub(crate) fn output_file(&self) -> Option<&Path> {
         self.output.as_deref().filter(|path| *path != "-")
     }
@@ -97,7 +101,8 @@ fn parse_secret_header(text: &str) -> Result<HttpRequestHeader, String> {
         (!variable.is_empty()).then_some(header)
     });
     let (name, value, variable) = parts.ok_or(
-        "expected a name, a colon, and a value that ends with a variable of the server in braces",
+        "expected a name, a colon, and a value that ends with a variable in braces, such as \
+         'Authorization: Bearer {TICKET}'",
     )?;
     Ok(HttpRequestHeader { name, value, value_env_var: Some(variable) })
 }
@@ -133,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_method_follows_from_the_data_unless_it_is_said() {
+    fn the_method_defaults_to_get_or_post_with_data() {
         let method = |words: &[&str]| parsed(words).unwrap().method_and_url().unwrap().0;
         assert_eq!(method(&["http://h/"]), "GET");
         assert_eq!(method(&["-d", "x", "http://h/"]), "POST");
@@ -142,7 +147,7 @@ mod tests {
         assert_eq!(request.method_and_url().unwrap().1, "http://h/");
         for words in [&["http://h/", "extra"][..], &["h/x", "http://h/"], &["a", "b", "http://h/"]]
         {
-            assert!(parsed(words).unwrap_err().contains("expected a method"), "{words:?}");
+            assert!(parsed(words).unwrap_err().contains("expected [METHOD] URL"), "{words:?}");
         }
     }
 
@@ -162,13 +167,13 @@ mod tests {
     }
 
     #[test]
-    fn a_dash_is_our_output() {
+    fn a_dash_is_standard_output() {
         assert_eq!(parsed(&["-o", "-", "u"]).unwrap().output_file(), None);
         assert_eq!(parsed(&["-o", "x", "u"]).unwrap().output_file(), Some(Path::new("x")));
     }
 
     #[test]
-    fn data_is_text_a_file_or_our_input() {
+    fn data_is_text_a_file_or_standard_input() {
         let data = |text: &str| parsed(&["-d", text, "http://h/"]).unwrap().data.unwrap();
         assert_eq!(data("a=b"), Body::Text(b"a=b".to_vec()));
         assert_eq!(data("@dir/file"), Body::File("dir/file".into()));
@@ -193,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_do_not_show_values() {
+    fn errors_do_not_show_values() {
         for words in [
             &["-H", "SECRET", "u"][..],
             &["-H", ": SECRET", "u"],

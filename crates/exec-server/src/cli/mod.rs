@@ -32,17 +32,17 @@ use token::TokenCommand;
 use crate::config::Flags;
 use crate::program::exit_code::ExitStatus;
 
-/// A mistake of the caller, as opposed to a failure of the machine.
+/// A mistake in the command line, as opposed to a failure of the machine.
 pub(crate) const USAGE_ERROR: u8 = 2;
 
 const SETTINGS_HELP: &str = "\
 Every setting is also an environment variable and a key of the configuration file:
 --max-sessions is EXEC_SERVER_MAX_SESSIONS and max_sessions. A flag overrides
-a variable, and a variable overrides the file. The file is the one that --config or
-EXEC_SERVER_CONFIG names, or else ~/.config/exec-server/config.toml if it exists.
+a variable, and a variable overrides the file. The file is the one given by --config or
+EXEC_SERVER_CONFIG, or else ~/.config/exec-server/config.toml if it exists.
 
 Examples:
-  exec-server config                      # show the values in force and where each comes from
+  exec-server config                      # show the effective values and where each comes from
   exec-server config --max-sessions 100   # check a flag before you start a server with it";
 
 const SCHEMA_EXAMPLE: &str = "\
@@ -55,7 +55,7 @@ Example:
 pub(crate) struct CommandLine {
     #[command(flatten)]
     pub(crate) flags: Flags,
-    // Options of commands. They are known here so that an error can say where they belong.
+    // Options of commands. Declared here so that an error can name the right place for them.
     #[arg(long, value_name = "URL", hide = true)]
     connect: Option<String>,
     #[arg(long, value_name = "ENVIRONMENT", hide = true)]
@@ -121,8 +121,8 @@ pub(crate) enum Command {
     Schema,
 }
 
-/// Reads the command line, the program's name included. A request for help or the version is an
-/// "error" too, with exit code 0; the caller prints either.
+/// Parses the command line, including the program's name. A request for help or the version is also
+/// an "error", with exit code 0; the caller prints either.
 pub(crate) fn parse(
     arguments: impl IntoIterator<Item = OsString>,
 ) -> Result<CommandLine, clap::Error> {
@@ -152,7 +152,8 @@ pub(crate) fn parse(
     Ok(line)
 }
 
-/// The description from which parsing, help, completions and manual pages are made.
+/// Returns the description of the command line, the source of parsing, help, completions and manual
+/// pages.
 pub(crate) fn program() -> clap::Command {
     let program = CommandLine::command();
     let commands = program.get_subcommands().map(|command| command.get_name().to_owned());
@@ -163,8 +164,8 @@ pub(crate) fn program() -> clap::Command {
 }
 
 impl CommandLine {
-    /// `exec-server --connect URL ps` could mean only one thing, but `--listen` in the same place
-    /// is the server's.
+    /// Rejects `exec-server --connect URL ps`. Its meaning is clear, but `--listen` in the same
+    /// place belongs to the server.
     fn refuse_early_options(&self, command: Option<&str>) -> Result<(), String> {
         let option = match (&self.connect, &self.on) {
             (Some(_), _) => "--connect",
@@ -173,17 +174,16 @@ impl CommandLine {
         };
         Err(match (&self.command, command) {
             (Some(Command::Client(_)), Some(command)) => {
-                format!("{option} belongs behind the command: exec-server {command} {option} ...")
+                format!("{option} must follow the command: exec-server {command} {option} ...")
             }
             (_, Some(command)) => has_no_meaning(option, command),
             (_, None) => {
-                format!("{option} belongs behind a command, as in exec-server ps {option} ...")
+                format!("{option} must follow a command, as in exec-server ps {option} ...")
             }
         })
     }
 
-    /// `exec-server --listen off doctor` would do nothing with `--listen`: say so rather than
-    /// ignore it.
+    /// Rejects `exec-server --listen off doctor`: the command would ignore `--listen`.
     fn refuse_settings(&self, command: &str) -> Result<(), String> {
         match (self.flags.values.first(), &self.flags.config_file) {
             (Some(flag), _) => Err(has_no_meaning(&format!("--{}", flag.name()), command)),
@@ -194,11 +194,11 @@ impl CommandLine {
 }
 
 fn has_no_meaning(option: &str, command: &str) -> String {
-    format!("{option} has no meaning for the command '{command}'")
+    format!("{option} does not apply to the command '{command}'")
 }
 
-/// The exit code after an error or a request for help. Commands that exit with the code of a process
-/// have another code for their own errors.
+/// Returns the exit code for an error or a request for help. Commands that exit with the code of a
+/// process use a separate code for their own errors.
 pub(crate) fn exit_code(
     error: &clap::Error,
     arguments: impl Iterator<Item = OsString>,
@@ -213,7 +213,7 @@ pub(crate) fn exit_code(
     }
 }
 
-/// Where the command is if there is one: only `--config` may stand before it.
+/// Returns the index of the command, if there is one. Only `--config` may precede it.
 fn index_of_command(arguments: &[OsString]) -> usize {
     let mut index = 1;
     while let Some(argument) = arguments.get(index) {
@@ -253,17 +253,17 @@ mod tests {
     }
 
     #[test]
-    fn the_description_is_consistent() {
+    fn the_description_passes_the_checks_of_clap() {
         program().debug_assert();
     }
 
     #[test]
-    fn an_option_before_its_command_is_told_where_it_belongs() {
+    fn an_option_before_its_command_is_refused_with_its_place() {
         for (line, expected) in [
-            ("--connect ws://a:1 ps", "belongs behind the command: exec-server ps --connect"),
-            ("--on box run true", "belongs behind the command: exec-server run --on"),
-            ("--on box doctor", "--on has no meaning for the command 'doctor'"),
-            ("--connect ws://a:1", "belongs behind a command"),
+            ("--connect ws://a:1 ps", "must follow the command: exec-server ps --connect"),
+            ("--on box run true", "must follow the command: exec-server run --on"),
+            ("--on box doctor", "--on does not apply to the command 'doctor'"),
+            ("--connect ws://a:1", "must follow a command"),
         ] {
             let error = parsed(line).unwrap_err().to_string();
             assert!(error.contains(expected), "{line}: {error}");
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_stand_before_or_after_config() {
+    fn settings_may_precede_or_follow_config() {
         let line = "--listen off --allow-host a --config a config --json \
                     --listen stdio --allow-host b --allow-host c --config b";
         let CommandLine { flags, command, .. } = parsed(line).unwrap();
@@ -311,7 +311,7 @@ mod tests {
             assert_eq!(parsed(line).unwrap_err().exit_code(), 2, "{line}");
         }
         let error = parsed("--listen off doctor").unwrap_err().to_string();
-        assert!(error.contains("--listen has no meaning for the command 'doctor'"), "{error}");
+        assert!(error.contains("--listen does not apply to the command 'doctor'"), "{error}");
     }
 
     #[test]
@@ -323,7 +323,7 @@ mod tests {
             assert_eq!(command.server.config_file, Some("c.toml".into()), "{line}");
         }
         let error = parsed("--max-sessions 3 ps").unwrap_err().to_string();
-        assert!(error.contains("--max-sessions has no meaning for the command 'ps'"), "{error}");
+        assert!(error.contains("--max-sessions does not apply to the command 'ps'"), "{error}");
     }
 
     #[test]
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_from_the_codes_of_processes() {
+    fn usage_errors_differ_from_exit_codes_of_processes() {
         let code = |line: &str| {
             let words = || line.split_whitespace().map(OsString::from);
             exit_code(&parse(words()).unwrap_err(), words())

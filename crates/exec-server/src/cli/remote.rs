@@ -1,4 +1,4 @@
-//! The commands of remote mode that run no server of their own.
+//! The commands for remote mode that run no server of their own.
 
 use std::path::PathBuf;
 
@@ -8,33 +8,34 @@ use exec_server_transport::Fingerprint;
 use super::values::secret;
 use crate::target::server_url::ServerUrl;
 
-/// Make another server reachable through a rendezvous, passing messages on unread
+/// Make another server reachable through a rendezvous, relaying its messages unread
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Each client gets its own connection to the server. To the server they all are one
-client, this command, which needs credentials for that server.")]
+Each client gets its own connection to the server. To the server, all clients appear as
+one client: this command, which needs credentials for that server.")]
 pub(crate) struct Forward {
-    /// Pass clients on to the server at wss://HOST:PORT, ws://HOST:PORT or unix:///PATH
+    /// Relay clients to the server at wss://HOST:PORT, ws://HOST:PORT or unix:///PATH
     #[arg(long, value_name = "URL", value_parser = secret(super::client::parse_url))]
     pub(crate) connect: ServerUrl,
-    /// Send the server the token in this file
+    /// Send the token in this file to the server
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) token_file: Option<PathBuf>,
-    /// Trust a server that an authority in this PEM file vouches for [default: those of the system]
+    /// Trust servers whose certificate is signed by an authority in this PEM file [default: the
+    /// system's authorities]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) tls_ca: Option<PathBuf>,
-    /// Trust the server whose certificate has this hash
+    /// Trust the server whose certificate has this SHA-256 fingerprint
     #[arg(long, value_name = "SHA256:HEX", conflicts_with = "tls_ca")]
     pub(crate) tls_fingerprint: Option<Fingerprint>,
     #[command(flatten)]
     pub(crate) registry: RegistryFlags,
-    /// The id under which clients reach the server
+    /// The id by which clients address the server
     #[arg(long, value_name = "ID", help_heading = RENDEZVOUS)]
     pub(crate) environment_id: String,
-    /// A name for people, shown in the log
+    /// A descriptive name, shown in the log
     #[arg(long, value_name = "TEXT", help_heading = RENDEZVOUS)]
     pub(crate) name: Option<String>,
-    /// Sign calls to the rendezvous with the identity in EXEC_SERVER_ACCESS_TOKEN
+    /// Sign requests to the rendezvous with the identity in EXEC_SERVER_ACCESS_TOKEN
     #[arg(long, conflicts_with = "remote_token_file", help_heading = RENDEZVOUS)]
     pub(crate) use_agent_identity_auth: bool,
     /// Read the token for the rendezvous from this file
@@ -49,16 +50,17 @@ pub(crate) struct RegistryFlags {
     /// The rendezvous: https://HOST[:PORT][/PATH]
     #[arg(long, value_name = "URL", help_heading = RENDEZVOUS)]
     pub(crate) remote: String,
-    /// Trust a rendezvous that an authority in this PEM file vouches for [default: those of the system]
+    /// Trust a rendezvous whose certificate is signed by an authority in this PEM file [default:
+    /// the system's authorities]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = RENDEZVOUS)]
     pub(crate) remote_tls_ca: Option<PathBuf>,
-    /// Trust the rendezvous whose certificate has this hash
+    /// Trust the rendezvous whose certificate has this SHA-256 fingerprint
     #[arg(long, value_name = "SHA256:HEX", conflicts_with = "remote_tls_ca")]
     #[arg(help_heading = RENDEZVOUS)]
     pub(crate) remote_tls_fingerprint: Option<Fingerprint>,
 }
 
-/// Keep a token for a rendezvous, so that commands and servers of this user can use it
+/// Store a token for a rendezvous, for commands and servers of this user
 #[derive(Debug, Args)]
 pub(crate) struct Login {
     /// The rendezvous: https://HOST[:PORT][/PATH]
@@ -69,7 +71,7 @@ pub(crate) struct Login {
     pub(crate) token_file: Option<PathBuf>,
 }
 
-/// Forget the token for a rendezvous
+/// Delete the stored token for a rendezvous
 #[derive(Debug, Args)]
 pub(crate) struct Logout {
     /// The rendezvous: https://HOST[:PORT][/PATH]

@@ -21,7 +21,7 @@ pub(crate) struct RendezvousArguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum RendezvousCommand {
-    /// Show the nodes of a rendezvous that runs
+    /// Show the nodes of a running rendezvous
     Status {
         /// Print one JSON object per line
         #[arg(long)]
@@ -33,42 +33,43 @@ pub(crate) enum RendezvousCommand {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The first line on standard output is its URL. Peers need a token each:
+The first line on standard output is its URL. Each peer needs a token:
   exec-server token create --data DIR --role environment --environment ID
   exec-server token create --data DIR --role harness --environment ID
-The URL itself shows a status page. On loopback it is open; otherwise it asks for a token:
+The URL itself shows a status page. On loopback it needs no token; otherwise create one:
   exec-server token create --data DIR --role operator")]
 pub(crate) struct RendezvousOptions {
-    /// Where to listen: http://IP:PORT, https://IP:PORT, or systemd[:NAME] for a socket that systemd
-    /// passes
-    // `None` only beside a subcommand.
+    /// Where to listen: http://IP:PORT, https://IP:PORT, or systemd[:NAME] for a socket from
+    /// systemd
+    // `None` only with a subcommand.
     #[arg(long, value_name = "URL", required = true, value_parser = parse_listen_url)]
     pub(crate) listen: Option<HttpListenUrl>,
-    /// Where peers find it, if that is not the address that it listens on
+    /// The URL for peers, if it differs from the address of --listen
     #[arg(long, value_name = "URL")]
     pub(crate) public_url: Option<String>,
-    /// The certificate of an https:// listener, then those of its authorities, in PEM form
+    /// The certificate of an https:// listener, followed by those of its authorities, in PEM format
     #[arg(long, value_name = "FILE", requires = "tls_key", value_hint = ValueHint::FilePath)]
     pub(crate) tls_cert: Option<PathBuf>,
-    /// The private key of the certificate, in PEM form
+    /// The private key of the certificate, in PEM format
     #[arg(long, value_name = "FILE", requires = "tls_cert", value_hint = ValueHint::FilePath)]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Use a certificate of its own, made once and kept in the data directory
+    /// Use a self-signed certificate, created once and kept in the data directory
     #[arg(long, requires = "data", conflicts_with_all = ["tls_cert", "tls_key"])]
     pub(crate) tls_self_signed: bool,
     /// Serve metrics for Prometheus at /metrics
     #[arg(long)]
     pub(crate) metrics: bool,
-    /// Record calls, sockets and refusals: journald, journald:SOCKET, or the absolute path of a file
+    /// Record calls, sockets and refusals: journald, journald:SOCKET, or the absolute path of a
+    /// file
     #[arg(long, value_name = "TARGET", value_hint = ValueHint::FilePath)]
     pub(crate) audit_log: Option<AuditTarget>,
-    /// Allow http:// beyond loopback, for a TLS proxy in front
+    /// Allow http:// beyond loopback, for use behind a TLS proxy
     #[arg(long)]
     pub(crate) insecure: bool,
     #[command(flatten)]
     pub(crate) store: StoreOptions,
-    /// Where peers find this node of a cluster and no other: wss://HOST[:PORT] [default: they find
-    /// any node, and nodes exchange frames over NATS]
+    /// The URL at which peers reach this node of a cluster directly: wss://HOST[:PORT] [default:
+    /// peers reach any node, and nodes exchange frames over NATS]
     #[arg(long, value_name = "URL", help_heading = CLUSTER, requires = "servers", value_parser = parse_advertised_url)]
     pub(crate) advertise: Option<String>,
 }
@@ -79,7 +80,7 @@ pub(crate) enum HttpListenUrl {
         address: SocketAddr,
         is_tls: bool,
     },
-    /// The socket that the service manager passed, or the one with this name. With a certificate it is
+    /// The socket from the service manager, or the one with this name. With a certificate it serves
     /// `https://`.
     Systemd(Option<String>),
 }
@@ -88,7 +89,7 @@ fn parse_listen_url(text: &str) -> Result<HttpListenUrl, String> {
     if text.starts_with("systemd") {
         return match text.parse() {
             Ok(ListenUrl::Systemd(name)) => Ok(HttpListenUrl::Systemd(name)),
-            _ => Err("expected systemd, or systemd:NAME".to_owned()),
+            _ => Err("expected systemd or systemd:NAME".to_owned()),
         };
     }
     let (address, is_tls) = match (text.strip_prefix("http://"), text.strip_prefix("https://")) {
@@ -98,12 +99,12 @@ fn parse_listen_url(text: &str) -> Result<HttpListenUrl, String> {
     };
     let address = address.strip_suffix('/').unwrap_or(address).parse();
     address.map(|address| HttpListenUrl::Address { address, is_tls }).map_err(|_| {
-        "expected http://IP:PORT or https://IP:PORT, with port 0 to have one chosen, or systemd"
+        "expected http://IP:PORT, https://IP:PORT (port 0 for any free port) or systemd[:NAME]"
             .to_owned()
     })
 }
 
-/// As `http://` or `https://`.
+/// Returns the URL as `http://` or `https://`.
 fn parse_advertised_url(text: &str) -> Result<String, String> {
     match (text.strip_prefix("ws"), text.strip_prefix("http")) {
         (Some(rest), _) | (None, Some(rest)) => Ok(format!("http{rest}")),

@@ -1,4 +1,4 @@
-//! The flags that put a command under a sandbox.
+//! The flags that run a command in a sandbox.
 
 use std::ffi::OsString;
 
@@ -11,12 +11,12 @@ use crate::environment::sandbox_options::{DenyPatternError, SandboxOptions};
 #[derive(Debug, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Sandbox")]
 pub(crate) struct SandboxFlags {
-    /// Only allow it to read files, or also to write in its directory and in temporary directories;
-    /// none overrides the environment
-    // Without it, the sandbox is that of the environment, if it has one.
+    /// Allow the command only to read files, or also to write in its directory and in temporary
+    /// directories; none overrides the environment's sandbox
+    // Without this flag, the environment's sandbox applies, if it has one.
     #[arg(long, value_name = "MODE")]
     pub(crate) sandbox: Option<SandboxMode>,
-    /// Also allow it to write in this directory (may be repeated)
+    /// Also allow the command to write in this directory (may be repeated)
     #[arg(
         long,
         value_name = "DIR",
@@ -25,10 +25,10 @@ pub(crate) struct SandboxFlags {
         value_hint = ValueHint::DirPath
     )]
     pub(crate) writable: Vec<OsString>,
-    /// Deny it this path, or paths that match this pattern (may be repeated)
+    /// Deny the command this path, or paths that match this pattern (may be repeated)
     #[arg(long, value_name = "GLOB", requires = "sandbox", value_parser = denial)]
     pub(crate) deny: Vec<String>,
-    /// Allow it to use the network
+    /// Allow the command to use the network
     #[arg(long, requires = "sandbox")]
     pub(crate) network: bool,
     #[command(flatten)]
@@ -45,7 +45,7 @@ pub(crate) enum SandboxMode {
 impl SandboxFlags {
     pub(super) fn check(&self) -> Result<(), String> {
         if let (true, Some(flag)) = (self.network, self.hosts.first_given()) {
-            return Err(format!("--network allows every host; leave it out, or leave out {flag}"));
+            return Err(format!("--network allows every host; omit it, or omit {flag}"));
         }
         let given = [
             ("--writable", !self.writable.is_empty()),
@@ -56,17 +56,21 @@ impl SandboxFlags {
             (Some(SandboxMode::ReadOnly), Some(("--writable", _))) => {
                 Err("--writable needs --sandbox workspace-write".to_owned())
             }
-            (Some(SandboxMode::None), Some((flag, _))) => {
-                Err(format!("{flag} means nothing with --sandbox none"))
-            }
+            (Some(SandboxMode::None), Some((flag, _))) => Err(format!(
+                "{flag} has no effect with --sandbox none; omit it, or choose another mode"
+            )),
             _ => Ok(()),
         }
     }
 }
 
-/// A variable that is not set, most likely.
+/// Refuses an empty name, most likely an unset variable.
 fn directory(name: OsString) -> Result<OsString, &'static str> {
-    if name.is_empty() { Err("an empty name is no directory") } else { Ok(name) }
+    if name.is_empty() {
+        Err("the directory name is empty; is a variable unset?")
+    } else {
+        Ok(name)
+    }
 }
 
 fn denial(text: &str) -> Result<String, DenyPatternError> {
@@ -90,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_comes_from_the_flags_once_there_is_one() {
+    fn run_and_shell_take_sandbox_flags() {
         assert_eq!(parsed("run true").unwrap().sandbox, None);
         let none = parsed("run --sandbox none true").unwrap();
         assert_eq!(none.sandbox, Some(SandboxMode::None));
@@ -109,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused() {
+    fn contradictory_sandbox_flags_are_refused() {
         for (line, expected) in [
             ("run --writable a true", "--sandbox <MODE>"),
             ("run --deny a true", "--sandbox <MODE>"),
@@ -122,9 +126,9 @@ mod tests {
                 "run --sandbox read-only --writable a true",
                 "--writable needs --sandbox workspace-write",
             ),
-            ("run --sandbox none --deny a true", "--deny means nothing with --sandbox none"),
-            ("run --sandbox none --network true", "--network means nothing with --sandbox none"),
-            ("run --sandbox workspace-write --writable= true", "an empty name is no directory"),
+            ("run --sandbox none --deny a true", "--deny has no effect with --sandbox none"),
+            ("run --sandbox none --network true", "--network has no effect with --sandbox none"),
+            ("run --sandbox workspace-write --writable= true", "the directory name is empty"),
             ("run --sandbox full true", "read-only, workspace-write, none"),
         ] {
             let error = parsed(line).unwrap_err();

@@ -1,5 +1,5 @@
-//! The flags of the server: one for each row of the table of settings. Values pass through as text;
-//! checking them is the configuration's work, as it is for variables and the file.
+//! The flags of the server: one for each row of the settings table. Values pass through as text;
+//! the configuration checks them, like those of variables and of the file.
 
 use std::path::PathBuf;
 
@@ -29,7 +29,7 @@ impl Args for Flags {
                 .help_heading(setting.group)
                 .help(help(setting, &defaults))
                 .hide(key != setting.key)
-                // A number below zero is a bad value, not an unknown flag.
+                // A negative number is a bad value, not an unknown flag.
                 .allow_negative_numbers(true)
                 .action(action)
         });
@@ -70,7 +70,7 @@ impl FromArgMatches for Flags {
 }
 
 impl Flags {
-    /// Adds flags that were given later: of a single value the last counts, lists add up.
+    /// Adds flags that were given later. The last single value wins; lists add up.
     pub(super) fn extend(&mut self, later: Self) {
         for flag in later.values {
             match self.values.iter_mut().find(|earlier| earlier.key == flag.key) {

@@ -1,4 +1,4 @@
-//! Signals as users write them, and the flags of kill(1) for them.
+//! Signals as users write them, and the flags of kill(1).
 
 use std::ffi::OsString;
 
@@ -26,8 +26,8 @@ pub(super) fn parse_signal(text: &str) -> Result<SignalName, String> {
         .ok_or_else(|| format!("expected one of {}", SIGNALS.map(|(name, _, _)| name).join(", ")))
 }
 
-/// Makes `--signal=KILL` of the `-KILL` or `-9` of `kill -9 NAME`, which clap cannot describe. Also of what only looks like a
-/// signal, so that it is judged as one.
+/// Rewrites the `-KILL` or `-9` of `kill -9 NAME` as `--signal=KILL`, because clap cannot describe
+/// such flags. Rewrites anything that looks like a signal, so that an error lists the valid ones.
 pub(super) fn with_signal_flags(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = arguments.into_iter().collect();
     let command = super::index_of_command(&arguments);

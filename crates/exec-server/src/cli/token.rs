@@ -14,13 +14,14 @@ use crate::environment::limit_options::parse_limit;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TokenCommand {
-    /// Print a random token, which also serves as a secret to sign others with
+    /// Print a random token, usable also as a secret for signing tokens
     New,
     Sign(Box<Sign>),
     Inspect(Inspect),
     /// Print a new token for a rendezvous; only its hash is kept
     Create(NewCredentialOptions),
-    /// Print a new agent identity for a rendezvous, with its private key; only its public key is kept
+    /// Print a new agent identity for a rendezvous, including its private key; only its public key
+    /// is kept
     CreateAgent(NewCredentialOptions),
     /// List the tokens and agent identities of a rendezvous
     List {
@@ -43,10 +44,10 @@ pub(crate) enum TokenCommand {
 pub(crate) struct NewCredentialOptions {
     #[command(flatten)]
     pub(crate) store: StoreOptions,
-    /// Its role
+    /// The role of the token
     #[arg(long, value_enum)]
     pub(crate) role: RelayRole,
-    /// An environment that it is for (may be repeated); needed unless the role is operator
+    /// An environment that the token is for (may be repeated); needed unless the role is operator
     #[arg(
         long = "environment",
         value_name = "ID",
@@ -54,11 +55,11 @@ pub(crate) struct NewCredentialOptions {
         value_parser = parse_environment
     )]
     pub(crate) environments: Vec<EnvironmentId>,
-    /// How long it is valid, such as 30d [default: until it is revoked]
+    /// How long the token is valid, such as 30d [default: until it is revoked]
     #[arg(long, value_name = "DURATION", value_parser = parse_ttl)]
     pub(crate) ttl: Option<Duration>,
-    /// Its name. Environments see it as the subject of a harness, so credentials with the same name
-    /// share their sessions [default: its id]
+    /// A name for the token. Environments see it as the subject of a harness, so tokens with the
+    /// same name share their sessions [default: the token's id]
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
 }
@@ -100,46 +101,47 @@ fn parse_ttl(text: &str) -> Result<Duration, String> {
 Example: exec-server token sign --secret-file secret --subject agent-7 --ttl 8h \\
              --sandbox workspace-write --writable /srv/agent-7")]
 pub(crate) struct Sign {
-    /// The file with the secret that the server has as --ws-shared-secret-file
+    /// The file with the secret that the server reads from its --ws-shared-secret-file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) secret_file: PathBuf,
-    /// Whom the token is for: sessions belong to their subject
+    /// The subject of the token, which owns its sessions
     #[arg(long, value_name = "NAME")]
     pub(crate) subject: String,
     /// How long the token is valid
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "1h")]
     pub(crate) ttl: Duration,
-    /// Its role
+    /// The role of the token
     #[arg(long, value_enum, default_value_t = RoleName::Owner)]
     pub(crate) role: RoleName,
-    /// The most access that its requests get [default: that of the server]
+    /// The most access that its requests may have [default: the server's limit]
     #[arg(long, value_enum, value_name = "LEVEL")]
     pub(crate) sandbox: Option<LevelName>,
-    /// With --sandbox workspace-write, let it write below this directory of the server's machine
+    /// With --sandbox workspace-write, allow writing below this directory of the server's machine
     /// (may be repeated)
     #[arg(long, value_name = "DIR", requires = "sandbox", value_hint = ValueHint::DirPath)]
     pub(crate) writable: Vec<PathBuf>,
-    /// With --sandbox, let it use the network
+    /// With --sandbox, allow the network
     #[arg(long, requires = "sandbox")]
     pub(crate) network: bool,
-    /// With --network, let it reach this host and no others: HOST, *.HOST or **.HOST, with an
-    /// optional :PORT (may be repeated)
+    /// With --network, allow only this host: HOST, *.HOST or **.HOST, with an optional :PORT (may
+    /// be repeated)
     #[arg(long, value_name = "PATTERN", requires = "network", value_parser = parse_pattern)]
     pub(crate) allow_host: Vec<String>,
-    /// With --network, except this host; alone, all others are allowed (may be repeated)
+    /// With --network, deny this host; without --allow-host, all others are allowed (may be
+    /// repeated)
     #[arg(long, value_name = "PATTERN", requires = "network", value_parser = parse_pattern)]
     pub(crate) deny_host: Vec<String>,
-    /// With --network, let the client decide about hosts that are not named
+    /// With --network, let the client decide about hosts that match no pattern
     #[arg(long, requires = "network")]
     pub(crate) ask_network: bool,
-    /// The most that each of its processes may use, such as memory=512M or pids=100, as for run (may be
+    /// The resource limit of each process, such as memory=512M or pids=100, as for run (may be
     /// repeated)
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_limit)]
     pub(crate) limit: Vec<LimitValues>,
-    /// The issuer, if the server asks for one
+    /// The issuer, if the server requires one
     #[arg(long, value_name = "TEXT")]
     pub(crate) issuer: Option<String>,
-    /// The audience, if the server asks for one
+    /// The audience, if the server requires one
     #[arg(long, value_name = "TEXT")]
     pub(crate) audience: Option<String>,
 }
@@ -150,7 +152,7 @@ pub(crate) struct Inspect {
     /// Print the claims as JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// The file with the token; - or nothing for standard input
+    /// The file with the token [default: standard input, also -]
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) file: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! How the values of options are written, and what an error says about an invalid one.
+//! Parsers for option values, and their errors.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -9,21 +9,21 @@ use clap::error::ErrorKind;
 
 use crate::target::remote_path::PathError;
 
-/// Parses a text that an error must not show, because it may hold a secret.
+/// Parses a text that must not appear in an error, because it may hold a secret.
 pub(super) fn secret<T: Clone + Send + Sync + 'static>(
     parse: fn(&str) -> Result<T, String>,
 ) -> impl TypedValueParser<Value = T> {
     Concealing { values: StringValueParser::new(), parse: move |text: String| parse(&text) }
 }
 
-/// Parses a path. The errors of [`PathError`] say all there is to say.
+/// Parses a path. The errors of [`PathError`] are complete, so the value is not repeated.
 pub(super) fn path<T: Clone + Send + Sync + 'static>(
     parse: fn(&OsStr) -> Result<T, PathError>,
 ) -> impl TypedValueParser<Value = T> {
     Concealing { values: OsStringValueParser::new(), parse: move |path: OsString| parse(&path) }
 }
 
-/// A parser whose errors do not show the value. Those of clap's own parsers do.
+/// A parser whose errors omit the value. Those of clap's own parsers show it.
 #[derive(Clone)]
 struct Concealing<P, F> {
     values: P,
@@ -55,7 +55,7 @@ where
     }
 }
 
-/// A bare number is seconds, as it is for `timeout` and `sleep`.
+/// Parses a duration. A bare number is in seconds, as for `timeout` and `sleep`.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let whole = text.parse().ok().map(Duration::from_secs);
     let fraction = || Duration::try_from_secs_f64(text.parse().ok()?).ok();
@@ -69,21 +69,20 @@ pub(super) fn parse_lifetime(text: &str) -> Result<Duration, String> {
     let lifetime = parse_duration(text)?;
     if lifetime.is_zero() {
         return Err(
-            "expected more than 0; a command that ends with exec-server run needs no --detach"
-                .to_owned(),
+            "expected more than 0; to end the command with its client, omit --detach".to_owned()
         );
     }
     Ok(lifetime)
 }
 
-/// As for timeout(1), zero is no limit.
+/// Converts a timeout to a limit; as in timeout(1), zero means no limit.
 pub(crate) fn limit(timeout: Option<Duration>) -> Option<Duration> {
     timeout.filter(|timeout| !timeout.is_zero())
 }
 
 const LONGEST_NAME: usize = 128;
 
-/// The rule of docker. A slash would make the name of a session of what stands before it.
+/// Docker's rule for names. A slash is not allowed because it separates a session from a name.
 pub(crate) fn is_plain_name(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
     text.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric())

@@ -1,4 +1,4 @@
-//! What can be wrong with a configuration, each in one line that names the place to correct.
+//! Errors in a configuration. Each message is one line that names the place to correct.
 
 use std::fmt;
 use std::io;
@@ -28,10 +28,10 @@ pub(crate) enum ConfigError {
     #[error("{old} and {current} are the same setting; give only {current}")]
     TwoNames { old: String, current: String },
     #[error(
-        "{origin}: {key} means nothing without sandbox.require; set that to \"workspace-write\", \"read-only\" or \"none\""
+        "{origin}: {key} has no effect without sandbox.require; set that to \"workspace-write\", \"read-only\" or \"none\""
     )]
     NoCeiling { key: &'static str, origin: Source },
-    #[error("{origin}: {key} means nothing without a network; set sandbox.network to true")]
+    #[error("{origin}: {key} has no effect without a network; set sandbox.network to true")]
     NoNetwork { key: &'static str, origin: Source },
     #[error(transparent)]
     Exposure(#[from] ExposureError),
@@ -39,7 +39,7 @@ pub(crate) enum ConfigError {
     Remote(#[from] RemoteOptionsError),
 }
 
-/// A line of a file.
+/// A line in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Position {
     pub(crate) path: PathBuf,
@@ -49,9 +49,10 @@ pub(crate) struct Position {
 /// Suspicious, but not an error.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ConfigWarning {
-    /// A variable with the prefix of this program that is not a setting. Its value is not kept: it may be a secret.
+    /// A variable with this program's prefix that is no setting. Its value is not kept, because it
+    /// may be a secret.
     UnknownVariable { name: String, similar: Option<String> },
-    /// A setting is given by its old name.
+    /// A setting given under its deprecated name.
     Deprecated { old: String, current: String },
 }
 
@@ -73,7 +74,7 @@ impl fmt::Display for ConfigWarning {
     }
 }
 
-/// The known name that was probably meant.
+/// Returns the known name that was probably meant.
 pub(super) fn most_similar(name: &str, known: impl Iterator<Item = String>) -> Option<String> {
     const SIMILAR_ENOUGH: f64 = 0.8;
     known
@@ -87,7 +88,8 @@ fn suggestion(similar: Option<&str>) -> String {
     similar.map_or_else(String::new, |name| format!(" (did you mean {name:?}?)"))
 }
 
-/// A variable or a flag names its setting; a line of the file does not.
+/// Returns the key for an error in the file. The name of a variable or flag already identifies its
+/// setting.
 fn key_in_file(origin: &Source, key: &str) -> String {
     match origin {
         Source::File(_) => format!("{key}: "),
@@ -95,7 +97,8 @@ fn key_in_file(origin: &Source, key: &str) -> String {
     }
 }
 
-/// A path with a line break in its name must break neither an error line nor the comment of a printed setting.
+/// Replaces control characters. A line break in a path must not break an error line or the comment
+/// on a printed setting.
 struct OneLine<'a>(&'a Path);
 
 impl fmt::Display for OneLine<'_> {

@@ -1,5 +1,5 @@
-//! The settings about listeners, authentication and TLS, read together. One that lacks another is a
-//! mistake: its author believes that it protects something.
+//! The settings for listeners, authentication and TLS, checked together. A setting without its
+//! counterpart is an error: the operator would rely on protection that does not exist.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use exec_server_transport::{AuthOptions, CapabilityToken, ListenUrl, TokenRules,
 use super::Settings;
 use super::table::{CAPABILITY_TOKEN, NO_AUTH, SIGNED_BEARER_TOKEN};
 
-/// Where the certificate of the server comes from.
+/// The origin of the server's certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CertificateSource {
     Files { certificate: PathBuf, key: PathBuf },
@@ -17,28 +17,28 @@ pub(crate) enum CertificateSource {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ExposureError {
-    #[error("handshake_timeout must be more than 0s")]
+    #[error("handshake_timeout: expected more than 0s")]
     NoTime,
-    #[error("listen: {url:?} cannot be combined with other listeners")]
+    #[error("listen: {url:?} cannot be combined with other listeners; remove it, or the others")]
     OnlyListener { url: String },
-    #[error("{key} has no effect without ws_auth = {kind:?}")]
+    #[error("{key} has no effect without ws_auth = {kind:?}; set ws_auth, or remove {key}")]
     NoEffect { key: &'static str, kind: &'static str },
     #[error(
-        "ws_auth = {CAPABILITY_TOKEN:?} needs ws_token_file or ws_token_sha256, and only one of them"
+        "ws_auth = {CAPABILITY_TOKEN:?} needs exactly one of ws_token_file and ws_token_sha256"
     )]
     CapabilityToken,
     #[error("ws_auth = {SIGNED_BEARER_TOKEN:?} needs ws_shared_secret_file")]
     SharedSecret,
-    #[error("tls_cert and tls_key need each other")]
+    #[error("tls_cert and tls_key must be set together")]
     HalfCertificate,
-    #[error("tls_self_signed and tls_cert are two certificates; give one")]
+    #[error("tls_self_signed and tls_cert both select a certificate; set only one of them")]
     TwoCertificates,
     #[error("tls_client_ca has no effect without tls_cert and tls_key, or tls_self_signed")]
     NoCertificate,
 }
 
 impl Settings {
-    /// How WebSocket clients prove who they are; `None` if they need not.
+    /// Returns how WebSocket clients authenticate; `None` if they need not.
     pub(crate) fn auth_options(&self) -> Result<Option<AuthOptions>, ExposureError> {
         let only_with = |kind, keys: &[(&'static str, &String)]| {
             let given = keys.iter().find(|(_, value)| !value.is_empty() && self.ws_auth != kind);
@@ -81,7 +81,7 @@ impl Settings {
         }
     }
 
-    /// The certificate of `wss://` listeners; `None` if there is none.
+    /// Returns the certificate of `wss://` listeners, if there is one.
     pub(crate) fn certificate(&self) -> Result<Option<CertificateSource>, ExposureError> {
         let certificate = match (path(&self.tls_cert), path(&self.tls_key)) {
             (Some(_), Some(_)) if self.tls_self_signed => {
@@ -97,7 +97,7 @@ impl Settings {
         Ok(certificate)
     }
 
-    /// The authorities of client certificates.
+    /// Returns the file with the authorities for client certificates.
     pub(crate) fn client_ca(&self) -> Option<PathBuf> {
         path(&self.tls_client_ca)
     }
@@ -121,7 +121,7 @@ fn given(text: &String) -> Option<&String> {
     Some(text).filter(|text| !text.is_empty())
 }
 
-/// Absolute, so that it means the same in a sandbox.
+/// Returns an absolute path, so that it has the same meaning in a sandbox.
 fn path(text: &String) -> Option<PathBuf> {
     given(text).map(|text| std::path::absolute(text).unwrap_or_else(|_| text.into()))
 }
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_has_two_files_or_none() {
+    fn a_certificate_needs_both_files_or_none() {
         assert_eq!(Settings::default().certificate(), Ok(None));
         let refused = |change: fn(&mut Settings)| settings(change).certificate().unwrap_err();
         let error = refused(|settings| settings.tls_cert = "cert".into());

@@ -1,5 +1,5 @@
-//! The configuration file: which one it is, and its entries with the lines they stand on. Knows TOML and where
-//! operators keep such files; what a key means is the table's business.
+//! The configuration file: its location, and its entries with their lines. Knows TOML and the usual
+//! directories; the settings table defines the meaning of the keys.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use super::kind::Raw;
 use super::location::Location;
 use super::table::SECTIONS;
 
-/// Names the file when `--config` does not.
+/// The variable with the path of the file, used without `--config`.
 pub(crate) const CONFIG_VARIABLE: &str = "EXEC_SERVER_CONFIG";
 
-/// A file as it was read.
+/// The content of a file.
 #[derive(Debug)]
 pub(super) struct ConfigFile {
     pub(super) path: PathBuf,
@@ -22,7 +22,7 @@ pub(super) struct ConfigFile {
 }
 
 impl ConfigFile {
-    /// Reads the file that was named, or else the customary one if there is one.
+    /// Reads the named file, or else the default file if it exists.
     pub(super) fn find(
         flag: Option<&Path>,
         variable: impl Fn(&str) -> Option<OsString>,
@@ -35,8 +35,8 @@ impl ConfigFile {
         }
     }
 
-    /// Calls `take` with the key, the value and the place of each entry, in the order of the file. Entries of a
-    /// table of ours have dotted keys.
+    /// Calls `take` with the key, value and position of each entry, in file order. Entries of a
+    /// known table have dotted keys.
     pub(super) fn for_each_entry(
         &self,
         mut take: impl FnMut(&str, Raw<'_>, Position) -> Result<(), ConfigError>,
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_looked_for_in_order() {
+    fn the_file_is_searched_in_order() {
         let home = ("HOME", "/home/me");
         let xdg = ("XDG_CONFIG_HOME", "/etc/xdg");
         let named = (CONFIG_VARIABLE, "mine.toml");
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_customary_file_may_be_missing() {
+    fn only_the_default_file_may_be_missing() {
         let directory = tempfile::tempdir().unwrap();
         let missing = directory.path().join("missing.toml");
         let home = |name: &str| (name == "HOME").then(|| directory.path().into());
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_in_place_of_the_customary_file_is_an_error() {
+    fn a_directory_in_place_of_the_default_file_is_an_error() {
         let directory = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(directory.path().join("exec-server/config.toml")).unwrap();
         let xdg = |name: &str| (name == "XDG_CONFIG_HOME").then(|| directory.path().into());

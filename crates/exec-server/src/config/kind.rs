@@ -1,5 +1,5 @@
-//! The kinds of value a setting may have: what each accepts, from text or from TOML, and how it is shown.
-//! Knows neither the settings nor where a value came from.
+//! The kinds of values: what each accepts, from text or TOML, and how it is shown. Knows neither
+//! the settings nor the source of a value.
 
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
@@ -14,13 +14,13 @@ use super::Settings;
 use crate::environment::limit_options::{LimitUnit, parse_size, show_size};
 use crate::program::logging::LogFormat;
 
-/// The way to one field of the settings.
+/// Access to one field of the settings.
 pub(super) struct Field<T> {
     pub(super) get: fn(&Settings) -> &T,
     pub(super) get_mut: fn(&mut Settings) -> &mut T,
 }
 
-/// What a setting accepts, and the field that holds it.
+/// The values that a setting accepts, and the field that holds the value.
 #[derive(Debug)]
 pub(super) enum Kind {
     Text {
@@ -31,33 +31,33 @@ pub(super) enum Kind {
     List {
         field: Field<Vec<String>>,
         example: &'static str,
-        /// Of each item.
+        /// Checks each item.
         check: fn(&str) -> Result<(), String>,
     },
-    /// A list of at least one item, which may be written without brackets if it is the only one.
+    /// A list of at least one item. A single item needs no brackets.
     OneOrMore {
         field: Field<Vec<String>>,
         expected: &'static str,
-        /// Of each item.
+        /// Checks each item.
         check: fn(&str) -> Result<(), String>,
     },
-    /// Directories that exist on the server's machine, or will.
+    /// Absolute paths of directories on the server's machine; they need not exist yet.
     Paths {
         field: Field<Vec<PathBuf>>,
         example: &'static str,
     },
-    /// A list that means something else when it is empty than when it is not given.
+    /// A list for which empty and absent differ.
     OptionalList {
         field: Field<Option<Vec<String>>>,
         example: &'static str,
-        /// Of each item.
+        /// Checks each item.
         check: fn(&str) -> Result<(), String>,
     },
     Count(Field<usize>),
     /// A count of at least one.
     Positive(Field<usize>),
     Bytes(Field<u64>),
-    /// A count; 0 for no limit.
+    /// A count; 0 means no limit.
     Rate(Field<u32>),
     Duration(Field<Duration>),
     Seconds(Field<Duration>),
@@ -65,7 +65,7 @@ pub(super) enum Kind {
     Switch(Field<bool>),
     LogFormat(Field<LogFormat>),
     SandboxLevel(Field<Option<SandboxLevel>>),
-    /// Of bytes, a count, or milliseconds that are written as a duration.
+    /// A number of bytes, a count, or milliseconds written as a duration.
     Limit {
         field: Field<Option<u64>>,
         unit: LimitUnit,
@@ -74,7 +74,7 @@ pub(super) enum Kind {
     Cpus(Field<Option<Cpus>>),
 }
 
-/// A value as it was written. Flags and variables are text; only the file has types.
+/// A value as written. Flags and variables are text; only the file has types.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Raw<'a> {
     Text(&'a str),
@@ -85,12 +85,12 @@ pub(super) enum Raw<'a> {
 pub(crate) enum Mismatch {
     #[error("expected {expected}, found {found}")]
     Unexpected { expected: String, found: String },
-    /// Whoever uses the value says best what is wrong with it.
+    /// The reason from the module that uses the value.
     #[error("{0}")]
     Refused(String),
 }
 
-/// Far enough for any wish, and near enough that adding it to the clock cannot overflow.
+/// Long enough for any use, and short enough that adding it to the clock cannot overflow.
 const LONGEST_DAYS: u64 = 365;
 const LONGEST: Duration = Duration::from_secs(LONGEST_DAYS * 24 * 60 * 60);
 
@@ -101,12 +101,12 @@ const SANDBOX_LEVELS: [(&str, Option<SandboxLevel>); 3] = [
 ];
 
 impl Kind {
-    /// Whether a flag without a value means something: that it is so.
+    /// Whether the flag may be given without a value, which means `true`.
     pub(super) fn is_switch(&self) -> bool {
         matches!(self, Self::Switch(_))
     }
 
-    /// What stands between the items of a list in a text; of paths it is what `PATH` has.
+    /// Returns the separator of a list in text form; for paths, that of `PATH`.
     pub(super) fn separator(&self) -> Option<char> {
         match self {
             Self::List { .. } | Self::OptionalList { .. } | Self::OneOrMore { .. } => Some(','),
@@ -115,7 +115,7 @@ impl Kind {
         }
     }
 
-    /// Stores the value, or leaves the settings as they were.
+    /// Stores the value. On error the settings are unchanged.
     pub(super) fn assign(&self, settings: &mut Settings, raw: Raw<'_>) -> Result<(), Mismatch> {
         let accepted = match self {
             Self::Text { field, check, .. } => {
@@ -183,7 +183,7 @@ impl Kind {
         }
     }
 
-    /// Whether [`Self::show`] can be assigned again without a change.
+    /// Whether the output of [`Self::show`] can be assigned without changing the meaning.
     pub(super) fn is_given(&self, settings: &Settings) -> bool {
         match self {
             Self::OptionalList { field, .. } => field.of(settings).is_some(),
@@ -193,7 +193,7 @@ impl Kind {
         }
     }
 
-    /// Invariant: assigning what is shown changes nothing, if it [is given](Self::is_given).
+    /// Invariant: assigning the shown value changes nothing, if it [is given](Self::is_given).
     pub(super) fn show(&self, settings: &Settings) -> toml::Value {
         match self {
             Self::Text { field, .. } => field.of(settings).as_str().into(),
@@ -214,7 +214,7 @@ impl Kind {
             Self::Switch(field) => (*field.of(settings)).into(),
             Self::LogFormat(field) => field.of(settings).as_str().into(),
             Self::Paths { field, .. } => {
-                // Every channel is text, so nothing is lost.
+                // The paths came from text, so the conversion is lossless.
                 let paths = field.of(settings).iter().map(|path| path.to_string_lossy());
                 paths.map(|path| toml::Value::from(&*path)).collect::<Vec<_>>().into()
             }
@@ -321,7 +321,8 @@ impl<'a> Raw<'a> {
         }
     }
 
-    /// An empty one is not passed over: who wrote it meant some directory, and must not get another.
+    /// Splits a list of paths. Keeps empty items, so that an empty path is refused rather than
+    /// ignored.
     fn paths(self) -> Option<Vec<String>> {
         match self {
             Self::Text(text) => Some(text.split(':').map(str::to_owned).collect()),
@@ -329,7 +330,7 @@ impl<'a> Raw<'a> {
         }
     }
 
-    /// Invariant: never above `i64::MAX`, the largest that TOML can show again.
+    /// Invariant: at most `i64::MAX`, the largest integer of TOML.
     fn whole_number(self) -> Option<u64> {
         let number = match self {
             Self::Text(text) => text.parse().ok()?,
@@ -341,7 +342,7 @@ impl<'a> Raw<'a> {
         u64::try_from(number).ok()
     }
 
-    /// A number of bytes, or a text with a unit. Within `i64::MAX`, too.
+    /// Parses a number of bytes, or text with a unit. At most `i64::MAX`.
     fn size(self) -> Option<u64> {
         let bytes = match self.text() {
             Some(text) => parse_size(text)?,
@@ -372,7 +373,7 @@ impl<'a> Raw<'a> {
 
     fn duration(self) -> Option<Duration> {
         let text = self.text()?;
-        // A lone "0" is a duration to humantime. Here every duration has its unit, on every channel.
+        // humantime accepts a lone "0". Here every duration has a unit, in every layer.
         if !text.contains(char::is_alphabetic) {
             return None;
         }
@@ -381,7 +382,7 @@ impl<'a> Raw<'a> {
     }
 }
 
-/// One that means the same wherever the server was started, and says so without being resolved.
+/// Accepts only a path that is independent of the working directory and of symlink resolution.
 fn exact_path(text: &str) -> Result<PathBuf, Mismatch> {
     let path = Path::new(text);
     let refused = |reason: &str| Err(Mismatch::Refused(format!("{text:?} {reason}")));
@@ -392,12 +393,12 @@ fn exact_path(text: &str) -> Result<PathBuf, Mismatch> {
         return refused("must not contain \"..\"");
     }
     if text.contains('\0') {
-        return refused("cannot be a path");
+        return refused("must not contain NUL");
     }
     Ok(path.to_owned())
 }
 
-/// On one line, and short enough for an error message.
+/// Formats the value on one line, shortened for an error message.
 impl fmt::Display for Raw<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const LONGEST_SHOWN: usize = 60;
@@ -427,7 +428,8 @@ fn written(value: &DeValue<'_>) -> String {
     }
 }
 
-/// As people write it: a month of humantime is a twelfth of a solar year, which nobody means.
+/// Formats long durations in days. humantime's month is a twelfth of a solar year, which is not a
+/// round number of days.
 fn duration(whole: Duration) -> String {
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);
     const SHORTEST_MONTH: u64 = 30;
@@ -530,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_strict_in_the_file_and_comma_separated_elsewhere() {
+    fn lists_are_arrays_in_the_file_and_comma_separated_elsewhere() {
         let key = "allow_host";
         assert_eq!(assign_text(key, " a, b ,,"), Ok(vec!["a", "b"].into()));
         assert_eq!(assign_text(key, ""), Ok(toml::Value::Array(Vec::new())));
@@ -547,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_is_checked_too() {
+    fn other_kinds_are_checked() {
         assert_eq!(
             assign_text("allow_direct_exec", "yes"),
             Err("expected true or false, found \"yes\"".to_owned())
@@ -570,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_stays_on_one_short_line() {
+    fn the_found_value_is_shown_on_one_short_line() {
         let error = assign_text("max_sessions", &"é\n".repeat(1000)).unwrap_err();
         assert!(!error.contains('\n'));
         assert!(error.chars().count() < 120, "{error}");

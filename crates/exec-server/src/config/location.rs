@@ -1,10 +1,10 @@
-//! Where a user keeps a file of this program.
+//! The location of a user's file for this program.
 
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A file, and whether the user named it.
+/// A file, and whether the user named it explicitly.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Location {
     Named(PathBuf),
@@ -12,7 +12,7 @@ pub(crate) enum Location {
 }
 
 impl Location {
-    /// The file that was named, or else the customary one of this name.
+    /// Returns the named file, or else the default file of this name.
     pub(crate) fn new(
         named: Option<PathBuf>,
         name: &str,
@@ -21,7 +21,7 @@ impl Location {
         if let Some(path) = named {
             return Some(Self::Named(path));
         }
-        // The XDG specification: a relative path is to be ignored as if it were unset.
+        // The XDG specification: a relative path is to be ignored.
         let absolute = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let directory = absolute("XDG_CONFIG_HOME")
             .or_else(|| absolute("HOME").map(|home| home.join(".config")))?;
@@ -34,7 +34,7 @@ impl Location {
         }
     }
 
-    /// The text of the file. Only a customary one may be missing.
+    /// Reads the file. Only the default file may be missing.
     pub(crate) fn read(&self) -> io::Result<Option<String>> {
         use io::ErrorKind::{NotADirectory, NotFound};
         match std::fs::read_to_string(self.path()) {

@@ -1,8 +1,9 @@
-//! What the operator decides, gathered from flags, environment, file and defaults, in that order of precedence.
+//! The operator's settings from flags, environment variables, file and defaults, in that order of
+//! precedence.
 //!
-//! [`table`] is the only place that lists the settings. Flags, variables, file keys and the printout are all made
-//! from it, so a setting cannot exist in one and be missing in another. What the values mean is the business of
-//! whoever uses them: this module never binds, opens or limits anything.
+//! [`table`] is the only list of settings. Flags, variables, file keys and the output of
+//! `exec-server config` are derived from it, so a setting exists in all of them or in none. This
+//! module does not act on the values: it never binds, opens or limits anything.
 
 mod error;
 pub(crate) mod exposure;
@@ -35,12 +36,12 @@ pub(crate) struct Settings {
     pub(crate) listen: Vec<String>,
     pub(crate) allow_origins: Vec<String>,
     pub(crate) allow_hosts: Vec<String>,
-    /// Whether other users of this machine may connect where there are no credentials.
+    /// Whether other users of this machine may connect without credentials.
     pub(crate) allow_other_users: bool,
-    /// Whether commands of the same user find this server by themselves.
+    /// Whether commands of the same user discover this server.
     pub(crate) discoverable: bool,
     pub(crate) handshake_timeout: Duration,
-    /// [`exposure`] reads these together; empty ones are not set.
+    /// [`exposure`] checks these together; empty means not set.
     pub(crate) ws_auth: String,
     pub(crate) ws_token_file: String,
     pub(crate) ws_token_sha256: String,
@@ -52,9 +53,9 @@ pub(crate) struct Settings {
     pub(crate) tls_key: String,
     pub(crate) tls_self_signed: bool,
     pub(crate) tls_client_ca: String,
-    /// Whether `ws://` may be listened on beyond loopback.
+    /// Whether `ws://` is allowed beyond loopback.
     pub(crate) insecure: bool,
-    /// [`remote`] reads these together; empty ones are not set.
+    /// [`remote`] checks these together; empty means not set.
     pub(crate) remote: String,
     pub(crate) environment_id: String,
     pub(crate) name: String,
@@ -65,8 +66,8 @@ pub(crate) struct Settings {
     pub(crate) max_connections: usize,
     pub(crate) max_connections_per_subject: usize,
     pub(crate) server: ServerConfig,
-    /// [`resolve`] makes the rules about hosts of [`Self::server`] from these. An empty list is not
-    /// `None`: it allows no host.
+    /// [`resolve`] builds the host rules of [`Self::server`] from these. `None` differs from an
+    /// empty list, which allows no host.
     pub(crate) network_allow: Option<Vec<String>>,
     pub(crate) network_deny: Vec<String>,
     pub(crate) network_ask: bool,
@@ -75,7 +76,7 @@ pub(crate) struct Settings {
     pub(crate) log_format: LogFormat,
     /// Whether listeners serve `GET /metrics`.
     pub(crate) metrics: bool,
-    /// Empty: there is no audit log.
+    /// Empty means no audit log.
     pub(crate) audit_log: String,
     pub(crate) audit_commands: bool,
     pub(crate) audit_required: bool,
@@ -126,7 +127,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// No sandbox may read or change what was recorded.
+    /// Returns the file of the audit log, which no sandbox may read or change.
     pub(crate) fn audit_file(&self) -> Option<PathBuf> {
         let target = self.audit_target().ok().flatten()?;
         match target {
@@ -135,12 +136,12 @@ impl Settings {
         }
     }
 
-    /// Where the audit log is, if there is to be one.
+    /// Returns the destination of the audit log, if there is one.
     pub(crate) fn audit_target(&self) -> Result<Option<AuditTarget>, ServeError> {
         if self.audit_log.is_empty() {
             return match self.audit_commands || self.audit_required {
                 true => Err(ServeError::Settings(
-                    "audit.commands and audit.required need audit.log".to_owned(),
+                    "audit.commands and audit.required have no effect without audit.log".to_owned(),
                 )),
                 false => Ok(None),
             };

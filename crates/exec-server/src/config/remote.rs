@@ -1,4 +1,4 @@
-//! The settings about remote mode, read together.
+//! The settings for remote mode, checked together.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use exec_server_transport::{Fingerprint, ServerTrust, TlsOptions};
 use super::Settings;
 use crate::registry_credentials::CredentialChoice;
 
-/// How this server is reached through a relay.
+/// How a relay reaches this server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RemoteOptions {
     pub(crate) registry: String,
@@ -20,24 +20,28 @@ pub(crate) struct RemoteOptions {
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RemoteOptionsError {
-    #[error("{key} has no effect without remote")]
+    #[error("{key} has no effect without remote; set remote, or remove {key}")]
     NoEffect { key: &'static str },
     #[error("remote needs environment_id")]
     NoEnvironmentId,
     #[error("remote: {0}")]
     Registry(RegistryError),
-    #[error("remote_token_file and use_agent_identity_auth are two credentials; give one")]
+    #[error(
+        "remote_token_file and use_agent_identity_auth are two credentials; set only one of them"
+    )]
     TwoCredentials,
-    #[error("remote_tls_ca and remote_tls_fingerprint are two kinds of trust; give one")]
+    #[error(
+        "remote_tls_ca and remote_tls_fingerprint are two kinds of trust; set only one of them"
+    )]
     TwoTrusts,
     #[error("remote_tls_fingerprint: {0}")]
     Fingerprint(exec_server_transport::FingerprintParseError),
-    #[error("remote cannot be combined with listen = \"stdio\"")]
+    #[error("remote cannot be combined with listen = \"stdio\"; remove one of them")]
     Stdio,
 }
 
 impl Settings {
-    /// `None` if the server is not reached through a relay.
+    /// Returns `None` without the setting `remote`.
     pub(crate) fn remote_options(&self) -> Result<Option<RemoteOptions>, RemoteOptionsError> {
         if self.remote.is_empty() {
             let keys = [
@@ -86,7 +90,8 @@ impl Settings {
     }
 }
 
-/// Trusts the authorities in a file, or one certificate; without either, the authorities of the system.
+/// Trusts the authorities in a file, or one certificate, or otherwise the authorities of the
+/// system.
 pub(crate) fn trusting(ca: Option<PathBuf>, fingerprint: Option<Fingerprint>) -> TlsOptions {
     let trust = ca.map(ServerTrust::Authorities);
     let trust = trust.or(fingerprint.map(ServerTrust::Fingerprint));
@@ -111,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_without_effect_are_mistakes() {
+    fn contradictory_remote_settings_are_refused() {
         assert!(Settings::default().remote_options().unwrap().is_none());
         let options = remote().remote_options().unwrap().unwrap();
         assert_eq!(options.environment_id, "box");

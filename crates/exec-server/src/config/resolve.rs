@@ -1,5 +1,5 @@
-//! Lays the four layers over each other: defaults, then the file, then the environment, then flags. Every value of
-//! every layer is checked, also one that a higher layer replaces, so that a mistake does not wait for its day.
+//! Merges the four layers: defaults, file, environment variables, flags. Every value of every layer
+//! is checked, even if a higher layer replaces it, so that a mistake surfaces at once.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -25,9 +25,9 @@ use crate::program::write_history_files::HISTORY_VARIABLE;
 use crate::registry_credentials::{ACCESS_TOKEN_VARIABLES, API_KEY_VARIABLES};
 use crate::target::server_url::ServerUrl;
 
-/// After the common prefix: the start of variables that restrict what clients may do.
+/// Prefixes, after the common one, of variables that restrict clients.
 const RESTRICTING_VARIABLES: [&str; 2] = ["SANDBOX", "NETWORK"];
-/// Ours, and of no concern here.
+/// Variables of this program that other modules read.
 const READ_ELSEWHERE: [&str; 5] = [
     ENVIRONMENTS_VARIABLE,
     WITHOUT_VARIABLE,
@@ -36,18 +36,19 @@ const READ_ELSEWHERE: [&str; 5] = [
     ACCESS_TOKEN_VARIABLES[0],
 ];
 
-/// The settings in force, and where each came from.
+/// The effective settings and the source of each.
 #[derive(Debug)]
 pub(crate) struct Configuration {
     pub(crate) settings: Settings,
-    /// For commands that need a server: where the operator says it is.
+    /// For commands that need a server: its configured URL.
     pub(crate) server_url: Option<(ServerUrl, Source)>,
-    /// Reported once there is a log. Unknown variables are not errors: other programs of the family read the same prefix.
+    /// Reported once logging is initialised. Unknown variables are only warnings, because other
+    /// programs of the family use the same prefix.
     pub(crate) warnings: Vec<ConfigWarning>,
     sources: BTreeMap<&'static str, Source>,
 }
 
-/// What the command line said about settings.
+/// The settings from the command line.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Flags {
     pub(crate) config_file: Option<PathBuf>,
@@ -57,19 +58,19 @@ pub(crate) struct Flags {
 #[derive(Debug, Clone)]
 pub(crate) struct Flag {
     pub(crate) setting: &'static Setting,
-    /// The current key or the deprecated one: whichever the flag that was given stands for.
+    /// The key of the flag that was given: the current key or the deprecated one.
     pub(crate) key: &'static str,
     /// The values in the order of the command line. Never empty.
     pub(crate) given: Vec<String>,
 }
 
 impl Flag {
-    /// Without the dashes.
+    /// Returns the name without dashes.
     pub(crate) fn name(&self) -> String {
         self.setting.flag(self.key)
     }
 
-    /// Of a single value the last counts; lists add up.
+    /// Returns the value. The last single value wins; lists add up.
     pub(crate) fn value(&self) -> String {
         match self.setting.separator() {
             Some(separator) => self.given.join(&separator.to_string()),
@@ -78,7 +79,7 @@ impl Flag {
     }
 }
 
-/// Where a value came from.
+/// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Source {
     Default,
@@ -87,7 +88,7 @@ pub(crate) enum Source {
     Flag(String),
 }
 
-/// Finds and reads the file, then decides.
+/// Finds and reads the file, then merges all layers.
 pub(crate) fn load(
     flags: &Flags,
     environment: impl IntoIterator<Item = (OsString, OsString)>,
@@ -99,7 +100,7 @@ pub(crate) fn load(
     resolve(flags, &relevant_variables(environment)?, file.as_ref())
 }
 
-/// The whole decision, without a look at the machine around it.
+/// Merges all layers. Pure: does not access the environment or files.
 fn resolve(
     flags: &Flags,
     variables: &BTreeMap<String, String>,
@@ -108,7 +109,7 @@ fn resolve(
     let mut configuration = lay_over(flags, variables, file)?;
     configuration.check_ceiling()?;
     configuration.set_host_rules()?;
-    // A server behind a relay listens only if it is asked to.
+    // A server behind a relay listens only on request.
     if !configuration.settings.remote.is_empty() && !configuration.sources.contains_key(LISTEN_KEY)
     {
         configuration.settings.listen = vec![ListenUrl::Off.to_string()];
@@ -175,7 +176,7 @@ impl Configuration {
                 self.assign_server_url(raw, source)?;
             } else if let Some(suffix) = name.strip_prefix(VARIABLE_PREFIX) {
                 let (name, similar) = (name.clone(), similar_variable(suffix));
-                // The operator who wrote it believes that it restricts clients.
+                // The operator believes that this variable restricts clients.
                 if RESTRICTING_VARIABLES.iter().any(|prefix| suffix.starts_with(prefix)) {
                     return Err(ConfigError::UnknownVariable { variable: name, similar });
                 }
@@ -193,8 +194,8 @@ impl Configuration {
         Ok(())
     }
 
-    /// Such a variable is set for many programs at once: it counts only where nothing else gives the
-    /// setting, and one that is set but empty says nothing.
+    /// Applies variables shared by many programs. They have the lowest precedence above the
+    /// default, and an empty one is ignored.
     fn apply_customary_variables(
         &mut self,
         variables: &BTreeMap<String, String>,
@@ -214,7 +215,7 @@ impl Configuration {
         Ok(())
     }
 
-    /// An operator who limits what a sandbox may do believes that there is one.
+    /// Rejects limits of a sandbox that is not required: the operator believes that they apply.
     fn check_ceiling(&self) -> Result<(), ConfigError> {
         if self.sources.contains_key(SANDBOX_REQUIRE_KEY) {
             return Ok(());
@@ -228,7 +229,8 @@ impl Configuration {
         }
     }
 
-    /// Rules about hosts hold as soon as there is one; `ask = false` and `deny = []` are none.
+    /// Builds the host rules, which apply as soon as one is set; `ask = false` and `deny = []` set
+    /// none.
     fn set_host_rules(&mut self) -> Result<(), ConfigError> {
         let Settings { network_allow, network_deny, network_ask, .. } = &self.settings;
         if network_allow.is_none() && network_deny.is_empty() && !network_ask {
@@ -254,7 +256,8 @@ impl Configuration {
         Ok(())
     }
 
-    /// An empty URL is none: so a variable can be unset where only its value can be changed.
+    /// Stores the server's URL. An empty URL counts as unset, for callers that can change the value
+    /// of a variable but not remove it.
     fn assign_server_url(&mut self, raw: Raw<'_>, source: Source) -> Result<(), ConfigError> {
         let url = match raw.text() {
             Some("") => return Ok(()),
@@ -329,7 +332,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// The prefix is left out of the comparison: alike in it are all.
+/// Compares names without the prefix, which all of them share.
 fn similar_variable(suffix: &str) -> Option<String> {
     let known = SETTINGS.iter().map(|setting| variable_of(setting.key));
     let known = known
@@ -339,8 +342,8 @@ fn similar_variable(suffix: &str) -> Option<String> {
     most_similar(suffix, suffixes).map(|similar| format!("{VARIABLE_PREFIX}{similar}"))
 }
 
-/// Those that are ours by prefix or by custom. Only these must be text: the rest of the environment, and the path
-/// of the file, may hold any bytes.
+/// Selects this program's variables, by prefix or by custom. Only these must be valid UTF-8; all
+/// others, and the path of the file, may hold any bytes.
 fn relevant_variables(
     environment: BTreeMap<OsString, OsString>,
 ) -> Result<BTreeMap<String, String>, ConfigError> {

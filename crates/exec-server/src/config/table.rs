@@ -1,5 +1,5 @@
-//! The one list of settings. A row says how a setting is called, what it is for, what it accepts and where its
-//! value lives; everything else about it is derived.
+//! The list of all settings. A row has the name of a setting, its help, the values it accepts and
+//! its field; everything else is derived.
 
 use super::Settings;
 use super::kind::{Field, Kind};
@@ -11,42 +11,43 @@ use crate::environment::host_options::HostOptions;
 use crate::environment::limit_options::LimitUnit;
 use crate::program::logging::parse_filter;
 
-/// The prefix of every variable of ours.
+/// The prefix of all variables of this program.
 pub(super) const VARIABLE_PREFIX: &str = "EXEC_SERVER_";
 
 /// One row of the table.
 #[derive(Debug)]
 pub(crate) struct Setting {
-    /// The name in the file, from which those of the flag and of the variable are made. What stands before a dot is a
-    /// table of the file.
+    /// The name in the file, from which the names of the flag and the variable are derived. The
+    /// part before a dot is a table of the file.
     pub(crate) key: &'static str,
-    /// A deprecated key. Its flag and variable are accepted too, with a warning.
+    /// A deprecated key. Its flag and variable are also accepted, with a warning.
     old_key: Option<&'static str>,
-    /// The heading under which it is shown.
+    /// The heading of its group.
     pub(crate) group: &'static str,
     pub(crate) help: &'static str,
     pub(crate) value_name: &'static str,
-    /// A variable of general custom, asked when flags, the variable of the setting and the file say nothing.
+    /// A variable shared by many programs, used if the flag, the setting's own variable and the
+    /// file are absent.
     pub(super) customary_variable: Option<&'static str>,
-    /// The name of a flag that is given once for each item, where the key names them all.
+    /// The name of the flag for one item, where the key is the plural.
     flag_of_item: Option<&'static str>,
     kind: Kind,
 }
 
 impl Setting {
-    /// The names in the file: the current one, then a deprecated one.
+    /// Returns the names in the file: the current one, then a deprecated one.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &'static str> + use<> {
         [Some(self.key), self.old_key].into_iter().flatten()
     }
 
-    /// `max_sessions` is `max-sessions` on the command line, and `sandbox.network` is `sandbox-network`. The key is one
-    /// of [`Self::keys`].
+    /// Returns the name of the flag: `max_sessions` becomes `max-sessions`, and `sandbox.network`
+    /// becomes `sandbox-network`. The key must be one of [`Self::keys`].
     pub(crate) fn flag(&self, key: &str) -> String {
         let key = self.flag_of_item.filter(|_| key == self.key).unwrap_or(key);
         key.replace(['_', '.'], "-")
     }
 
-    /// The table of the file that it is in, if it is in one, and its name there.
+    /// Returns the table of the file that contains the setting, if any, and the name there.
     pub(crate) fn place_in_file(&self) -> (Option<&'static str>, &'static str) {
         match self.key.split_once('.') {
             Some((section, name)) => (Some(section), name),
@@ -54,7 +55,7 @@ impl Setting {
         }
     }
 
-    /// Whether its flag may stand alone.
+    /// Whether its flag may be given without a value.
     pub(crate) fn is_switch(&self) -> bool {
         self.kind.is_switch()
     }
@@ -63,17 +64,17 @@ impl Setting {
         self.separator().is_some()
     }
 
-    /// What stands between the items of a list in a text.
+    /// Returns the separator of a list in text form.
     pub(crate) fn separator(&self) -> Option<char> {
         self.kind.separator()
     }
 
-    /// The value in these settings, as the file would have it.
+    /// Returns the value as it would appear in the file.
     pub(crate) fn show(&self, settings: &Settings) -> toml::Value {
         self.kind.show(settings)
     }
 
-    /// Whether the file would have a line for it; otherwise the line would change its meaning.
+    /// Whether the file may contain a line for it. Otherwise the line would change the meaning.
     pub(crate) fn is_given(&self, settings: &Settings) -> bool {
         self.kind.is_given(settings)
     }
@@ -121,36 +122,37 @@ impl Setting {
     }
 }
 
-/// Every setting with its current key, and again with a deprecated one.
+/// Iterates over every setting with its current key, and again with a deprecated one.
 pub(crate) fn keys() -> impl Iterator<Item = (&'static Setting, &'static str)> {
     SETTINGS.iter().flat_map(|setting| setting.keys().map(move |key| (setting, key)))
 }
 
-/// `max_sessions` is `EXEC_SERVER_MAX_SESSIONS` in the environment.
+/// Returns the variable of a key: `max_sessions` becomes `EXEC_SERVER_MAX_SESSIONS`.
 pub(super) fn variable_of(key: &str) -> String {
     format!("{VARIABLE_PREFIX}{}", key.replace('.', "_").to_ascii_uppercase())
 }
 
-/// Both ways to one field, written once.
+/// Creates both accessors of a field.
 macro_rules! field {
     ($($path:ident).+) => {
         Field { get: |settings| &settings.$($path).+, get_mut: |settings| &mut settings.$($path).+ }
     };
 }
 
-/// The table of the file in which clients find what concerns them; a server passes over it.
+/// The table of the file with the settings of clients, which a server ignores.
 pub(super) const CLIENT_SECTION: &str = "exec_server";
-/// Where the commands that need a server find it. Not a row above: it is no property of a server.
+/// The URL for the commands that need a server. No row of the table, because it is not a property
+/// of a server.
 pub(crate) const SERVER_URL_KEY: &str = "exec_server.url";
 pub(crate) const SERVER_URL_VARIABLE: &str = "EXEC_SERVER_URL";
-/// The tables of the file. A key in them is written with a dot.
+/// The tables of the file. Their keys are written with a dot.
 pub(super) const SECTIONS: &[&str] =
     &[CLIENT_SECTION, "audit", "http", "limits", "network", "sandbox"];
 pub(super) const LISTEN_KEY: &str = "listen";
 pub(super) const SANDBOX_REQUIRE_KEY: &str = "sandbox.require";
 pub(super) const NETWORK_ALLOW_KEY: &str = "network.allow";
 pub(super) const NETWORK_ASK_KEY: &str = "network.ask";
-/// The one setting of a sandbox that has a meaning without a required level.
+/// The one sandbox setting that has an effect without a required level.
 pub(super) const SANDBOX_TRUSTED_LINKS_KEY: &str = "sandbox.trusted_links";
 
 const LOG_FILTER: &str = "a log filter such as \"info\" or \"warn,exec_server=debug\"";
@@ -160,22 +162,22 @@ pub(super) const CAPABILITY_TOKEN: &str = "capability-token";
 pub(super) const SIGNED_BEARER_TOKEN: &str = "signed-bearer-token";
 const AUTH_KINDS: &str = "none, capability-token or signed-bearer-token";
 
-/// A path, or nothing.
+/// A path; empty means not set.
 const fn path(field: Field<String>) -> Kind {
     Kind::Text { field, expected: "a path", check: any }
 }
 
-/// A text, or nothing.
+/// A text; empty means not set.
 const fn text(field: Field<String>) -> Kind {
     Kind::Text { field, expected: "a text", check: any }
 }
 
-/// A limit, or nothing.
+/// A limit; absent means none.
 const fn limit(field: Field<Option<u64>>, unit: LimitUnit, least: u64) -> Kind {
     Kind::Limit { field, unit, least }
 }
 
-/// Of lists whose items are only compared with something.
+/// For items without a syntax of their own.
 fn any(_: &str) -> Result<(), String> {
     Ok(())
 }
@@ -184,7 +186,7 @@ fn host_pattern(text: &str) -> Result<(), String> {
     HostOptions::check_pattern(text).map_err(|error| error.to_string())
 }
 
-/// In the order in which they are shown. Rows of one group stand together, and those in tables of the file come last.
+/// In display order. Rows of one group are adjacent, and those in tables of the file come last.
 pub(crate) static SETTINGS: &[Setting] = &[
     Setting::new(
         "Listener",
@@ -198,8 +200,8 @@ pub(crate) static SETTINGS: &[Setting] = &[
         },
     )
     .help(
-        "Where clients connect: ws://IP:PORT, wss://IP:PORT, unix:///PATH, stdio, off, or \
-         systemd[:NAME] for sockets that systemd passes",
+        "Where clients connect: ws://IP:PORT, wss://IP:PORT, unix:///PATH, stdio, off or \
+         systemd[:NAME] for sockets from systemd",
     ),
     Setting::new(
         "Listener",
@@ -223,14 +225,14 @@ pub(crate) static SETTINGS: &[Setting] = &[
             "Whether other users of this machine may connect without credentials; root always may",
         ),
     Setting::new("Listener", "discoverable", "BOOL", Kind::Switch(field!(discoverable)))
-        .help("Whether the commands of this user find this server without being told where it is"),
+        .help("Whether the commands of this user find this server without --connect"),
     Setting::new(
         "Listener",
         "handshake_timeout",
         "DURATION",
         Kind::Duration(field!(handshake_timeout)),
     )
-    .help("How long a client may take from connecting to the end of the WebSocket handshake"),
+    .help("How long a client may take to complete the WebSocket handshake"),
     Setting::new(
         "Authentication",
         "ws_auth",
@@ -246,7 +248,7 @@ pub(crate) static SETTINGS: &[Setting] = &[
         },
     )
     .help(
-        "How WebSocket clients prove who they are: none, capability-token or signed-bearer-token",
+        "How WebSocket clients authenticate: none, capability-token or signed-bearer-token",
     ),
     Setting::new("Authentication", "ws_token_file", "FILE", path(field!(ws_token_file)))
         .help("With capability-token: the file that holds the token"),
@@ -283,34 +285,34 @@ pub(crate) static SETTINGS: &[Setting] = &[
     )
     .help("With signed-bearer-token: how far the clocks of signer and server may differ"),
     Setting::new("TLS", "tls_cert", "FILE", path(field!(tls_cert)))
-        .help("The certificate of wss:// listeners and those above it, in PEM form"),
+        .help("The certificate of wss:// listeners, followed by those of its authorities, in PEM format"),
     Setting::new("TLS", "tls_key", "FILE", path(field!(tls_key)))
-        .help("The private key of the certificate, in PEM form"),
+        .help("The private key of the certificate, in PEM format"),
     Setting::new("TLS", "tls_self_signed", "BOOL", Kind::Switch(field!(tls_self_signed)))
-        .help("Make a certificate, keep it, and tell clients its fingerprint"),
+        .help("Create and keep a self-signed certificate, and print its fingerprint for clients"),
     Setting::new("TLS", "tls_client_ca", "FILE", path(field!(tls_client_ca)))
-        .help("Ask clients for a certificate that an authority in this PEM file has signed"),
+        .help("Require client certificates that are signed by an authority in this PEM file"),
     Setting::new("TLS", "insecure", "BOOL", Kind::Switch(field!(insecure)))
-        .help("Allow ws:// on addresses that other machines reach"),
+        .help("Allow ws:// on addresses that other machines can reach"),
     Setting::new("Remote mode", "remote", "URL", text(field!(remote)))
-        .help("Serve clients that come through this rendezvous: https://HOST[:PORT][/PATH]"),
+        .help("Serve clients through this rendezvous: https://HOST[:PORT][/PATH]"),
     Setting::new("Remote mode", "environment_id", "ID", text(field!(environment_id)))
-        .help("With remote: the id under which clients reach this server"),
+        .help("With remote: the id by which clients address this server"),
     Setting::new("Remote mode", "name", "TEXT", text(field!(name)))
-        .help("With remote: a name for people, shown in the log"),
+        .help("With remote: a descriptive name, shown in the log"),
     Setting::new("Remote mode", "remote_token_file", "FILE", path(field!(remote_token_file))).help(
         "With remote: the file that holds the token for the rendezvous; otherwise \
          EXEC_SERVER_API_KEY, or the token of exec-server login",
     ),
     Setting::new("Remote mode", "remote_tls_ca", "FILE", path(field!(remote_tls_ca)))
-        .help("With remote: trust a rendezvous that an authority in this PEM file vouches for"),
+        .help("With remote: trust a rendezvous whose certificate is signed by an authority in this PEM file"),
     Setting::new(
         "Remote mode",
         "remote_tls_fingerprint",
         "SHA256:HEX",
         text(field!(remote_tls_fingerprint)),
     )
-    .help("With remote: trust the rendezvous whose certificate has this hash"),
+    .help("With remote: trust the rendezvous whose certificate has this SHA-256 fingerprint"),
     Setting::new(
         "Remote mode",
         "use_agent_identity_auth",
@@ -318,7 +320,7 @@ pub(crate) static SETTINGS: &[Setting] = &[
         Kind::Switch(field!(use_agent_identity_auth)),
     )
     .help(
-        "With remote: sign calls to the rendezvous with the identity in EXEC_SERVER_ACCESS_TOKEN",
+        "With remote: sign requests to the rendezvous with the identity in EXEC_SERVER_ACCESS_TOKEN",
     ),
     Setting::new("Limits", "max_connections", "COUNT", Kind::Positive(field!(max_connections)))
         .help("Connections at once"),
@@ -328,7 +330,7 @@ pub(crate) static SETTINGS: &[Setting] = &[
         "COUNT",
         Kind::Positive(field!(max_connections_per_subject)),
     )
-    .help("Connections of one client, by its token, certificate or user, at once"),
+    .help("Connections of one client at once, by token, certificate or user"),
     Setting::new(
         "Limits",
         "idle_connection_timeout",
@@ -336,7 +338,7 @@ pub(crate) static SETTINGS: &[Setting] = &[
         Kind::Duration(field!(server.idle_connection_timeout)),
     )
     .help(
-        "Close a connection that sends nothing and has nothing running for this long; 0s for never",
+        "Close a connection that sends nothing and has nothing running for this long; 0s means never",
     ),
     Setting::new(
         "Limits",
@@ -344,16 +346,16 @@ pub(crate) static SETTINGS: &[Setting] = &[
         "COUNT",
         Kind::Rate(field!(server.max_requests_per_second)),
     )
-    .help("Requests of one connection in a second; 0 for no limit"),
+    .help("Requests of one connection per second; 0 means no limit"),
     Setting::new("Limits", "max_sessions", "COUNT", Kind::Positive(field!(server.max_sessions)))
-        .help("Sessions kept at once, with and without a connection"),
+        .help("Sessions at once, with and without a connection"),
     Setting::new(
         "Limits",
         "max_sessions_per_subject",
         "COUNT",
         Kind::Positive(field!(server.max_sessions_per_subject)),
     )
-    .help("Sessions of one client, by its token, certificate or user"),
+    .help("Sessions of one client, by token, certificate or user"),
     Setting::new(
         "Limits",
         "max_processes_per_session",
@@ -368,7 +370,7 @@ pub(crate) static SETTINGS: &[Setting] = &[
         "COUNT",
         Kind::Count(field!(server.max_processes_per_subject)),
     )
-    .help("Processes of one client, by its token, certificate or user, that may run at once"),
+    .help("Processes of one client, by token, certificate or user, that may run at once"),
     Setting::new("Limits", "max_processes", "COUNT", Kind::Count(field!(server.max_processes)))
         .help("Processes of all clients that may run at once"),
     Setting::new(
@@ -391,7 +393,7 @@ pub(crate) static SETTINGS: &[Setting] = &[
         "COUNT",
         Kind::Positive(field!(server.concurrent_requests)),
     )
-    .help("Requests of one connection that run at once; 1 runs them one after the other"),
+    .help("Requests of one connection that run at once; 1 runs them one at a time"),
     Setting::new(
         "Limits",
         "max_buffered_bytes",
@@ -399,8 +401,8 @@ pub(crate) static SETTINGS: &[Setting] = &[
         Kind::Bytes(field!(server.max_buffered_bytes)),
     )
     .help(
-        "Memory for messages and responses of all connections; 0 for a quarter of what is \
-         available",
+        "Memory for messages and responses of all connections; 0 means a quarter of the \
+         available memory",
     ),
     Setting::new(
         "Limits",
@@ -415,7 +417,7 @@ pub(crate) static SETTINGS: &[Setting] = &[
         "BYTES",
         Kind::Bytes(field!(server.spill_output_bytes_per_process)),
     )
-    .help("Further output of each process kept on disk until its client has it; 0 for none"),
+    .help("Further output of each process kept on disk until its client has received it; 0 means none"),
     Setting::new(
         "Limits",
         "max_retained_output_bytes",
@@ -436,14 +438,14 @@ pub(crate) static SETTINGS: &[Setting] = &[
         "DURATION",
         Kind::Duration(field!(server.detached_session_ttl)),
     )
-    .help("How long a session outlives its connection, unless its client asks otherwise"),
+    .help("How long a session outlives its connection, unless its client requests another time"),
     Setting::new(
         "Sessions",
         "max_detached_session_ttl",
         "DURATION",
         Kind::Duration(field!(server.max_detached_session_ttl)),
     )
-    .help("The longest time that a client may ask for"),
+    .help("The longest such time that a client may request"),
     Setting::new(
         "Sessions",
         "shutdown_grace_period_ms",
@@ -478,12 +480,12 @@ pub(crate) static SETTINGS: &[Setting] = &[
             },
         },
     )
-    .help("What is logged to standard error; RUST_LOG is the fallback")
+    .help("The filter of the log on standard error; RUST_LOG is the fallback")
     .or_variable("RUST_LOG"),
     Setting::new("Logging", "log_format", "FORMAT", Kind::LogFormat(field!(log_format)))
-        .help("How log lines look: human or json"),
+        .help("The format of log lines: human or json"),
     Setting::new("Metrics", "metrics", "BOOL", Kind::Switch(field!(metrics)))
-        .help("Serve metrics for Prometheus at /metrics of each listener"),
+        .help("Serve Prometheus metrics at /metrics of each listener"),
     Setting::new(
         "Audit log",
         "audit.log",
@@ -497,11 +499,11 @@ pub(crate) static SETTINGS: &[Setting] = &[
             },
         },
     )
-    .help("Record who did what, in JSON lines, in this file, or with journald in the journal"),
+    .help("Record who did what, as JSON lines in this file, or in the journal with journald"),
     Setting::new("Audit log", "audit.commands", "BOOL", Kind::Switch(field!(audit_commands)))
-        .help("Record command lines and paths, too"),
+        .help("Also record command lines and paths"),
     Setting::new("Audit log", "audit.required", "BOOL", Kind::Switch(field!(audit_required)))
-        .help("Refuse a request that changes something if it cannot be recorded"),
+        .help("Refuse a request that changes something if the audit log cannot record it"),
     Setting::new(
         "HTTP requests",
         "http.protected_variables",
@@ -513,7 +515,7 @@ pub(crate) static SETTINGS: &[Setting] = &[
         },
     )
     .help(
-        "Keep this variable out of clients' HTTP requests; NAME* stands for all that begin with \
+        "Keep this variable out of clients' HTTP requests; NAME* matches all that begin with \
          NAME",
     )
     .each_by_flag("http.protected_variable"),
@@ -527,20 +529,20 @@ pub(crate) static SETTINGS: &[Setting] = &[
             check: ProtectedVariables::check_entry,
         },
     )
-    .help("Let clients' HTTP requests use this variable, though it is protected by default")
+    .help("Allow this variable in clients' HTTP requests, although it is protected by default")
     .each_by_flag("http.allowed_variable"),
-    Setting::new("Limits of processes", "limits.default_memory", "SIZE", limit(field!(server.default_limits.memory_bytes), LimitUnit::Bytes, 1)).help("Memory of a process and everything it starts, unless its start says otherwise"),
-    Setting::new("Limits of processes", "limits.default_pids", "COUNT", limit(field!(server.default_limits.pids), LimitUnit::Count, 1)).help("Processes and threads that a process and everything it starts may be, unless its start says otherwise"),
-    Setting::new("Limits of processes", "limits.default_cpu_time", "DURATION", limit(field!(server.default_limits.cpu_time_ms), LimitUnit::Time, 1)).help("Processor time of a process and everything it starts, unless its start says otherwise"),
-    Setting::new("Limits of processes", "limits.default_cpus", "NUMBER", Kind::Cpus(field!(server.default_limits.cpus))).help("Processors that a process and everything it starts may keep busy, unless its start says otherwise"),
-    Setting::new("Limits of processes", "limits.default_wall_time", "DURATION", limit(field!(server.default_limits.wall_time_ms), LimitUnit::Time, 1)).help("How long a process may run, unless its start says otherwise"),
-    Setting::new("Limits of processes", "limits.default_open_files", "COUNT", limit(field!(server.default_limits.open_files), LimitUnit::Count, 1)).help("Files that each process may have open, unless its start says otherwise"),
-    Setting::new("Limits of processes", "limits.default_file_size", "SIZE", limit(field!(server.default_limits.file_size_bytes), LimitUnit::Bytes, 0)).help("The largest file that a process may write, unless its start says otherwise"),
-    Setting::new("Limits of processes", "limits.default_core_size", "SIZE", limit(field!(server.default_limits.core_size_bytes), LimitUnit::Bytes, 0)).help("The largest core file that a process may leave, unless its start says otherwise"),
-    Setting::new("Limits of processes", "limits.max_memory", "SIZE", limit(field!(server.max_limits.memory_bytes), LimitUnit::Bytes, 1)).help("The most memory that a process and everything it starts may have"),
-    Setting::new("Limits of processes", "limits.max_pids", "COUNT", limit(field!(server.max_limits.pids), LimitUnit::Count, 1)).help("The most processes and threads that a process and everything it starts may be"),
-    Setting::new("Limits of processes", "limits.max_cpu_time", "DURATION", limit(field!(server.max_limits.cpu_time_ms), LimitUnit::Time, 1)).help("The most processor time that a process and everything it starts may use"),
-    Setting::new("Limits of processes", "limits.max_cpus", "NUMBER", Kind::Cpus(field!(server.max_limits.cpus))).help("The most processors that a process and everything it starts may keep busy"),
+    Setting::new("Limits of processes", "limits.default_memory", "SIZE", limit(field!(server.default_limits.memory_bytes), LimitUnit::Bytes, 1)).help("Memory of a process and its descendants, unless its start sets another limit"),
+    Setting::new("Limits of processes", "limits.default_pids", "COUNT", limit(field!(server.default_limits.pids), LimitUnit::Count, 1)).help("Processes and threads in a process tree, unless its start sets another limit"),
+    Setting::new("Limits of processes", "limits.default_cpu_time", "DURATION", limit(field!(server.default_limits.cpu_time_ms), LimitUnit::Time, 1)).help("CPU time of a process and its descendants, unless its start sets another limit"),
+    Setting::new("Limits of processes", "limits.default_cpus", "NUMBER", Kind::Cpus(field!(server.default_limits.cpus))).help("CPUs that a process and its descendants may keep busy, unless its start sets another limit"),
+    Setting::new("Limits of processes", "limits.default_wall_time", "DURATION", limit(field!(server.default_limits.wall_time_ms), LimitUnit::Time, 1)).help("How long a process may run, unless its start sets another limit"),
+    Setting::new("Limits of processes", "limits.default_open_files", "COUNT", limit(field!(server.default_limits.open_files), LimitUnit::Count, 1)).help("Files that each process may have open, unless its start sets another limit"),
+    Setting::new("Limits of processes", "limits.default_file_size", "SIZE", limit(field!(server.default_limits.file_size_bytes), LimitUnit::Bytes, 0)).help("The largest file that a process may write, unless its start sets another limit"),
+    Setting::new("Limits of processes", "limits.default_core_size", "SIZE", limit(field!(server.default_limits.core_size_bytes), LimitUnit::Bytes, 0)).help("The largest core file that a process may leave, unless its start sets another limit"),
+    Setting::new("Limits of processes", "limits.max_memory", "SIZE", limit(field!(server.max_limits.memory_bytes), LimitUnit::Bytes, 1)).help("The most memory that a process and its descendants may use"),
+    Setting::new("Limits of processes", "limits.max_pids", "COUNT", limit(field!(server.max_limits.pids), LimitUnit::Count, 1)).help("The most processes and threads in a process tree"),
+    Setting::new("Limits of processes", "limits.max_cpu_time", "DURATION", limit(field!(server.max_limits.cpu_time_ms), LimitUnit::Time, 1)).help("The most CPU time that a process and its descendants may use"),
+    Setting::new("Limits of processes", "limits.max_cpus", "NUMBER", Kind::Cpus(field!(server.max_limits.cpus))).help("The most CPUs that a process and its descendants may keep busy"),
     Setting::new("Limits of processes", "limits.max_wall_time", "DURATION", limit(field!(server.max_limits.wall_time_ms), LimitUnit::Time, 1)).help("The longest time that a process may run"),
     Setting::new("Limits of processes", "limits.max_open_files", "COUNT", limit(field!(server.max_limits.open_files), LimitUnit::Count, 1)).help("The most files that each process may have open"),
     Setting::new("Limits of processes", "limits.max_file_size", "SIZE", limit(field!(server.max_limits.file_size_bytes), LimitUnit::Bytes, 0)).help("The largest file that a process may write"),
@@ -556,7 +558,7 @@ pub(crate) static SETTINGS: &[Setting] = &[
         },
     )
     .help(
-        "Processes may reach this host and no others: HOST, *.HOST or **.HOST, with an optional \
+        "Processes may reach only this host: HOST, *.HOST or **.HOST, with an optional \
          :PORT; an empty list allows none",
     ),
     Setting::new(
@@ -566,10 +568,10 @@ pub(crate) static SETTINGS: &[Setting] = &[
         Kind::List { field: field!(network_deny), example: "*.example.org", check: host_pattern },
     )
     .help(
-        "Processes must not reach this host, even if it is allowed; alone, all others are allowed",
+        "Processes must not reach this host, even if it is allowed; without an allowed host, all others are",
     ),
     Setting::new("Network", NETWORK_ASK_KEY, "BOOL", Kind::Switch(field!(network_ask)))
-        .help("Whether a client may decide about hosts that neither list names"),
+        .help("Whether a client may decide about hosts that match neither list"),
     Setting::new(
         "Sandbox",
         SANDBOX_REQUIRE_KEY,
@@ -587,7 +589,7 @@ pub(crate) static SETTINGS: &[Setting] = &[
         Kind::Paths { field: field!(server.sandbox.writable_roots), example: "/srv/work" },
     )
     .help(
-        "With workspace-write, let clients write below this directory instead of the server's own",
+        "With workspace-write, let clients write below this directory instead of the server's directory",
     )
     .each_by_flag("sandbox.writable_root"),
     Setting::new(

@@ -1,4 +1,4 @@
-//! Who gets in: the credentials, the certificate and the limits that all listeners of a server share.
+//! Access control: the credentials, certificate and limits that all listeners of a server share.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write as _};
@@ -31,7 +31,7 @@ pub(super) struct Door {
 }
 
 impl Door {
-    /// Reads the files that the settings name, and makes a certificate if one is asked for.
+    /// Reads the files from the settings, and creates a certificate if the settings request one.
     pub(super) fn new(settings: &Settings, endpoints: &[Endpoint]) -> Result<Self, ServeError> {
         let authenticator = settings.auth_options()?.map(Authenticator::new).transpose()?;
         let source = settings.certificate()?;
@@ -59,7 +59,7 @@ impl Door {
             limits,
         };
         for file in door.secret_files().iter().filter(|file| is_open_to_others(file)) {
-            tracing::warn!("{} can be read by other users; make its mode 600", file.display());
+            tracing::warn!("other users can read {}; set its mode to 600", file.display());
         }
         Ok(door)
     }
@@ -82,19 +82,19 @@ impl Door {
         }
     }
 
-    /// Files that no sandbox may read.
+    /// Returns the files that no sandbox may read.
     pub(super) fn secret_files(&self) -> Vec<PathBuf> {
         let of_tokens = self.authenticator.iter().flat_map(|tokens| tokens.secret_files());
         let of_tls = self.tls.iter().flat_map(|tls| tls.secret_files());
         of_tokens.chain(of_tls).collect()
     }
 
-    /// Files that no sandbox may change: they decide who is let in.
+    /// Returns the files that no sandbox may change, because they decide who may connect.
     pub(super) fn protected_files(&self) -> Vec<PathBuf> {
         self.tls.iter().flat_map(|tls| tls.public_files()).collect()
     }
 
-    /// Whether commands of the server's own user get in without being told anything.
+    /// Whether commands of the server's user can connect without credentials or flags.
     pub(super) fn is_open_to_own_user(&self, listener: &Listener) -> bool {
         match listener.local_url() {
             ListenUrl::Unix(_) => true,
@@ -106,7 +106,7 @@ impl Door {
         }
     }
 
-    /// Says how to reach a server whose certificate no authority vouches for: one line to paste on
+    /// Prints how to reach a server with a self-signed certificate: one command line to paste on
     /// the other machine.
     pub(super) fn explain(&self, settings: &Settings, listeners: &[Listener]) {
         let Some(tls) = self.tls.as_ref().filter(|_| self.is_self_signed) else { return };
@@ -121,7 +121,7 @@ impl Door {
                 true => " --tls-client-cert FILE --tls-client-key FILE",
                 false => "",
             };
-            // Nothing is lost with a line that cannot be written.
+            // A failure to write this line is harmless.
             let _ = writeln!(
                 io::stderr(),
                 "exec-server shell --connect wss://{}{token}{certificate} --tls-fingerprint {}",
@@ -131,14 +131,15 @@ impl Door {
         }
     }
 
-    /// Certificate, tokens and secrets. Connections that are open go on after a reload.
+    /// Returns the certificate, tokens and secrets. A reload does not affect open connections.
     pub(super) fn reloadable(&self) -> Reloadable {
         let (authenticator, tls) = (self.authenticator.clone(), self.tls.clone());
         Reloadable { authenticator, tls, ..Reloadable::default() }
     }
 }
 
-/// Any user of the machine can reach a loopback port, and a socket whose mode was changed.
+/// Accepts only this server's user. Any user of the machine can reach a loopback port, or a socket
+/// whose mode has been changed.
 fn own_user(peer: &Peer) -> Option<Subject> {
     any_user(peer).filter(|subject| *subject == Subject::LocalUser)
 }
@@ -159,13 +160,13 @@ fn is_open_to_others(file: &Path) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o077 != 0)
 }
 
-/// The names and addresses in a certificate for these listeners.
+/// Returns the names and addresses for a certificate of these listeners.
 fn names(endpoints: &[Endpoint]) -> Vec<String> {
     let addresses = endpoints.iter().filter_map(Endpoint::tls_address);
     certificate_names(addresses.map(|address| address.ip()), None)
 }
 
-/// The names and addresses in a certificate for listeners on these addresses.
+/// Returns the names and addresses for a certificate of listeners on these addresses.
 pub(super) fn certificate_names(
     addresses: impl Iterator<Item = IpAddr>,
     public_names: impl IntoIterator<Item = String>,
@@ -177,7 +178,7 @@ pub(super) fn certificate_names(
     names.into_iter().collect()
 }
 
-/// An address that another machine can use.
+/// Returns an address that another machine can use.
 fn reachable(address: SocketAddr) -> String {
     match (address.ip(), host_name()) {
         (IpAddr::V4(ip), Some(name)) if ip.is_unspecified() => format!("{name}:{}", address.port()),

@@ -1,4 +1,4 @@
-//! Exit codes of client commands: docker's numbers, and a shell's for signals.
+//! Exit codes of client commands: docker's codes, and those of a shell for signals.
 
 use std::process::ExitCode;
 
@@ -9,23 +9,24 @@ pub(crate) struct ExitStatus(u8);
 impl ExitStatus {
     pub(crate) const SUCCESS: Self = Self(0);
     pub(crate) const FAILURE: Self = Self(1);
-    /// The command line or a file is wrong, as opposed to a failure of the machine.
+    /// The command line or a file is invalid, as opposed to a failure of the machine.
     pub(crate) const USAGE_ERROR: Self = Self(2);
-    /// grep's for any failure: 1 says that nothing was found.
+    /// Any failure of grep; 1 means no match.
     pub(crate) const NOT_ALL_SEARCHED: Self = Self(2);
-    /// curl's, for a response that says that the request failed.
+    /// As in curl: the response has an error status.
     pub(crate) const HTTP_FAILURE: Self = Self(22);
     pub(crate) const TIMED_OUT: Self = Self(124);
-    /// The client failed, not the command that it ran.
+    /// The client failed, not the command that it was running.
     pub(crate) const CLIENT_FAILURE: Self = Self(125);
     pub(crate) const NOT_EXECUTABLE: Self = Self(126);
     pub(crate) const NOT_FOUND: Self = Self(127);
-    /// Left with `~.`, as in ssh.
+    /// Disconnected with `~.`, as in ssh.
     pub(crate) const LEFT: Self = Self(255);
-    /// The code of a program that SIGPIPE ended.
+    /// The exit code after SIGPIPE.
     pub(crate) const BROKEN_PIPE: Self = Self::of_signal(13);
 
-    /// The code of a process; a number that is not an exit code becomes [`Self::CLIENT_FAILURE`].
+    /// Returns the exit code of a process. A number that is no exit code becomes
+    /// [`Self::CLIENT_FAILURE`].
     pub(crate) fn of_process(code: i32) -> Self {
         u8::try_from(code).map_or(Self::CLIENT_FAILURE, Self)
     }

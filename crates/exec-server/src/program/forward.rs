@@ -1,4 +1,4 @@
-//! `exec-server forward`: an environment whose streams another server answers.
+//! `exec-server forward`: an environment whose streams are forwarded to another server.
 
 use std::io;
 use std::process::ExitCode;
@@ -21,10 +21,10 @@ use crate::config::remote::trusting;
 use crate::registry_credentials::CredentialChoice;
 
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Messages of all streams that are half received, or that their receiver does not take. Beyond it,
-/// the stream that holds most is closed.
+/// Bound on partially received and undelivered messages of all streams. When it is exceeded, the
+/// stream that holds the most is closed.
 const MAX_BUFFERED_BYTES: usize = 256 << 20;
-/// How long streams have to close at the end.
+/// How long streams may take to close at shutdown.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub(crate) fn forward(options: &Forward) -> anyhow::Result<ExitCode> {
@@ -65,7 +65,7 @@ async fn run(options: &Forward) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Streams end when `stopped` turns true.
+/// Returns the handler that forwards streams. Streams end when `stopped` turns true.
 fn forwarding(options: &Forward, stopped: watch::Receiver<bool>) -> Serve {
     let url: Arc<str> = options.connect.as_written().into();
     let tls = trusting(options.tls_ca.clone(), options.tls_fingerprint);
@@ -87,24 +87,26 @@ fn forwarding(options: &Forward, stopped: watch::Receiver<bool>) -> Serve {
             };
             match tokio::time::timeout(DIAL_TIMEOUT, dialling).await {
                 Ok(Ok(server)) => {
-                    // The sender lives as long as the program.
+                    // Cannot fail: the sender lives as long as the program.
                     let stop = async { drop(stopped.wait_for(|stopped| *stopped).await) };
                     tokio::select! {
                         () = bridge(stream, server, &memory, stop) => {}
                         () = memory.exceeded() => {
-                            tracing::warn!("closing the stream that buffers most");
+                            tracing::warn!("streams exceed the memory limit; closing the one that buffers the most");
                         }
                     }
                 }
                 Ok(Err(error)) => tracing::warn!("cannot forward a stream: {error:#}"),
-                Err(_) => tracing::warn!("cannot forward a stream: the server does not answer"),
+                Err(_) => tracing::warn!(
+                    "cannot forward a stream: no connection to the server within {DIAL_TIMEOUT:?}"
+                ),
             }
         })
     })
 }
 
-/// Passes messages on, both ways, until one side ends or `stop`. Then the other one is closed, after it
-/// was sent what came before the end.
+/// Relays messages in both directions until one side ends or `stop` resolves. Then flushes the
+/// messages that preceded the end, and closes the other side.
 async fn bridge(
     left: Connection,
     right: Connection,
@@ -117,7 +119,8 @@ async fn bridge(
     from_left.charge_to(memory);
     from_right.charge_to(memory);
     let pass_both_ways = async {
-        // A side that takes no more has closed, but its last messages may still wait to be read.
+        // A side that accepts no more messages has closed, but its last messages may still be
+        // unread.
         tokio::select! {
             passed = pass_on(&mut from_left, &mut to_right, &mut held_right) => {
                 if passed.is_err() {
@@ -141,7 +144,7 @@ async fn bridge(
     );
 }
 
-/// Returns when all of `incoming` was passed on, or with an error if `outgoing` takes no more.
+/// Forwards messages until `incoming` ends, or fails if `outgoing` accepts no more.
 async fn pass_on(
     incoming: &mut Incoming,
     outgoing: &mut Outgoing,
@@ -153,7 +156,7 @@ async fn pass_on(
         held.set(0);
         tokio::select! {
             received = incoming.recv() => match received {
-                // No message of a stream is empty.
+                // Messages of a stream are never empty.
                 Some(Received::Message(message)) if message.is_empty() => {}
                 Some(Received::Message(message)) => outgoing.push_owned(message),
                 Some(Received::Malformed(_)) => {}
@@ -181,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn messages_pass_and_the_end_of_one_side_is_the_end_of_the_other() {
+    async fn messages_are_relayed_and_the_end_of_one_side_ends_the_other() {
         let ((mut client, left), (right, mut server)) = (memory(), memory());
         let bridging = tokio::spawn(bridge_for_ever(left, right));
         send(&mut client, b"not even JSON").await;
@@ -199,16 +202,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_last_messages_of_a_server_arrive_although_it_takes_no_more() {
+    async fn the_last_messages_of_a_server_arrive_after_it_closed() {
         let ((mut client, left), (right, mut server)) = (memory(), memory());
         let bridging = tokio::spawn(bridge_for_ever(left, right));
-        // More than fits into one of the two connections.
+        // More than one of the two connections can buffer.
         for number in 0..100_u8 {
             send(&mut server, &[number]).await;
         }
         drop(server);
         send(&mut client, b"unread").await;
-        // The bridge fails to pass that on.
+        // The bridge fails to relay that message.
         tokio::task::yield_now().await;
         for number in 0..100_u8 {
             let received = client.incoming.recv().await;

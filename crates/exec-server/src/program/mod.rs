@@ -1,4 +1,4 @@
-//! The `exec-server` program from its arguments to its exit code.
+//! The `exec-server` program, from its arguments to its exit code.
 
 mod door;
 pub(crate) mod exit_code;
@@ -122,17 +122,17 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Runs a service, which uses some of the settings.
+/// Runs a service, which uses only some of the settings.
 fn as_service(
     flags: &Flags,
     is_used: fn(&Setting) -> bool,
     run: impl FnOnce(&Configuration, ServiceContext) -> anyhow::Result<ExitCode>,
 ) -> ExitCode {
-    // First of all: it takes descriptors by their numbers, and changes the environment.
+    // Must come first: it takes descriptors by number and changes the environment.
     let manager = match ServiceManager::take() {
         Ok(manager) => manager,
         Err(error) => {
-            say(&format!("cannot take what the service manager passed: {error}"));
+            say(&format!("cannot use the sockets from the service manager: {error}"));
             return ExitCode::FAILURE;
         }
     };
@@ -166,9 +166,9 @@ pub(crate) fn say(problem: &str) {
     tell(&format!("exec-server: {}", problem.trim_end_matches('\n')));
 }
 
-/// Prints a message on standard error. All messages of the program go through here, because any of them may have text
-/// in it that a server wrote.
+/// Prints a message on standard error. All messages of the program pass through here, because any
+/// of them may contain text written by a server.
 pub(crate) fn tell(message: &str) {
-    // Nothing is left to do when even standard error is closed.
+    // If standard error is closed, there is no other place to report to.
     let _ = writeln!(io::stderr(), "{}", printable_lines(message));
 }

@@ -1,5 +1,5 @@
-//! The operator's view of a server: the audit log that the settings name, `GET /metrics`, and
-//! exports to an OpenTelemetry collector.
+//! The operator's view of a server: the audit log from the settings, `GET /metrics`, and exports to
+//! an OpenTelemetry collector.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -19,13 +19,13 @@ pub(super) struct Monitor {
     pub(super) telemetry: Arc<Telemetry>,
     pub(super) audit_log: Option<Arc<AuditLog>>,
     serves_metrics: bool,
-    /// Listeners are bound before there is a server.
+    /// Set later, since listeners are bound before the server exists.
     server: OnceLock<Server>,
     relay: Arc<OnceLock<Arc<RelayCounters>>>,
 }
 
 impl Monitor {
-    /// Must be called within a runtime, which then exports.
+    /// Must be called within a runtime, which runs the exports.
     pub(super) fn new(
         settings: &Settings,
         otlp: Option<OtlpSettings>,
@@ -57,12 +57,12 @@ impl Monitor {
     }
 
     pub(super) fn watch(&self, server: &Server) {
-        // A second server would be a mistake of the caller; the first one stays.
+        // A second server would be a mistake of the caller; the first one is kept.
         let _ = self.server.set(server.clone());
     }
 
     pub(super) fn watch_relay(&self, counters: &Arc<RelayCounters>) {
-        // The same holds for a second relay.
+        // As above, for a second relay.
         let _ = self.relay.set(Arc::clone(counters));
     }
 }
@@ -78,7 +78,7 @@ impl ListenerMonitor for Monitor {
     }
 }
 
-/// They are 0 until there is a relay.
+/// Registers the relay's counters. They are 0 until the relay starts.
 fn register_relay_metrics(metrics: &MetricsRegistry, counters: &Arc<OnceLock<Arc<RelayCounters>>>) {
     type Count = fn(&RelayCounters) -> &AtomicU64;
     let observe = |name: &str, help: &str, count: Count| {
@@ -99,7 +99,7 @@ fn register_relay_metrics(metrics: &MetricsRegistry, counters: &Arc<OnceLock<Arc
     );
     observe(
         "exec_server_remote_retransmissions_total",
-        "Records that the server has sent again because a client seemed to lack them",
+        "Records that the server has retransmitted to a client",
         |counters| &counters.retransmitted,
     );
 }

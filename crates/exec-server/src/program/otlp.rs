@@ -1,5 +1,5 @@
-//! OpenTelemetry of a service: reads the `OTEL_*` variables, says where telemetry goes, and ends
-//! the exports with the service.
+//! OpenTelemetry for a service: reads the `OTEL_*` variables, logs the destinations, and ends the
+//! exports with the service.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub enum ExportSetupError {
     Tls(#[source] TlsError),
 }
 
-/// From the environment of this program. `None` if nothing is exported.
+/// Reads the settings from the environment of this process. `None` if nothing is exported.
 pub(super) fn settings(name: &'static str) -> Result<Option<OtlpSettings>, OtlpError> {
     let service = Service { name, version: env!("CARGO_PKG_VERSION") };
     let variable =
@@ -36,7 +36,7 @@ pub(super) fn settings(name: &'static str) -> Result<Option<OtlpSettings>, OtlpE
     Ok(Some(settings))
 }
 
-/// The exports of a service that runs; none if the operator wants none.
+/// The exports of a running service; empty if none are configured.
 #[derive(Debug)]
 pub(super) struct Export(Option<(OtlpSettings, Exporter)>);
 
@@ -48,7 +48,8 @@ impl Export {
         }))
     }
 
-    /// `None` if traces are not exported. Must be called within a runtime, as the next.
+    /// Returns `None` if traces are not exported. Like [`Self::metrics`], must be called within a
+    /// runtime.
     pub(super) fn traces(&mut self) -> Result<Option<Tracer>, ExportSetupError> {
         let Some((OtlpSettings { traces: Some(traces), .. }, exporter)) = &mut self.0 else {
             return Ok(None);
@@ -68,7 +69,7 @@ impl Export {
         Ok(exporter.export_metrics(metrics, tls, read)?)
     }
 
-    /// Sends the rest, for a moment. A signal ends it at once.
+    /// Flushes the remaining telemetry within a bounded time. A signal ends it at once.
     pub(super) async fn finish(self, signals: &mut Signals) {
         let Some((_, exporter)) = self.0 else { return };
         tokio::select! {
@@ -78,7 +79,7 @@ impl Export {
     }
 }
 
-/// Blocks for a moment: it reads files. Without TLS, no certificates are needed.
+/// Reads certificate files, so it blocks briefly. Returns `None` for a destination without TLS.
 fn tls(destination: &Destination) -> Result<Option<Arc<rustls::ClientConfig>>, ExportSetupError> {
     if !destination.is_encrypted() {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! SIGHUP: files are read again, and the log says which, and which changes wait for a restart.
+//! SIGHUP: reads files again, and logs which ones and which settings need a restart.
 
 use std::fs::File;
 use std::io;
@@ -17,10 +17,10 @@ use tokio::task::AbortHandle;
 
 use crate::config::{self, Configuration, Flags, SETTINGS, Setting, Settings};
 
-/// How often the files of the certificate are looked at.
+/// How often the certificate files are checked for changes.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The files that a service reads again while it runs, and the settings that it compares.
+/// The files that a running service reloads, and the settings that it compares.
 #[derive(Debug, Default)]
 pub(super) struct Reloadable {
     pub(super) authenticator: Option<Arc<Authenticator>>,
@@ -30,7 +30,7 @@ pub(super) struct Reloadable {
     pub(super) notifier: Notifier,
 }
 
-/// The settings that are in force, and how they were found. A change of them needs a restart.
+/// The effective settings and their sources. Changing them requires a restart.
 #[derive(Debug, Clone)]
 pub(crate) struct RunningSettings {
     flags: Flags,
@@ -39,7 +39,7 @@ pub(crate) struct RunningSettings {
 }
 
 impl RunningSettings {
-    /// `concerns` says which settings the service uses.
+    /// `concerns` tells which settings the service uses.
     pub(crate) fn new(
         flags: &Flags,
         running: &Configuration,
@@ -48,7 +48,7 @@ impl RunningSettings {
         Self { flags: flags.clone(), settings: running.settings.clone(), concerns }
     }
 
-    /// The keys of those that would have another value after a restart.
+    /// Returns the keys of the settings that would change with a restart.
     fn changed(&self) -> Result<Vec<&'static str>, config::ConfigError> {
         let new = config::load(&self.flags, std::env::vars_os())?.settings;
         let value = |setting: &Setting, settings: &Settings| {
@@ -61,7 +61,7 @@ impl RunningSettings {
     }
 }
 
-/// Reads files again when they change or the service is asked to, until it is dropped.
+/// Reloads files when they change or when SIGHUP arrives, until dropped.
 #[derive(Debug)]
 pub(super) struct Reloading {
     task: Option<AbortHandle>,
@@ -69,12 +69,12 @@ pub(super) struct Reloading {
 }
 
 impl Reloading {
-    /// From now on SIGHUP reloads. Where it used to end the service, because the service has neither
-    /// credentials nor TLS, it still does when the terminal of the service was closed.
+    /// Makes SIGHUP reload from now on. A service with neither credentials nor TLS used to end on
+    /// SIGHUP; it still does after its terminal has closed.
     pub(super) fn start(reloadable: Reloadable) -> io::Result<Self> {
         let terminal_closed = Arc::new(Notify::new());
         if reloadable.is_empty() {
-            // An embedder may have other plans for the signal.
+            // An embedder may handle the signal itself.
             return Ok(Self { task: None, terminal_closed });
         }
         let may_outlive_terminal = reloadable.authenticator.is_some()
@@ -83,7 +83,8 @@ impl Reloading {
             || !has_terminal();
         let mut hangups = signal(SignalKind::hangup())?;
         let (ask, asked) = mpsc::sync_channel(1);
-        // A thread of its own: files may be far away, and later no thread may be had.
+        // A thread of its own: files may be on a slow file system, and creating a thread later may
+        // fail.
         thread::Builder::new()
             .name("reload".to_owned())
             .spawn(move || reloadable.reload_when_asked(&asked))?;
@@ -94,14 +95,14 @@ impl Reloading {
                     closed.notify_one();
                     return;
                 }
-                // One that waits already will do.
+                // One pending request is enough.
                 let _ = ask.try_send(());
             }
         });
         Ok(Self { task: Some(task.abort_handle()), terminal_closed })
     }
 
-    /// Resolves when the service has to end with its terminal. Cancel-safe.
+    /// Resolves when the service must end because its terminal has closed. Cancel-safe.
     pub(super) async fn terminal_closed(&self) {
         self.terminal_closed.notified().await;
     }
@@ -123,7 +124,7 @@ impl Reloadable {
             && self.settings.is_none()
     }
 
-    /// Until the other end is dropped.
+    /// Runs until the sender is dropped.
     fn reload_when_asked(&self, asked: &mpsc::Receiver<()>) {
         let mut is_reported = false;
         loop {
@@ -143,7 +144,7 @@ impl Reloadable {
                     Err(_) if is_reported => {}
                     Err(problem) => {
                         is_reported = true;
-                        tracing::warn!("{problem}; the server goes on with what it had");
+                        tracing::warn!("{problem}; the server keeps the previous version");
                     }
                 },
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -158,7 +159,7 @@ impl Reloadable {
         if let Some(tls) = &self.tls {
             match tls.reload() {
                 Ok(()) => {
-                    tracing::info!(fingerprint = %tls.fingerprint(), "read the certificate again");
+                    tracing::info!(fingerprint = %tls.fingerprint(), "reloaded the certificate");
                     done.push("the certificate");
                 }
                 Err(problem) => problems.push(problem.to_string()),
@@ -167,7 +168,7 @@ impl Reloadable {
         if let Some(authenticator) = &self.authenticator {
             match authenticator.reload() {
                 Ok(()) => {
-                    tracing::info!("read the token or secret again");
+                    tracing::info!("reloaded the token or secret");
                     done.push("the token or secret");
                 }
                 Err(problem) => problems.push(problem.to_string()),
@@ -183,7 +184,7 @@ impl Reloadable {
             }
         }
         if !problems.is_empty() {
-            tracing::warn!("{}; the server goes on with what it had", problems.join("; "));
+            tracing::warn!("{}; the server keeps the previous version", problems.join("; "));
         }
         let changed = match self.settings.as_ref().map_or(Ok(Vec::new()), RunningSettings::changed)
         {
@@ -202,7 +203,7 @@ impl Reloadable {
             }
         }
         match (problems.is_empty(), changed.is_empty()) {
-            (false, _) => "a file could not be read again; see the log".to_owned(),
+            (false, _) => "a file could not be reloaded; see the log".to_owned(),
             (true, true) => format!("reloaded {done}"),
             (true, false) => format!("reloaded {done}; needs a restart for {settings}"),
         }
@@ -213,7 +214,7 @@ impl Reloadable {
             None => Ok(()),
             Some(tls) => {
                 tls.reload().map_err(|problem| problem.to_string())?;
-                tracing::info!(fingerprint = %tls.fingerprint(), "read the certificate again");
+                tracing::info!(fingerprint = %tls.fingerprint(), "reloaded the certificate");
                 Ok(())
             }
         }
@@ -224,14 +225,15 @@ impl Reloadable {
     }
 }
 
-/// A failure is logged only: a service also runs without its manager.
+/// Notifies the service manager. A failure is only logged, because a service also runs without a
+/// manager.
 pub(super) fn notify(notifier: &Notifier, state: ServiceState, status: &str) {
     if let Err(error) = notifier.notify(state, status) {
         tracing::warn!(%error, "cannot notify the service manager");
     }
 }
 
-/// Whether this process has a controlling terminal that is not closed.
+/// Whether this process has an open controlling terminal.
 fn has_terminal() -> bool {
     File::open("/dev/tty").is_ok()
 }

@@ -1,4 +1,4 @@
-//! Remote mode: the server as an environment that is reached through a relay.
+//! Remote mode: the server is an environment, reachable through a relay.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::config::remote::RemoteOptions;
 use crate::environment::runtime_paths::ExecServerRuntimePaths;
 use crate::registry_credentials::NoCredentials;
 
-/// An environment that is ready to run, and the file with its credentials.
+/// An environment that is ready to run, with the file of its credentials.
 #[derive(Debug)]
 pub(super) struct Remote {
     config: RemoteEnvironmentConfig,
@@ -32,12 +32,12 @@ impl Remote {
             credentials: found.credentials,
             tls: options.tls,
         };
-        // A sandbox hides absolute paths only.
+        // A sandbox hides only absolute paths.
         let secret_file = found.secret_file.and_then(|file| std::path::absolute(file).ok());
         Ok(Self { config, secret_file })
     }
 
-    /// A file that no sandbox may read.
+    /// Returns the file that no sandbox may read.
     pub(super) fn secret_file(&self) -> Option<&PathBuf> {
         self.secret_file.as_ref()
     }
@@ -55,10 +55,10 @@ fn serving(server: &Server) -> Serve {
     })
 }
 
-/// An environment at work on a task of its own.
+/// An environment that runs in a task of its own.
 #[derive(Debug)]
 pub(crate) struct RunningRemote {
-    /// Dropped to ask for the end.
+    /// Dropping it requests the shutdown.
     stop: Option<oneshot::Sender<()>>,
     counters: Arc<RelayCounters>,
     task: JoinHandle<Result<(), RegistryError>>,
@@ -83,13 +83,13 @@ impl RunningRemote {
         &self.counters
     }
 
-    /// No new streams from now on.
+    /// Stops accepting streams.
     pub(crate) fn stop(&mut self) {
         self.stop = None;
     }
 
-    /// Resolves when the registry has refused for good, or after [`Self::stop`], when the last stream has
-    /// ended. Cancel-safe.
+    /// Resolves when the registry refuses permanently or, after [`Self::stop`], when the last
+    /// stream has ended. Cancel-safe.
     pub(crate) async fn ended(&mut self) -> Result<(), RegistryError> {
         (&mut self.task).await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
     }
@@ -101,7 +101,7 @@ impl Drop for RunningRemote {
     }
 }
 
-/// Serves through a relay until the registry refuses for good: what embedders call.
+/// Serves through a relay until the registry refuses permanently. For embedders.
 ///
 /// Must run inside a multi-threaded tokio runtime with I/O and time enabled.
 pub async fn run_remote_environment(
@@ -111,7 +111,7 @@ pub async fn run_remote_environment(
     run_remote_environment_until_shutdown(config, runtime_paths, std::future::pending()).await
 }
 
-/// The same until `shutdown`, which ends all sessions.
+/// Like [`run_remote_environment`], but also ends at `shutdown`, which ends all sessions.
 pub async fn run_remote_environment_until_shutdown(
     config: RemoteEnvironmentConfig,
     runtime_paths: ExecServerRuntimePaths,

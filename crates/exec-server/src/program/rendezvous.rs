@@ -1,4 +1,4 @@
-//! Running a rendezvous: open the store, bind, say where, serve, and drain.
+//! Runs a rendezvous: open the store, bind, print the URL, serve, drain.
 
 use std::io::{self, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -27,11 +27,11 @@ use super::sockets::{only_tcp_socket, warn_of_unused};
 use crate::cli::cluster::Store;
 use crate::cli::rendezvous::{HttpListenUrl, RendezvousOptions};
 
-/// How long a command that manages tokens may have the store open.
+/// How long to wait while a command that manages tokens holds the store open.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long the environments of a node have to move when it ends.
+/// The time over which a stopping node moves its environments to other nodes.
 const CLUSTER_DRAIN_SPREAD: Duration = Duration::from_secs(10);
 
 pub(super) fn run(
@@ -44,7 +44,7 @@ pub(super) fn run(
         .context("cannot start the runtime")?;
     let otlp = otlp::settings("exec-server-rendezvous")?;
     let outcome = runtime.block_on(serve(options, ServiceContext { otlp, ..context }));
-    // The lookup of a collector's name may hang.
+    // The lookup of a collector's name may hang; do not wait for it.
     runtime.shutdown_background();
     outcome
 }
@@ -55,7 +55,7 @@ async fn serve(options: &RendezvousOptions, context: ServiceContext) -> anyhow::
     }
     let mut signals = Signals::new().context("cannot handle signals")?;
     let ServiceContext { manager: ServiceManager { notifier, sockets }, running, otlp } = context;
-    let listen = options.listen.as_ref().context("--listen says where to listen")?;
+    let listen = options.listen.as_ref().context("--listen is required")?;
     let endpoint = Endpoint::find(listen, options, sockets)?;
     let store = match options.tls_self_signed {
         true => options.store.store_beside_certificate(),
@@ -101,7 +101,7 @@ async fn serve(options: &RendezvousOptions, context: ServiceContext) -> anyhow::
     export.metrics(move || Some(metrics()))?;
     announce(service.url()).context("cannot write the URL to standard output")?;
     if let Some(tls) = tls.filter(|_| options.tls_self_signed) {
-        // Nothing is lost with a line that cannot be written.
+        // A failure to write this line is harmless.
         let _ = writeln!(io::stderr(), "certificate fingerprint: {}", tls.fingerprint());
     }
     notify(&notifier, ServiceState::Ready, "serving");
@@ -119,7 +119,7 @@ async fn serve(options: &RendezvousOptions, context: ServiceContext) -> anyhow::
     Ok(ExitCode::SUCCESS)
 }
 
-/// Nodes that peers cannot dial one by one exchange frames over NATS.
+/// Selects the routing. Nodes that peers cannot dial individually exchange frames over NATS.
 async fn routing(store: &Store, advertised_url: Option<String>) -> anyhow::Result<Routing> {
     match (store, advertised_url) {
         (Store::Cluster(options), None) => {
@@ -162,7 +162,7 @@ async fn open_embedded(data: &Path) -> anyhow::Result<RedbDirectory> {
 struct Endpoint {
     address: SocketAddr,
     is_tls: bool,
-    /// The socket that the service manager passed.
+    /// The socket from the service manager.
     socket: Option<TcpListener>,
 }
 
@@ -179,8 +179,9 @@ impl Endpoint {
             }
             HttpListenUrl::Systemd(name) => {
                 let socket = only_tcp_socket(name.as_deref(), passed)?;
-                let address =
-                    socket.local_addr().context("cannot use the socket that was passed")?;
+                let address = socket
+                    .local_addr()
+                    .context("cannot use the socket from the service manager")?;
                 let is_tls = options.tls_cert.is_some() || options.tls_self_signed;
                 Ok(Self { address, is_tls, socket: Some(socket) })
             }
@@ -199,7 +200,7 @@ fn certificate(
             let urls = [&options.public_url, &options.advertise];
             let hosts = urls.into_iter().flatten().filter_map(|url| host_of(url));
             let names = certificate_names([address].into_iter(), hosts);
-            let data = options.store.data.as_ref().expect("the command line requires it");
+            let data = options.store.data.as_ref().expect("clap requires --data");
             let SelfSigned { certificate, key } = self_signed(&data.join("tls"), names)?;
             Some((certificate, key))
         }
@@ -208,17 +209,17 @@ fn certificate(
     let is_tls = endpoint.is_tls;
     ensure!(
         is_tls || files.is_none(),
-        "a certificate needs --listen https://IP:PORT; http:// has no TLS"
+        "a certificate requires --listen https://IP:PORT; http:// does not use TLS"
     );
     ensure!(
         !is_tls || files.is_some(),
-        "https:// needs a certificate: --tls-cert and --tls-key, or --tls-self-signed"
+        "https:// requires a certificate: give --tls-cert and --tls-key, or --tls-self-signed"
     );
     let load = |(certificate, key)| TlsServer::load(TlsFiles { certificate, key, client_ca: None });
     Ok(files.map(load).transpose()?)
 }
 
-/// The host in a URL, if a certificate can have it as a name.
+/// Returns the host of a URL, if it is valid as a name in a certificate.
 fn host_of(url: &str) -> Option<String> {
     let authority = url.split_once("://")?.1.split('/').next()?;
     let is_name = |host: &str| {
@@ -232,7 +233,7 @@ fn host_of(url: &str) -> Option<String> {
     (is_name(host) || host.parse::<IpAddr>().is_ok()).then(|| host.to_owned())
 }
 
-/// The only line on standard output.
+/// Prints the URL, the only line on standard output.
 fn announce(url: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "{url}")?;

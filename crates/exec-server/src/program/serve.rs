@@ -1,4 +1,4 @@
-//! Running a server: bind, say where, serve, and end cleanly.
+//! Runs a server: bind, print the URLs, serve, and shut down cleanly.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::Path;
@@ -33,7 +33,7 @@ use crate::program::write_history_files::write_history_files;
 use crate::registry_credentials::NoCredentials;
 use crate::target::runtime_file::{RuntimeFile, believed_directories};
 
-/// How long connections have to close at the end.
+/// How long connections may take to close at shutdown.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Why a server could not run.
@@ -52,11 +52,11 @@ pub enum ServeError {
     #[error(transparent)]
     Tls(#[from] TlsError),
     #[error(
-        "there is no directory to keep a self-signed certificate in; set HOME or XDG_STATE_HOME, or \
+        "no directory is available for a self-signed certificate; set HOME or XDG_STATE_HOME, or \
          give --tls-cert and --tls-key"
     )]
     NoStateDirectory,
-    #[error("cannot start the spawner of processes: {0}")]
+    #[error("cannot start the spawner process: {0}")]
     Spawner(#[source] io::Error),
     #[error("cannot handle signals: {0}")]
     Signals(#[source] io::Error),
@@ -78,8 +78,8 @@ impl From<ExposureError> for ServeError {
     }
 }
 
-/// Runs a server with default settings until it is told to stop: what embedders call. The commands of `exec-server`
-/// do not find it by themselves: it is the embedder's, not the user's.
+/// Runs a server with default settings until a signal ends it. For embedders. The commands of
+/// `exec-server` do not discover this server, because it belongs to the embedder, not to the user.
 ///
 /// Must run inside a multi-threaded tokio runtime with I/O and time enabled.
 pub async fn run_main(
@@ -91,13 +91,13 @@ pub async fn run_main(
     run(&settings, &runtime_paths, ServiceContext::none()).await
 }
 
-/// The service manager, the settings for a later comparison, and where telemetry goes.
+/// The service manager, the settings for later comparison, and the telemetry destinations.
 #[derive(Debug)]
 pub(crate) struct ServiceContext {
     pub(crate) manager: ServiceManager,
-    /// Compared with new ones on SIGHUP.
+    /// Compared with the new settings on SIGHUP.
     pub(crate) running: Option<RunningSettings>,
-    /// Of the program itself. The variables of an embedder are the embedder's.
+    /// Only for the program itself. An embedder's `OTEL_*` variables are not used.
     pub(crate) otlp: Option<OtlpSettings>,
 }
 
@@ -107,7 +107,7 @@ impl ServiceContext {
     }
 }
 
-/// The default command of the program.
+/// Runs the default command of the program.
 pub(crate) fn serve(settings: &Settings, context: ServiceContext) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -115,7 +115,8 @@ pub(crate) fn serve(settings: &Settings, context: ServiceContext) -> anyhow::Res
         .context("cannot start the runtime")?;
     let context = ServiceContext { otlp: otlp::settings("exec-server")?, ..context };
     let outcome = runtime.block_on(run(settings, &ExecServerRuntimePaths::this_program(), context));
-    // A read of a terminal or a file on standard input cannot be cancelled; it must not hold us.
+    // A blocking read of a terminal or file on standard input cannot be cancelled; do not wait for
+    // it.
     runtime.shutdown_background();
     outcome.map_err(anyhow::Error::from)
 }
@@ -164,7 +165,7 @@ async fn serve_listeners(
     config.secret_paths.extend(remote.iter().filter_map(Remote::secret_file).cloned());
     config.secret_paths.extend(settings.audit_file());
     let enforcing = start_enforcing(&config, paths, &monitor.telemetry).await?;
-    // Before the announcement: a signal must not end a server that says it is there.
+    // Before the announcement, so that a SIGHUP cannot end a server that has announced itself.
     let reloadable = Reloadable {
         settings: running,
         notifier: notifier.clone(),
@@ -173,7 +174,7 @@ async fn serve_listeners(
     };
     let reloading = Reloading::start(reloadable).map_err(ServeError::Signals)?;
     let mut ending = Ending { signals, reloading, notifier };
-    // Before the announcement: whoever has read that may rely on the file.
+    // Before the announcement: a reader of the announcement may rely on the file.
     let _runtime_file = match listeners.iter().find(|listener| door.is_open_to_own_user(listener)) {
         Some(listener) if settings.discoverable => publish(listener),
         _ => None,
@@ -237,23 +238,27 @@ async fn serve_stdio(
     Ok(code)
 }
 
-/// A server does not need to be found: whatever is wrong here is only remarked on.
+/// Publishes the URL for discovery. Failures are only logged, because the server works without it.
 fn publish(listener: &Listener) -> Option<RuntimeFile> {
     match RuntimeFile::publish(&listener.local_url().to_string()) {
         Ok(Some(file)) => Some(file),
         Ok(None) => {
-            tracing::debug!("another server of this user is found first; this one needs --connect");
+            tracing::debug!(
+                "commands find another server of this user first; use --connect to reach this one"
+            );
             None
         }
         Err(error) => {
-            tracing::warn!("commands will not find this server without --connect: {error}");
+            tracing::warn!(
+                "cannot publish the URL of this server; commands need --connect: {error}"
+            );
             None
         }
     }
 }
 
-/// A sandbox that could replace the socket of this server could be taken for it, and one that could read
-/// its secrets could be anybody.
+/// Protects the server's socket and secrets: a sandbox that could replace the socket could
+/// impersonate the server, and one that could read the secrets could impersonate any client.
 fn protecting(config: &ServerConfig, door: &Door, listeners: &[Listener]) -> ServerConfig {
     let mut config = config.clone();
     for listener in listeners {
@@ -266,8 +271,8 @@ fn protecting(config: &ServerConfig, door: &Door, listeners: &[Listener]) -> Ser
     config
 }
 
-/// Where a sandbox is required, nobody is let in before it is known that it can be enforced. Otherwise nothing is
-/// asked: a server listens before it does anything else.
+/// Starts the server before it accepts clients if a sandbox is required, to check first that the
+/// sandbox can be enforced. Otherwise returns `None`, and the listeners open without delay.
 async fn start_enforcing(
     config: &ServerConfig,
     paths: &ExecServerRuntimePaths,
@@ -281,7 +286,7 @@ async fn start_enforcing(
     Ok(Some(server))
 }
 
-/// A server in this process, with nothing to serve yet.
+/// Creates a server in this process, without listeners.
 pub(crate) fn start(
     config: &ServerConfig,
     paths: &ExecServerRuntimePaths,
@@ -298,9 +303,10 @@ pub(crate) fn start(
     Ok(new_server(config.clone(), launcher, Arc::clone(telemetry)))
 }
 
-/// Every server of this crate is made here, also one that nobody finds: a sandbox that could write what leads the commands of the user
-/// to a server could lead them to itself, and one that could write the history of sandboxes could
-/// make its own symlinks trusted.
+/// Creates a server; every server of this crate is created here, including those that are not
+/// discoverable. Protects the server-discovery files, because a sandbox that could write them could
+/// redirect the user's commands to itself. Protects the sandbox history, because a sandbox that
+/// could write it could make its own symlinks trusted.
 pub(crate) fn new_server(
     mut config: ServerConfig,
     launcher: Launcher,
@@ -334,9 +340,9 @@ async fn listen(
                     server.shutdown().await;
                     return Err(ServeError::Remote(error));
                 }
-                // With its sources.
+                // Includes the sources of the error.
                 let error = format!("{:#}", anyhow::Error::new(error));
-                tracing::error!(error, "not reachable through the relay any more");
+                tracing::error!(error, "no longer reachable through the relay");
             }
             () = ending.asked() => break,
         }
@@ -345,7 +351,7 @@ async fn listen(
     if let Some(remote) = &mut remote {
         remote.stop();
     }
-    // The listeners stay: health answers until the end, readiness says no.
+    // The listeners stay open: health checks succeed until the end, and readiness fails.
     for listener in &listeners {
         listener.readiness().drain();
     }
@@ -362,7 +368,7 @@ async fn listen(
     Ok(code)
 }
 
-/// The next client of any listener; never without listeners.
+/// Accepts the next client of any listener; pending forever without listeners.
 async fn accept_any(listeners: &mut [Listener]) -> Connection {
     if listeners.is_empty() {
         return std::future::pending().await;
@@ -382,12 +388,14 @@ async fn shut_down(server: &Server, signals: &mut Signals) -> ExitCode {
     tracing::info!("shutting down; a second signal ends at once");
     tokio::select! {
         () = server.shutdown() => ExitCode::SUCCESS,
-        // The keepers see our end of their sockets close and kill what is left.
+        // The keepers notice that this process has closed its sockets, and kill the remaining
+        // processes.
         number = signals.next() => ExitCode::from(128 + number),
     }
 }
 
-/// The URL of each listener, a line each. Nothing follows on standard output.
+/// Prints the URL of each listener on a line of its own. Nothing else is written to standard
+/// output.
 fn announce(listeners: &[Listener]) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     for listener in listeners {
@@ -396,20 +404,20 @@ fn announce(listeners: &[Listener]) -> io::Result<()> {
     stdout.flush()
 }
 
-/// For a person who has just started the server, and may not know what to do next.
+/// Prints the next steps for a person who has just started the server on a terminal.
 fn greet(url: &ListenUrl) {
     let mut stderr = io::stderr().lock();
     if stderr.is_terminal() {
         let _ = write!(
             stderr,
             "Listening. In another terminal: exec-server shell --connect {url}\n\
-             or exec-server run --connect {url} -- COMMAND. Any WebSocket client can\n\
-             drive it too: see README.md. Ctrl-C stops the server and all it started.\n"
+             or exec-server run --connect {url} -- COMMAND. Any WebSocket client\n\
+             works too: see README.md. Ctrl-C stops the server and all its processes.\n"
         );
     }
 }
 
-/// The signals that end a server with listeners.
+/// The events that end a server with listeners.
 struct Ending {
     signals: Signals,
     reloading: Reloading,
@@ -425,7 +433,7 @@ impl Ending {
     }
 }
 
-/// Signals that ask the program to end.
+/// The signals that request a shutdown.
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -439,7 +447,7 @@ impl Signals {
         })
     }
 
-    /// The number of the next signal that asks for the end.
+    /// Returns the number of the next signal that requests a shutdown.
     pub(super) async fn next(&mut self) -> u8 {
         tokio::select! {
             _ = self.terminate.recv() => 15,

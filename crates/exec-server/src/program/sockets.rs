@@ -1,4 +1,4 @@
-//! The sockets of `--listen`: those that are bound here, and those that the service manager passed.
+//! The sockets of `--listen`: bound here, or passed by the service manager.
 
 use std::net::{SocketAddr, TcpListener};
 
@@ -9,15 +9,17 @@ use exec_server_transport::{BindError, ListenUrl, Listener, ListenerOptions};
 #[derive(Debug, thiserror::Error)]
 pub enum ActivationError {
     #[error(
-        "--listen {url}: {source}; start the service through a .socket unit, or name an address to \
+        "--listen {url}: {source}; start the service through a .socket unit, or give an address to \
          listen on"
     )]
     Unavailable { url: String, source: PassedSocketsError },
-    #[error("--listen {url}: no socket with that name was passed; there are: {names}")]
+    #[error("--listen {url}: the service manager passed no socket with that name, only: {names}")]
     UnknownName { url: String, names: String },
-    #[error("--listen {url}: all sockets that were passed are served by other listeners")]
+    #[error("--listen {url}: other listeners already serve all sockets from the service manager")]
     Taken { url: String },
-    #[error("--listen {url}: the rendezvous serves one TCP socket, and {count} were passed")]
+    #[error(
+        "--listen {url}: the rendezvous serves one TCP socket; the service manager passed {count}"
+    )]
     Several { url: String, count: usize },
     #[error("--listen {url}: the socket {name:?} is a Unix socket; the rendezvous serves TCP")]
     NotTcp { url: String, name: String },
@@ -31,7 +33,7 @@ pub(super) enum Endpoint {
 }
 
 impl Endpoint {
-    /// In the order of the URLs; one may stand for several sockets.
+    /// Resolves the endpoints in the order of the URLs; one URL may stand for several sockets.
     pub(super) fn all(
         urls: Vec<ListenUrl>,
         passed: Result<Vec<PassedSocket>, PassedSocketsError>,
@@ -63,7 +65,7 @@ impl Endpoint {
         }
     }
 
-    /// Where clients may come over TLS.
+    /// Returns the address at which clients may connect over TLS.
     pub(super) fn tls_address(&self) -> Option<SocketAddr> {
         match self {
             Self::Address(ListenUrl::SecureWebSocket(address)) => Some(*address),
@@ -75,7 +77,7 @@ impl Endpoint {
     }
 }
 
-/// The socket of a rendezvous.
+/// Returns the socket of a rendezvous.
 pub(super) fn only_tcp_socket(
     name: Option<&str>,
     passed: Result<Vec<PassedSocket>, PassedSocketsError>,
@@ -91,7 +93,7 @@ pub(super) fn only_tcp_socket(
     }
 }
 
-/// Warns of sockets that a service without `--listen systemd` was given: clients would wait there forever.
+/// Warns about sockets that no `--listen systemd` serves: their clients would wait forever.
 pub(super) fn warn_of_unused(passed: Result<Vec<PassedSocket>, PassedSocketsError>) {
     PassedSockets::new(passed).warn_of_rest();
 }
@@ -107,7 +109,7 @@ impl PassedSockets {
         Self { names, rest }
     }
 
-    /// Takes those with this name, or all. Never none.
+    /// Takes the sockets with this name, or all. The result is never empty.
     fn take(&mut self, name: Option<&str>) -> Result<Vec<PassedSocket>, ActivationError> {
         let url = || ListenUrl::Systemd(name.map(str::to_owned)).to_string();
         let rest = self.rest.as_mut().map_err(|source| ActivationError::Unavailable {
@@ -136,8 +138,8 @@ impl PassedSockets {
     fn warn_of_rest(&self) {
         for PassedSocket { name, .. } in self.rest.iter().flatten() {
             tracing::warn!(
-                "the service manager passed the socket {name:?}, which is not served; add --listen \
-                 systemd:{name}"
+                "the service manager passed the socket {name:?}, which no listener serves; \
+                 add --listen systemd:{name}"
             );
         }
     }
@@ -182,8 +184,8 @@ mod tests {
     #[test]
     fn a_listener_without_a_socket_is_an_error() {
         for (urls, passed, said) in [
-            (vec!["systemd:c"], sockets(&["a", "b"]), "there are: a, b"),
-            (vec!["systemd", "systemd:a"], sockets(&["a"]), "served by other listeners"),
+            (vec!["systemd:c"], sockets(&["a", "b"]), "only: a, b"),
+            (vec!["systemd", "systemd:a"], sockets(&["a"]), "other listeners already serve"),
             (vec!["systemd"], sockets(&[]), "no sockets were passed"),
             (vec!["systemd"], Err(PassedSocketsError::NonePassed), ".socket unit"),
         ] {
@@ -191,7 +193,7 @@ mod tests {
             assert!(error.contains(said), "{error}");
         }
         let error = only_tcp_socket(None, sockets(&["a", "b"])).unwrap_err().to_string();
-        assert!(error.contains("2 were passed"), "{error}");
+        assert!(error.contains("passed 2"), "{error}");
         assert!(only_tcp_socket(Some("b"), sockets(&["a", "b"])).is_ok());
     }
 }

@@ -1,8 +1,9 @@
-//! Where servers of one user remember what their sandboxes could write.
+//! The files in which servers of one user record the directories that their sandboxes could write.
 //!
-//! The directory for state outlives a reboot, as symlinks do that a sandbox left behind. Servers
-//! may be started with different variables, so the one in the home directory that the system knows
-//! is always among them. Where that cannot be used, as in a container, the runtime directories serve.
+//! The state directory survives a reboot, like the symlinks that a sandbox may leave behind.
+//! Servers may start with different variables, so the state directory below the home directory of
+//! the system's user database is always included. Where that is unusable, as in a container, the
+//! runtime directories serve.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,7 +12,7 @@ use exec_server_host::home_directory_of;
 
 use crate::target::runtime_file::{own_uid, runtime_directories};
 
-/// Names the only directory to use, for tests and for images that are not to be changed.
+/// Names the only directory to use, for tests and for images that must not be changed.
 pub(crate) const HISTORY_VARIABLE: &str = "EXEC_SERVER_SANDBOX_HISTORY";
 const FILE: &str = "sandbox-roots";
 const STATE_VARIABLE: &str = "XDG_STATE_HOME";
@@ -28,15 +29,15 @@ fn usual_directories() -> Vec<PathBuf> {
     directories
 }
 
-/// Where servers of this user keep what outlives them, the customary one first.
+/// Returns the directories for this user's persistent state, the preferred one first.
 pub(crate) fn own_state_directories() -> Vec<PathBuf> {
     let uid = own_uid();
     let homes = [std::env::home_dir(), home_directory_of(uid)];
     state_directories(std::env::var_os(STATE_VARIABLE), homes, uid)
 }
 
-/// `su` and `sudo` may leave the variables of another user behind, where nothing of this user
-/// belongs.
+/// Selects the state directories. `su` and `sudo` may leave the variables of another user behind;
+/// directories of other users are not used.
 fn state_directories(xdg: Option<OsString>, homes: [Option<PathBuf>; 2], uid: u32) -> Vec<PathBuf> {
     let belongs_to_user = |path: &PathBuf| {
         let existing = path.ancestors().find_map(|above| rustix::fs::stat(above).ok());
@@ -62,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn they_are_in_what_belongs_to_the_user() {
+    fn only_directories_of_the_user_are_used() {
         let uid = own_uid();
         let ours = tempfile::tempdir().unwrap();
         let (xdg, home, real) = (ours.path().join("xdg"), ours.path(), ours.path().join("real"));
@@ -86,13 +87,13 @@ mod tests {
     }
 
     #[test]
-    fn the_home_directory_that_the_system_knows_is_among_them() {
+    fn the_home_directory_of_the_user_database_is_included() {
         let Some(home) = home_directory_of(own_uid()).filter(|home| home.is_dir()) else { return };
         let of_home = home.join(".local/state/exec-server");
         let directories = usual_directories();
         let owner = rustix::fs::stat(&home).unwrap().st_uid;
         assert_eq!(directories.contains(&of_home), owner == own_uid(), "{directories:?}");
-        // Servers that have no other directory in common still have this one.
+        // Servers with no other directory in common share this one.
         assert!(directories.contains(runtime_directories().last().unwrap()), "{directories:?}");
     }
 }

@@ -21,7 +21,7 @@ fn resolved(
     Ok(configuration)
 }
 
-/// Settings one by one, also those that mean nothing alone.
+/// Merges the layers without checking that settings make sense together.
 fn laid_over(
     arguments: &[&str],
     variables: &[(&str, &str)],
@@ -137,7 +137,7 @@ fn a_higher_layer_replaces_a_list() {
 }
 
 #[test]
-fn rust_log_speaks_last() {
+fn rust_log_has_the_lowest_precedence() {
     let log = |variables: &[(&str, &str)], text: &str| {
         let configuration = resolved(&[], variables, text).unwrap();
         let source = configuration.source(setting("log")).to_string();
@@ -176,7 +176,7 @@ fn an_unknown_key_is_named_with_its_line() {
 }
 
 #[test]
-fn clients_find_their_server_in_the_variable_or_in_the_file() {
+fn clients_read_the_url_from_the_variable_or_the_file() {
     let text = "listen = \"off\"\n\n[exec_server]\nurl = \"ws://a:1\"";
     let url = |variables: &[(&str, &str)], text: &str| {
         let configuration = resolved(&[], variables, text).unwrap();
@@ -221,7 +221,7 @@ fn a_ceiling_is_a_table_of_the_file() {
 }
 
 #[test]
-fn mistakes_about_the_ceiling_are_named_with_their_place() {
+fn errors_in_the_ceiling_have_a_position() {
     let levels = "expected \"read-only\" or \"workspace-write\" or \"none\"";
     let paths = "expected a list of absolute paths such as [\"/srv/work\"]";
     for (text, expected) in [
@@ -249,7 +249,7 @@ fn mistakes_about_the_ceiling_are_named_with_their_place() {
         ),
         (
             "[sandbox]\nwritable_roots = [\"/a\\u0000\"]",
-            "2: sandbox.writable_roots: \"/a\\0\" cannot be a path".to_owned(),
+            "2: sandbox.writable_roots: \"/a\\0\" must not contain NUL".to_owned(),
         ),
         (
             "[sandbox]\nnetwork = \"no\"",
@@ -265,7 +265,7 @@ fn mistakes_about_the_ceiling_are_named_with_their_place() {
 }
 
 #[test]
-fn rules_about_hosts_are_a_table_of_the_file() {
+fn host_rules_are_a_table_of_the_file() {
     let hosts = |arguments: &[&str], variables: &[(&str, &str)], text: &str| {
         resolved(arguments, variables, text).unwrap().settings.server.sandbox.hosts
     };
@@ -291,7 +291,7 @@ fn rules_about_hosts_are_a_table_of_the_file() {
 }
 
 #[test]
-fn mistakes_about_hosts_are_named_with_their_place() {
+fn errors_in_host_rules_have_a_position() {
     for (text, expected) in [
         ("network = true", "1: network: expected a table such as [network], found true"),
         (
@@ -311,7 +311,7 @@ fn mistakes_about_hosts_are_named_with_their_place() {
         ),
         (
             "[network]\nallow = [\"a\"]\n[sandbox]\nrequire = \"read-only\"",
-            "2: network.allow means nothing without a network; set sandbox.network to true",
+            "2: network.allow has no effect without a network; set sandbox.network to true",
         ),
     ] {
         assert_eq!(error(text), format!("config.toml:{expected}"));
@@ -324,10 +324,10 @@ fn mistakes_about_hosts_are_named_with_their_place() {
     );
 }
 
-/// Who only says `network = false` believes that it is off.
+/// An operator who sets only `network = false` believes that the network is off.
 #[test]
-fn the_limits_of_a_ceiling_need_one() {
-    let advice = "means nothing without sandbox.require; set that to \"workspace-write\", \"read-only\" or \"none\"";
+fn limits_of_a_ceiling_without_a_ceiling_are_refused() {
+    let advice = "has no effect without sandbox.require; set that to \"workspace-write\", \"read-only\" or \"none\"";
     assert_eq!(
         error("[sandbox]\nnetwork = false"),
         format!("config.toml:2: sandbox.network {advice}")
@@ -341,7 +341,7 @@ fn the_limits_of_a_ceiling_need_one() {
 }
 
 #[test]
-fn mistakes_about_the_server_are_named_with_their_place() {
+fn errors_in_the_server_url_have_a_position() {
     for (text, expected) in [
         (
             "log = \"off\"\n[exec_server]\nurl = 3",
@@ -370,7 +370,7 @@ fn mistakes_about_the_server_are_named_with_their_place() {
 }
 
 #[test]
-fn a_bad_value_is_named_with_its_place() {
+fn a_bad_value_is_reported_with_its_position() {
     let wanted = "expected a whole number of at least 1, found \"many\"";
     assert_eq!(
         error("\n\n\nconcurrent_requests = \"many\""),
@@ -391,19 +391,19 @@ fn a_bad_value_is_named_with_its_place() {
 }
 
 #[test]
-fn the_first_mistake_of_the_file_is_reported() {
+fn the_first_error_in_the_file_is_reported() {
     let text = "max_sessions = 0\nallow_host = 3\nzebra = 1";
     assert!(error(text).starts_with("config.toml:1: max_sessions: "));
 }
 
 #[test]
-fn a_replaced_value_is_checked_all_the_same() {
+fn a_replaced_value_is_still_checked() {
     let outcome = resolved(&["--max-sessions", "1"], &[], "max_sessions = 0");
     assert!(outcome.unwrap_err().starts_with("config.toml:1: "));
 }
 
 #[test]
-fn syntax_errors_have_a_line_and_stay_on_one() {
+fn syntax_errors_have_a_position_and_fit_on_one_line() {
     for text in
         ["\nlisten = ", "\nlisten off", "\nlisten = \"off", "\nlisten = \"off\" max_sessions = 3"]
     {
@@ -416,7 +416,7 @@ fn syntax_errors_have_a_line_and_stay_on_one() {
 }
 
 #[test]
-fn unknown_variables_are_only_remarked_on() {
+fn unknown_variables_are_only_warnings() {
     let variables = [("EXEC_SERVER_MAX_SESION", "secret"), ("EXEC_SERVER_ZEBRA", "1")];
     let configuration = resolved(&[], &variables, "").unwrap();
     let remarks: Vec<_> = configuration.warnings.iter().map(ToString::to_string).collect();
@@ -430,7 +430,7 @@ fn unknown_variables_are_only_remarked_on() {
 }
 
 #[test]
-fn one_that_was_to_restrict_is_not_passed_over() {
+fn an_unknown_restricting_variable_is_an_error() {
     let error = resolved(&[], &[("EXEC_SERVER_SANDBOX_REQUIER", "read-only")], "").unwrap_err();
     assert_eq!(
         error,
@@ -440,7 +440,7 @@ fn one_that_was_to_restrict_is_not_passed_over() {
 
 #[cfg(unix)]
 #[test]
-fn only_our_variables_must_be_text() {
+fn only_variables_of_this_program_must_be_text() {
     use std::os::unix::ffi::OsStringExt;
     let bytes = || OsString::from_vec(vec![0xff]);
     let environment = |name: &str| [(OsString::from(name), bytes()), (bytes(), bytes())];
@@ -450,7 +450,7 @@ fn only_our_variables_must_be_text() {
 }
 
 #[test]
-fn the_variable_that_names_the_file_is_obeyed() {
+fn the_variable_selects_the_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("mine.toml");
     std::fs::write(&path, "listen = \"off\"").unwrap();
@@ -471,7 +471,7 @@ const OLD_VARIABLE: (&str, &str) = ("EXEC_SERVER_MAX_PROCESSES_PER_CONNECTION", 
 const OLD_KEY: &str = "max_processes_per_connection = 7\n";
 
 #[test]
-fn an_old_name_still_works_and_warns_of_the_new_one() {
+fn an_old_name_works_and_warns_with_the_new_one() {
     for (configuration, warning) in [
         (
             resolved(&OLD_FLAG, &[], ""),
@@ -496,7 +496,7 @@ fn an_old_name_still_works_and_warns_of_the_new_one() {
 }
 
 #[test]
-fn the_old_and_the_new_name_in_one_layer_are_an_error() {
+fn old_and_new_name_in_one_layer_are_an_error() {
     let [old, value] = OLD_FLAG;
     let flags = [old, value, "--max-processes-per-session", "8"];
     assert_eq!(
@@ -528,7 +528,7 @@ fn an_old_name_has_the_precedence_of_its_layer() {
 }
 
 #[test]
-fn a_wrong_value_is_reported_by_the_name_that_was_given() {
+fn a_bad_value_is_reported_under_the_given_name() {
     let start = "config.toml:1: max_processes_per_connection: ";
     assert!(error("max_processes_per_connection = \"many\"").starts_with(start));
 }

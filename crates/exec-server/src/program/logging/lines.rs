@@ -1,8 +1,8 @@
-//! The way of a log line to standard error. It never waits and never fails: whoever logs has better
-//! things to do than to wait for a pipe that is not read or to end because of a full disk.
+//! Writes log lines to standard error. Logging never blocks and never fails, even if the pipe is
+//! not read or the disk is full.
 //!
-//! A thread of its own writes the lines. Beyond a bound they are dropped and counted, and the count
-//! is logged once lines get through again.
+//! A separate thread writes the lines. Beyond a bound, lines are dropped and counted; the count is
+//! logged once writes succeed again.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,14 +14,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Lines that wait to be written.
+/// Bound on queued lines.
 const QUEUED_BYTES: usize = 1 << 20;
-/// A pipe that is ready takes this much without waiting.
+/// A ready pipe accepts this much without blocking.
 const PIPE_BUF: usize = 4096;
-/// How long the last lines may take.
+/// How long a flush waits.
 const LAST_LINES: Duration = Duration::from_millis(500);
 
-/// Takes log lines for a descriptor. Clones share the queue.
+/// Queues log lines for a descriptor. Clones share the queue.
 #[derive(Debug)]
 pub(super) struct Lines<D> {
     shared: Arc<Shared<D>>,
@@ -44,10 +44,10 @@ struct Shared<D> {
 struct State {
     queue: VecDeque<Vec<u8>>,
     queued_bytes: usize,
-    /// The thread is at a line that is no longer in the queue.
+    /// The thread is writing a line that has left the queue.
     writing: bool,
     dropped: u64,
-    /// There is no thread: lines are written by whoever logs, if that cannot take long.
+    /// There is no writer thread: the caller writes a line if that cannot block.
     alone: bool,
 }
 
@@ -63,7 +63,7 @@ impl<D: AsFd + Send + Sync + 'static> Lines<D> {
         Self { shared }
     }
 
-    /// Waits a little for the lines that are queued.
+    /// Waits briefly for the queued lines.
     pub(super) fn flush(&self) {
         let state = self.shared.lock();
         let pending = |state: &mut State| !state.queue.is_empty() || state.writing;
@@ -106,8 +106,8 @@ impl<D: AsFd> Shared<D> {
             } else if state.dropped > 0 {
                 let lines = std::mem::take(&mut state.dropped);
                 drop(state);
-                // Queued behind the others, in the format of the others.
-                tracing::warn!(lines, "log lines were dropped: standard error did not take them");
+                // Queued after the other lines, in the same format.
+                tracing::warn!(lines, "dropped log lines: standard error did not accept them");
                 state = self.lock();
             }
             self.changed.notify_all();
@@ -124,7 +124,7 @@ fn write_all(descriptor: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
         match rustix::io::write(descriptor, bytes) {
             Ok(written) => bytes = &bytes[written..],
             Err(Errno::INTR) => {}
-            // Another program has made the open file non-blocking.
+            // Another program has made the open file description non-blocking.
             Err(Errno::AGAIN) => {
                 poll(&mut [PollFd::new(&descriptor, PollFlags::OUT)], None)?;
             }
@@ -151,7 +151,7 @@ impl<'a, D: AsFd + Send + Sync + 'static> MakeWriter<'a> for Lines<D> {
     }
 }
 
-/// The subscriber hands over each line as one piece.
+/// One line: the subscriber writes each line in one call.
 pub(super) struct Line<'a, D>(&'a Lines<D>);
 
 impl<D: AsFd + Send + Sync + 'static> io::Write for Line<'_, D> {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_is_away_costs_lines_and_no_time() {
+    fn a_stalled_reader_drops_lines_without_blocking() {
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         let lines = Lines::new(writer);
         let line = [b'x'; 1000];
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_counted() {
+    fn failed_writes_are_counted() {
         let full = File::options().write(true).open("/dev/full").unwrap();
         let lines = Lines::new(full);
         lines.push(b"lost\n");
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_thread_a_full_pipe_is_not_waited_for() {
+    fn without_a_thread_a_full_pipe_does_not_block() {
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         let lines = alone(writer);
         for _ in 0..1000 {

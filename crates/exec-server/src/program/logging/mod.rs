@@ -1,5 +1,6 @@
-//! Where the program's own log goes: standard error, and nowhere else, because standard output carries the
-//! bound URL or the protocol. Knows how a line looks and which lines are wanted, not where those wishes come from.
+//! The program's log. It goes only to standard error, because standard output carries the bound URL
+//! or the protocol. This module knows the format of a line and applies a filter; it does not know
+//! where the settings come from.
 
 mod lines;
 
@@ -12,11 +13,11 @@ use tracing_subscriber::EnvFilter;
 use crate::terminal::Paint;
 use lines::Lines;
 
-/// These libraries log the URLs of HTTP requests, which are private to the client. Of two directives for the same target
-/// the last counts.
+/// These libraries log the URLs of HTTP requests, which are private to the client. Of two
+/// directives for one target the last applies, so these follow the user's.
 const HTTP_LIBRARIES: [&str; 4] = ["reqwest=warn", "hyper_util=warn", "hyper=warn", "h2=warn"];
 
-/// How a log line looks.
+/// The format of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LogFormat {
     Human,
@@ -53,13 +54,13 @@ pub(crate) enum LoggingError {
 
 #[derive(Debug, Error)]
 pub(crate) enum FilterError {
-    #[error("it is empty")]
+    #[error("the filter is empty")]
     Empty,
     #[error(transparent)]
     Directive(#[from] tracing_subscriber::filter::ParseError),
 }
 
-/// The log of this process. Dropping it gives the last lines a moment.
+/// The log of this process. Dropping it waits briefly for the last lines.
 #[derive(Debug)]
 pub(crate) struct Logging {
     lines: Lines<Stderr>,
@@ -71,7 +72,8 @@ impl Drop for Logging {
     }
 }
 
-/// Sends the log of this whole process, panics included, to standard error. Succeeds once per process.
+/// Initialises logging for the whole process, panics included, to standard error. Succeeds once per
+/// process.
 pub(crate) fn init(filter: &str, format: LogFormat) -> Result<Logging, LoggingError> {
     let parsed = parse_filter(filter)
         .map_err(|source| LoggingError::Filter { filter: filter.to_owned(), source })?;
@@ -79,7 +81,8 @@ pub(crate) fn init(filter: &str, format: LogFormat) -> Result<Logging, LoggingEr
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(parsed)
         .with_writer(lines.clone())
-        // It would report what it cannot write to standard error, and panic if that fails.
+        // Otherwise the subscriber reports write errors to standard error, and panics if that
+        // fails.
         .log_internal_errors(false)
         .with_ansi(Paint::for_stream(&io::stderr()).is_wanted());
     match format {
@@ -87,20 +90,20 @@ pub(crate) fn init(filter: &str, format: LogFormat) -> Result<Logging, LoggingEr
         LogFormat::Json => subscriber.json().flatten_event(true).with_span_list(false).try_init(),
     }
     .map_err(LoggingError::AlreadyStarted)?;
-    // The default would wait for a standard error that is not read.
+    // The default hook would block on a standard error that is not read.
     std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
     Ok(Logging { lines })
 }
 
-/// Reads a filter such as `info` or `info,exec_server=debug`.
+/// Parses a filter such as `info` or `info,exec_server=debug`.
 pub(crate) fn parse_filter(text: &str) -> Result<EnvFilter, FilterError> {
     if text.trim().is_empty() {
         return Err(FilterError::Empty);
     }
-    // The directive parser takes offsets from a trimmed directive and cuts the untrimmed one with them: a space
-    // after a comma would garble it, or panic inside a multi-byte character.
+    // The directive parser computes offsets in a trimmed directive and applies them to the
+    // untrimmed one: a space after a comma would garble it, or panic inside a multi-byte character.
     let directives: Vec<_> = text.split(',').map(str::trim).chain(HTTP_LIBRARIES).collect();
-    // No regular expressions: none of our span fields needs one, and compiling them costs start-up time.
+    // No regular expressions: no span field needs them, and compiling them slows the start.
     Ok(EnvFilter::builder().with_regex(false).parse(directives.join(","))?)
 }
 
@@ -125,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_of_requests_are_never_wanted() {
+    fn hosts_of_requests_are_never_logged() {
         let filter = parse_filter("trace,hyper_util=debug").unwrap().to_string();
         assert!(
             filter.contains("hyper_util=warn") && !filter.contains("hyper_util=debug"),
@@ -134,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_filter_says_what_it_was() {
+    fn the_error_for_a_bad_filter_quotes_it() {
         let error = init("exec_server=loud", LogFormat::Human).unwrap_err().to_string();
         assert!(error.starts_with("log filter \"exec_server=loud\" is not valid: "), "{error}");
         assert!(!error.contains('\n'));
