@@ -172,7 +172,7 @@ fn no_note_is_left_where_no_directory_was_made() {
     machines.refused(&["-r", &machines.local("tree"), &missing], "No such file");
     machines.refused(
         &["-r", &machines.remote(""), &machines.remote("new")],
-        "inside the directory that is to be copied",
+        "inside the source of the copy",
     );
     assert_eq!(fs::read_dir(machines.there.path()).unwrap().count(), 0);
 }

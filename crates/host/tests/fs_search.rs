@@ -1,6 +1,6 @@
-//! Searching and globbing in real trees, hostile ones among them.
+//! Searches and globs in real trees, including hostile ones.
 
-#![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails its test")]
 
 use std::ffi::OsStr;
 use std::fs;
@@ -47,7 +47,7 @@ fn search(root: &Path, options: &SearchOptions) -> (Vec<Match>, Summary) {
     (matches, summary)
 }
 
-/// `path:line` of each match.
+/// Returns `path:line` of each match.
 fn places(root: &Path, options: &SearchOptions) -> Vec<String> {
     let place = |found: &Match| {
         let path = found.path.strip_prefix(root).unwrap();
@@ -57,7 +57,7 @@ fn places(root: &Path, options: &SearchOptions) -> Vec<String> {
 }
 
 #[test]
-fn matches_come_by_path_and_line() {
+fn matches_are_ordered_by_path_and_line() {
     let root = tree(&[
         ("b/two", "needle\n"),
         ("a", "x\nneedle needle\nneedle"),
@@ -72,7 +72,7 @@ fn matches_come_by_path_and_line() {
 }
 
 #[test]
-fn patterns_mean_what_the_options_say() {
+fn options_change_the_meaning_of_patterns() {
     let root = tree(&[("f", "a.b\naxb\nA.B\na.bc\n")]);
     let lines = |options: SearchOptions| -> Vec<u64> {
         search(root.path(), &options).0.iter().map(|found| found.line_number).collect()
@@ -86,19 +86,19 @@ fn patterns_mean_what_the_options_say() {
 }
 
 #[test]
-fn the_end_of_a_line_is_before_crlf_too() {
+fn the_end_of_line_anchor_matches_before_crlf() {
     let root = tree(&[("dos", "bar\r\nbarn\r\nx bar\r\n"), ("unix", "bar\nbarn\n")]);
     let (found, _) = search(root.path(), &pattern("bar$"));
     let lines: Vec<_> =
         found.iter().map(|found| (found.text.as_str(), found.line_number)).collect();
     assert_eq!(lines, [("bar", 1), ("x bar", 3), ("bar", 1)]);
     assert_eq!(found[1].submatches.first(), Some(&(2..5)));
-    // Whoever looks for a CR finds it.
+    // A pattern with a CR matches one.
     for carriage_return in ["\\r$", "r\\r", "\r"] {
         let (found, _) = search(root.path(), &pattern(carriage_return));
         assert!(found.iter().all(|found| found.path.ends_with("dos")) && !found.is_empty());
     }
-    // As a progress bar leaves them in a log.
+    // A progress bar leaves such CRs in a log.
     let root = tree(&[("log", "1%\r100%\n")]);
     for across in ["1%.100%", "1%[^x]1", "1%.*100%"] {
         assert_eq!(search(root.path(), &pattern(across)).0.len(), 1, "{across}");
@@ -107,7 +107,7 @@ fn the_end_of_a_line_is_before_crlf_too() {
 }
 
 #[test]
-fn hidden_and_ignored_files_are_asked_for() {
+fn hidden_and_ignored_files_are_searched_on_request() {
     let root = tree(&[
         (".git/config", "x\n"),
         (".hidden", "x\n"),
@@ -128,12 +128,12 @@ fn hidden_and_ignored_files_are_asked_for() {
     assert_eq!(places(root.path(), &hidden)[..2], [".git/config:1", ".hidden:1"]);
     let ignored = SearchOptions { ignored: true, ..all.clone() };
     assert_eq!(places(root.path(), &ignored).len(), 7);
-    // Rules of the repository hold below its top as well.
+    // Rules of the repository also apply below its top.
     assert_eq!(places(&root.path().join("sub"), &all), ["a.log:1", "out/file:1"]);
 }
 
 #[test]
-fn globs_choose_files_and_show_nothing_that_is_ignored() {
+fn globs_select_files_but_reveal_no_ignored_ones() {
     let root = tree(&[
         (".gitignore", "*.log\n"),
         ("a.rs", "x\n"),
@@ -152,7 +152,7 @@ fn globs_choose_files_and_show_nothing_that_is_ignored() {
 }
 
 #[test]
-fn a_file_is_searched_itself_and_a_missing_root_is_not_found() {
+fn a_root_may_be_a_file_but_must_exist() {
     let root = tree(&[(".hidden", "needle\n")]);
     let (matches, _) = search(&root.path().join(".hidden"), &pattern("needle"));
     assert_eq!(matches[0].path, root.path().join(".hidden"));
@@ -166,7 +166,7 @@ fn a_file_is_searched_itself_and_a_missing_root_is_not_found() {
 }
 
 #[test]
-fn bad_patterns_are_refused_in_one_line_before_anything_runs() {
+fn bad_patterns_are_refused_with_a_single_line() {
     for bad in ["(", "a{2,1}", "[z-a]", "(a{1000}){1000}", "a\nb"] {
         let error = Search::new(&pattern(bad)).unwrap_err();
         assert!(matches!(error, SearchError::Pattern { .. }), "{bad}");
@@ -179,7 +179,7 @@ fn bad_patterns_are_refused_in_one_line_before_anything_runs() {
 }
 
 #[test]
-fn each_line_of_context_is_told_once() {
+fn each_line_of_context_is_reported_once() {
     let text = (1..=12).map(|n| format!("{}\n", if n % 5 == 0 { "hit" } else { "-" }));
     let root = tree(&[("f", &text.collect::<String>())]);
     let options = SearchOptions { before: 3, after: 2, ..pattern("hit") };
@@ -196,7 +196,7 @@ fn each_line_of_context_is_told_once() {
 }
 
 #[test]
-fn the_last_match_has_its_context_too() {
+fn the_last_match_has_its_context() {
     let root = tree(&[("f", "hit\n1\n2\nhit\n3\n4\nhit\n"), ("g", "hit\n")]);
     let options = SearchOptions { after: 1, max_matches: 2, ..pattern("hit") };
     let (matches, summary) = search(root.path(), &options);
@@ -210,13 +210,13 @@ fn the_last_match_has_its_context_too() {
 }
 
 #[test]
-fn binary_files_end_at_their_first_nul() {
+fn binary_files_are_searched_up_to_their_first_nul() {
     let root = tree(&[("binary", "needle\0\nneedle\n"), ("text", "needle\n")]);
     assert_eq!(places(root.path(), &pattern("needle")), ["text:1"]);
 }
 
 #[test]
-fn lines_that_are_not_utf8_keep_their_places() {
+fn submatches_are_right_in_lines_that_are_not_utf8() {
     let root = tree(&[]);
     fs::write(root.path().join("f"), b"\xe9\xff caf\xe9 needle\r\n").unwrap();
     let (matches, _) = search(root.path(), &pattern("needle"));
@@ -225,7 +225,7 @@ fn lines_that_are_not_utf8_keep_their_places() {
 }
 
 #[test]
-fn results_are_bounded_whatever_the_file_says() {
+fn results_are_bounded() {
     let long = format!("needle{}needle\n", "x".repeat(100_000));
     let root = tree(&[("f", &long.repeat(10))]);
     let (matches, summary) = search(root.path(), &pattern("needle"));
@@ -245,7 +245,7 @@ fn results_are_bounded_whatever_the_file_says() {
 }
 
 #[test]
-fn a_line_beyond_all_bounds_is_given_up() {
+fn an_overlong_line_ends_the_search_of_its_file() {
     let root = tree(&[("after", "needle\n")]);
     let endless = fs::File::create(root.path().join("endless")).unwrap();
     let block = [b'x'; 1 << 20];
@@ -257,7 +257,7 @@ fn a_line_beyond_all_bounds_is_given_up() {
 }
 
 #[test]
-fn the_receiver_and_the_canceller_can_stop_it() {
+fn receiver_and_canceller_can_stop_a_search() {
     let root = tree(&[("a", "x\nx\nx\n"), ("b", "x\n")]);
     let search = Search::new(&pattern("x")).unwrap();
     let mut count = 0;
@@ -274,13 +274,15 @@ fn the_receiver_and_the_canceller_can_stop_it() {
     });
     let summary = summary.unwrap();
     assert!(summary.cancelled && summary.files_searched == 1, "{summary:?}");
-    let summary = search.run(root.path(), &cancelled, &mut |_| panic!("it was cancelled")).unwrap();
+    let summary =
+        search.run(root.path(), &cancelled, &mut |_| panic!("a match after cancellation")).unwrap();
     assert!(summary.cancelled && summary.files_searched == 0);
 }
 
-/// The walker of crate `ignore` would wait for ever on the first, and read the second until memory ends.
+/// The walker of crate `ignore` would block forever on the first file, and read the second until
+/// memory is exhausted.
 #[test]
-fn nothing_but_regular_files_is_opened() {
+fn only_regular_files_are_opened() {
     let root = tree(&[("real/file", "needle\n"), ("outside", "needle\n")]);
     let real = root.path().join("real");
     fifo(&real.join("fifo"));
@@ -301,8 +303,8 @@ fn nothing_but_regular_files_is_opened() {
 }
 
 #[test]
-fn an_ignore_file_that_is_too_large_is_reported() {
-    // Comments, so that nothing but their length is in the way.
+fn an_oversized_ignore_file_is_reported() {
+    // Comments, so that only their length is a problem.
     let long = "# a comment\n".repeat(6000);
     let root = tree(&[(".gitignore", &long), ("file", "needle\n")]);
     let (matches, summary) = search(root.path(), &pattern("needle"));
@@ -310,17 +312,17 @@ fn an_ignore_file_that_is_too_large_is_reported() {
 }
 
 #[test]
-fn ignore_files_are_bounded_all_together_too() {
+fn the_total_size_of_ignore_files_is_bounded() {
     let rules = "# a comment\n".repeat(5000);
     let directories = ["", "a/", "a/b/", "a/b/c/", "a/b/c/d/"];
     let paths = directories.map(|directory| format!("{directory}.gitignore"));
     let root = tree(&paths.each_ref().map(|path| (path.as_str(), rules.as_str())));
     let (_, summary) = search(root.path(), &pattern("needle"));
-    assert_eq!(summary.unreadable, 1, "four find room, the fifth does not");
+    assert_eq!(summary.unreadable, 1, "four fit, the fifth does not");
 }
 
 #[test]
-fn a_tree_deeper_than_any_path_ends_somewhere() {
+fn the_depth_of_a_search_is_bounded() {
     let root = tree(&[("file", "needle\n")]);
     let mut directory =
         rustix::fs::open(root.path(), rustix::fs::OFlags::PATH, Mode::empty()).unwrap();
@@ -412,7 +414,7 @@ fn a_glob_reads_a_bounded_number_of_directories() {
     for index in 0..10_000 {
         fs::create_dir(root.path().join(index.to_string())).unwrap();
     }
-    // Beside the root one fewer may be read than there are.
+    // With the root, the limit is one below the number of directories.
     let found = glob(root.path(), &patterns(&["nothing"]), &CancelFlag::never()).unwrap();
     assert!(found.truncated && found.entries.is_empty());
     fs::remove_dir(root.path().join("0")).unwrap();

@@ -18,7 +18,7 @@ fn resumed(path: &Path, key: &str) -> Result<NewFile, FsError> {
 }
 
 #[test]
-fn the_name_changes_hands_at_the_commit() {
+fn the_file_takes_its_name_at_the_commit() {
     let scene = Scratch::new();
     let path = scene.file_with_mode("file", "old", 0o640);
     let file = create(&path);
@@ -40,7 +40,7 @@ fn the_name_changes_hands_at_the_commit() {
 }
 
 #[test]
-fn what_is_left_out_reads_as_zeros() {
+fn gaps_read_as_zeros() {
     let scene = Scratch::new();
     let file = create(&scene.path("file"));
     file.write_block(5, b"x").unwrap();
@@ -61,7 +61,7 @@ fn without_a_commit_nothing_is_left() {
 }
 
 #[test]
-fn a_write_that_failed_is_never_committed() {
+fn a_failed_write_is_never_committed() {
     let scene = Scratch::new();
     let path = scene.file_with_mode("file", "old", 0o644);
     let file = create(&path);
@@ -75,7 +75,7 @@ fn a_write_that_failed_is_never_committed() {
 }
 
 #[test]
-fn the_condition_is_that_of_the_commit() {
+fn the_condition_must_hold_at_the_commit() {
     let scene = Scratch::new();
     let path = scene.file_with_mode("file", "old", 0o644);
     let condition = Condition { size: Some(3), ..Condition::default() };
@@ -90,15 +90,15 @@ fn the_condition_is_that_of_the_commit() {
     let new = scene.path("new");
     let options = NewFileOptions { condition, ..NewFileOptions::default() };
     let file = NewFile::create(&new, options).unwrap();
-    std::fs::write(&new, "somebody else's").unwrap();
+    std::fs::write(&new, "the other program's").unwrap();
     let error = file.commit().unwrap_err();
     assert!(error.to_string().ends_with("exists already"), "{error}");
-    assert_eq!(std::fs::read(&new).unwrap(), b"somebody else's");
+    assert_eq!(std::fs::read(&new).unwrap(), b"the other program's");
     assert_eq!(scene.names(), ["file", "new"]);
 }
 
 #[test]
-fn the_place_may_not_become_something_special() {
+fn a_commit_does_not_replace_a_special_file() {
     let scene = Scratch::new();
     let path = scene.path("file");
     let file = create(&path);
@@ -127,14 +127,14 @@ fn a_file_is_resumed_by_its_key() {
     assert_eq!(std::fs::read(&path).unwrap(), b"hello world");
     assert_eq!(mode(&path), 0o666 & !umask());
     let third = resumed(&path, "upload-1").unwrap();
-    assert_eq!(third.written(), 0, "the finished file is not written again");
+    assert_eq!(third.written(), 0, "the finished file is not resumed");
     third.discard();
     other.discard();
     assert_eq!(scene.names(), ["file"]);
 }
 
 #[test]
-fn a_commit_that_fails_keeps_what_can_be_resumed() {
+fn a_failed_commit_keeps_the_resumable_file() {
     let scene = Scratch::new();
     let path = scene.file_with_mode("file", "old", 0o644);
     if rustix::process::geteuid().is_root() {
@@ -165,7 +165,7 @@ fn a_commit_that_fails_keeps_what_can_be_resumed() {
 }
 
 #[test]
-fn a_resumed_file_is_as_private_as_what_it_replaces() {
+fn a_resumed_file_is_as_private_as_the_file_it_replaces() {
     let scene = Scratch::new();
     let path = scene.path("file");
     drop(resumed(&path, "key").unwrap());
@@ -188,7 +188,7 @@ fn keys_are_plain_words() {
 }
 
 #[test]
-fn what_others_put_under_the_temporary_name_is_not_written() {
+fn a_foreign_file_under_the_temporary_name_is_not_written() {
     let scene = Scratch::new();
     let path = scene.path("file");
     let victim = scene.file_with_mode("victim", "precious", 0o600);
@@ -214,7 +214,7 @@ fn what_others_put_under_the_temporary_name_is_not_written() {
 }
 
 #[test]
-fn a_file_takes_its_name_only_where_its_path_leads() {
+fn a_commit_fails_if_the_path_leads_elsewhere() {
     let scene = Scratch::new();
     let directory = scene.path("directory");
     let path = directory.join("file");
@@ -233,7 +233,7 @@ fn a_file_takes_its_name_only_where_its_path_leads() {
         assert!(!path.exists());
         std::fs::remove_dir(&moved).unwrap();
     }
-    // Moved away and back, it is where it was.
+    // A directory that was moved away and back is in the same place.
     let file = create(&path);
     std::fs::rename(&directory, scene.path("moved")).unwrap();
     std::fs::rename(scene.path("moved"), &directory).unwrap();

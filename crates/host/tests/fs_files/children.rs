@@ -1,4 +1,5 @@
-//! Tests that need a process of their own: this program runs one of its tests again, which then finds the variable.
+//! Tests that need a process of their own: this program runs one of its tests again, which finds
+//! the variable set.
 
 use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -29,7 +30,7 @@ fn arguments(test: &str) -> [String; 3] {
     [format!("children::{test}"), "--exact".to_owned(), "--nocapture".to_owned()]
 }
 
-/// By this name also a user who cannot reach the directory of the program starts it.
+/// Starts this program again. The name also works for a user who cannot reach its directory.
 fn again(test: &str, scene: &Scratch) -> Command {
     let mut again = command("/proc/self/exe");
     again.args(arguments(test)).env(DIRECTORY, scene.root());
@@ -37,17 +38,17 @@ fn again(test: &str, scene: &Scratch) -> Command {
 }
 
 #[test]
-fn killed_in_the_middle_the_old_file_stays() {
+fn a_process_killed_in_an_atomic_write_leaves_the_old_file() {
     if let Some(directory) = directory() {
         let file = NewFile::create(&directory.join("file"), NewFileOptions::default()).unwrap();
         file.write_block(0, &[b'n'; 100_000]).unwrap();
         println!("half");
         let _ = io::stdin().read_exact(&mut [0]);
-        panic!("to be killed");
+        panic!("expected to be killed");
     }
     let scene = Scratch::new();
     let path = scene.file_with_mode("file", "old", 0o600);
-    let mut child = again("killed_in_the_middle_the_old_file_stays", &scene)
+    let mut child = again("a_process_killed_in_an_atomic_write_leaves_the_old_file", &scene)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -63,7 +64,7 @@ fn killed_in_the_middle_the_old_file_stays() {
 }
 
 #[test]
-fn killed_at_any_moment_the_file_is_whole() {
+fn a_file_is_complete_whenever_its_writer_is_killed() {
     let content = |letter: u8| vec![letter; 300_000];
     if let Some(directory) = directory() {
         for letter in (b'a'..=b'z').cycle() {
@@ -74,7 +75,7 @@ fn killed_at_any_moment_the_file_is_whole() {
     let scene = Scratch::new();
     let path = scene.path("file");
     for writes in 1..8 {
-        let mut child = again("killed_at_any_moment_the_file_is_whole", &scene)
+        let mut child = again("a_file_is_complete_whenever_its_writer_is_killed", &scene)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -143,7 +144,7 @@ fn on_a_full_file_system(directory: &Path) {
 }
 
 #[test]
-fn an_ordinary_user_is_told_what_is_denied() {
+fn an_ordinary_user_gets_permission_errors() {
     if let Some(directory) = directory() {
         as_an_ordinary_user(&directory);
         return;
@@ -163,7 +164,7 @@ fn an_ordinary_user_is_told_what_is_denied() {
     open("shared", 0o777);
     scene.file_with_mode("shared/public", "public", 0o644);
     scene.file_with_mode("shared/writable", "writable", 0o646);
-    let status = again("an_ordinary_user_is_told_what_is_denied", &scene)
+    let status = again("an_ordinary_user_gets_permission_errors", &scene)
         .uid(NOBODY)
         .gid(NOBODY)
         .status()
@@ -174,7 +175,7 @@ fn an_ordinary_user_is_told_what_is_denied() {
 }
 
 fn as_an_ordinary_user(directory: &Path) {
-    // As the server is: its own /proc/self belongs to root now.
+    // As in the server: its own /proc/self now belongs to root.
     exec_server_host::protect_own_memory().unwrap();
     let path = |name: &str| directory.join(name);
     let public = OpenFile::open(&path("public"), Symlinks::Refuse).unwrap();
@@ -192,15 +193,16 @@ fn as_an_ordinary_user(directory: &Path) {
         set_permissions(&own, 0o640, Symlinks::Refuse).unwrap();
         assert_eq!((std::fs::read(&own).unwrap(), mode(&own)), (b"two".to_vec(), 0o640));
     }
-    every_write_of_somebody_elses_file_is_told_apart(&path("shared/writable"));
-    // In place it stays root's file; replaced it cannot, and nobody gets more than before.
+    every_write_to_a_foreign_file_has_a_distinct_time(&path("shared/writable"));
+    // Written in place, the file stays root's. Replaced, it cannot, and no user gets more access
+    // than before.
     write_file(&path("shared/writable"), b"x", &PLAIN).unwrap();
     assert_eq!(mode(&path("shared/writable")), 0o646);
     write_file(&path("shared/writable"), b"y", &ATOMIC).unwrap();
 }
 
-/// Only the owner may choose a time.
-fn every_write_of_somebody_elses_file_is_told_apart(path: &Path) {
+/// Only the owner may set an arbitrary time.
+fn every_write_to_a_foreign_file_has_a_distinct_time(path: &Path) {
     let seen = metadata(path, Symlinks::Refuse).unwrap();
     let mut last = Written { modified_at_ms: seen.modified_at_ms, size: seen.size };
     for _ in 0..50 {

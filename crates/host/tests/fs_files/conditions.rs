@@ -1,4 +1,4 @@
-//! Compare and swap: nobody overwrites what they have not seen.
+//! Compare and swap: no writer overwrites content that it has not seen.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -33,10 +33,10 @@ fn every_write_changes_what_a_condition_sees() {
     assert_eq!(scene.names(), ["0", "1"]);
 }
 
-/// One attempt to count one further; whether nobody else was faster.
+/// Tries to increment the number in a file. Returns whether no other writer was faster.
 fn count_up(path: &Path, options: WriteOptions) -> bool {
     let before = metadata(path, Symlinks::Refuse).unwrap();
-    // Of a write that is under way half may be seen; the condition then fails.
+    // The content may be half written; then the condition fails.
     let content = std::fs::read_to_string(path).unwrap();
     let next = content.parse::<u64>().unwrap_or(0) + 1;
     let condition = Condition {
@@ -110,7 +110,7 @@ fn one_of_many_creates_a_file() {
 }
 
 #[test]
-fn create_new_finds_anything_in_its_way() {
+fn create_new_conflicts_with_any_file() {
     let scene = Scratch::new();
     symlink("nowhere", scene.path("dangling")).unwrap();
     std::fs::create_dir(scene.path("directory")).unwrap();
@@ -126,7 +126,7 @@ fn create_new_finds_anything_in_its_way() {
 }
 
 #[test]
-fn a_write_that_is_refused_changes_nothing() {
+fn a_refused_write_changes_nothing() {
     let scene = Scratch::new();
     let path = scene.file_with_mode("file", "content", 0o644);
     for options in BOTH {

@@ -1,5 +1,5 @@
-//! Single files against a real kernel: what is refused, what survives, and who wins.
-#![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+//! Single files on a real kernel: refusals, crash safety and concurrent writers.
+#![expect(clippy::unwrap_used, reason = "a failed step fails its test")]
 
 mod blocks;
 mod children;

@@ -1,4 +1,5 @@
-//! What procfs shows of the server itself stays closed, by whatever name; what it shows of the machine does not.
+//! The procfs files of the server itself stay closed, under any name; those about the machine do
+//! not.
 
 use std::fs::File;
 use std::ops::ControlFlow;
@@ -20,7 +21,7 @@ fn read(path: &str) -> Result<Vec<u8>, FsError> {
     OpenFile::open(Path::new(path), Symlinks::Follow)?.read_to_end(64 << 20)
 }
 
-/// With the number of a thread that is not the first, and lives meanwhile.
+/// Calls the test with the id of a second thread, which lives meanwhile.
 fn beside_a_thread(test: impl FnOnce(i32)) {
     let (name, named) = mpsc::sync_channel(1);
     let (end, ended) = mpsc::sync_channel::<()>(1);
@@ -35,7 +36,7 @@ fn beside_a_thread(test: impl FnOnce(i32)) {
 }
 
 #[test]
-fn its_memory_and_environment_are_closed() {
+fn memory_and_environment_of_the_server_are_closed() {
     let scene = Scratch::new();
     let source = scene.file_with_mode("source", "content", 0o644);
     let own = std::process::id();
@@ -54,7 +55,7 @@ fn its_memory_and_environment_are_closed() {
         ] {
             let error = read(&path).unwrap_err();
             assert!(denied(&error), "{path}: {error}");
-            assert!(error.to_string().contains("this server itself"), "{error}");
+            assert!(error.to_string().contains("the server itself"), "{error}");
             let path = Path::new(&path);
             let copied = scene.path("copied");
             assert!(denied(&copy(path, &copied, false, &CancelFlag::never()).unwrap_err()));
@@ -69,7 +70,7 @@ fn its_memory_and_environment_are_closed() {
 }
 
 #[test]
-fn a_symlink_does_not_get_around_it() {
+fn a_symlink_does_not_bypass_the_check() {
     let scene = Scratch::new();
     std::os::unix::fs::symlink("/proc/self/environ", scene.path("file")).unwrap();
     std::os::unix::fs::symlink("/proc/self", scene.path("directory")).unwrap();
@@ -80,7 +81,7 @@ fn a_symlink_does_not_get_around_it() {
 }
 
 #[test]
-fn a_search_does_not_show_it() {
+fn a_search_does_not_reveal_it() {
     let options = SearchOptions {
         pattern: "PATH".to_owned(),
         max_matches: 10,
@@ -99,7 +100,7 @@ fn a_search_does_not_show_it() {
 }
 
 #[test]
-fn links_of_the_kernel_are_not_followed() {
+fn magic_links_are_not_followed() {
     let scene = Scratch::new();
     let path = scene.file_with_mode("spill", "of another client", 0o600);
     let file = File::open(&path).unwrap();
@@ -136,7 +137,7 @@ fn is_clear_for_directories() {
 }
 
 #[test]
-fn what_procfs_says_of_the_machine_and_of_others_is_open() {
+fn procfs_files_of_the_machine_and_of_others_are_open() {
     let other = rustix::process::getppid().unwrap().as_raw_nonzero();
     for path in [
         "/proc/meminfo".to_owned(),

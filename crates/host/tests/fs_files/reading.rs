@@ -1,4 +1,4 @@
-//! What may be opened, and where it ends.
+//! Opening and reading regular files.
 
 use std::fs::File;
 use std::path::Path;
@@ -13,11 +13,11 @@ use rustix::fs::{Mode, OFlags};
 use crate::scene::BOTH;
 
 #[test]
-fn only_regular_files_are_opened_and_nothing_else_blocks() {
+fn only_regular_files_are_opened_and_no_open_blocks() {
     let scene = Scratch::new();
     let lonely = scene.fifo("lonely");
     let attended = scene.fifo("attended");
-    // Both ends are open, so a careless open would succeed and take or give bytes.
+    // Both ends are open, so a careless open would succeed, and could consume or send bytes.
     let ends = rustix::fs::open(&attended, OFlags::RDWR | OFlags::NONBLOCK, Mode::empty()).unwrap();
     let socket = scene.path("socket");
     let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
@@ -48,7 +48,7 @@ fn only_regular_files_are_opened_and_nothing_else_blocks() {
 }
 
 #[test]
-fn a_file_that_grows_while_it_is_read_ends_somewhere() {
+fn reading_a_growing_file_ends() {
     let scene = Scratch::new();
     let path = scene.file_with_mode("growing", "x", 0o644);
     let done = AtomicBool::new(false);

@@ -1,4 +1,4 @@
-//! What the tests have in common: the two ways to write, and a look at modes.
+//! Shared by the tests: the two ways to write, and helpers for modes.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;

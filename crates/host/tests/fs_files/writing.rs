@@ -1,4 +1,4 @@
-//! Whole files: what a write keeps and what it changes.
+//! Whole-file writes: what they keep and what they change.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -15,7 +15,7 @@ use rustix::fs::XattrFlags;
 use crate::scene::{ATOMIC, BOTH, PLAIN, mode, umask};
 
 #[test]
-fn a_plain_write_keeps_the_inode_and_all_it_has() {
+fn a_plain_write_keeps_the_inode_and_its_metadata() {
     let scene = Scratch::new();
     let path = scene.file_with_mode("file", "old and longer", 0o640);
     let link = scene.path("link");
@@ -35,7 +35,7 @@ fn a_plain_write_keeps_the_inode_and_all_it_has() {
 }
 
 #[test]
-fn an_atomic_write_keeps_the_mode_and_leaves_other_links() {
+fn an_atomic_write_keeps_the_mode_and_other_links() {
     let scene = Scratch::new();
     let path = scene.file_with_mode("file", "old", 0o2751);
     let link = scene.path("link");
@@ -69,7 +69,8 @@ fn an_atomic_write_as_root_keeps_the_owner() {
 #[test]
 fn an_atomic_write_keeps_the_access_list_and_takes_none_from_the_directory() {
     const ACCESS: &str = "system.posix_acl_access";
-    // Version 2; owner rw, user 1234 rw, group nothing, mask rw, others nothing: it shows as 0660.
+    // Version 2: owner rw, user 1234 rw, group none, mask rw, others none. stat(2) shows it as
+    // 0660.
     let entries =
         [(1, 6, u32::MAX), (2, 6, 1234), (4, 0, u32::MAX), (16, 6, u32::MAX), (32, 0, u32::MAX)];
     let mut list = 2_u32.to_le_bytes().to_vec();
@@ -101,7 +102,7 @@ fn an_atomic_write_keeps_the_access_list_and_takes_none_from_the_directory() {
 }
 
 #[test]
-fn a_new_file_has_the_usual_mode_unless_one_is_asked_for() {
+fn a_new_file_has_the_default_mode_unless_one_is_given() {
     let scene = Scratch::new();
     for (index, options) in BOTH.into_iter().enumerate() {
         let usual = scene.path(format!("usual{index}"));
@@ -167,7 +168,7 @@ fn any_name_can_be_written() {
 }
 
 #[test]
-fn files_of_the_kernel_can_be_written() {
+fn kernel_files_can_be_written() {
     if !rustix::process::geteuid().is_root() {
         skipped("only root writes settings of the kernel");
         return;
@@ -178,7 +179,7 @@ fn files_of_the_kernel_can_be_written() {
 }
 
 #[test]
-fn readers_see_the_whole_old_or_the_whole_new_content() {
+fn readers_see_all_of_the_old_or_the_new_content() {
     let scene = Scratch::new();
     let path = scene.path("file");
     let content = |round: u8| vec![round; 700_000];

@@ -1,4 +1,4 @@
-//! Where the race takes place.
+//! The directories of the race.
 //!
 //! ```text
 //! work/swap     a directory, or a symlink to outside
@@ -8,7 +8,7 @@
 //! source/swap   what is copied to work
 //! outside       must not be touched
 //! ```
-//! Names inside are the same as outside, so that an operation that is led astray finds what it looks for.
+//! Names inside are the same as outside, so that an operation that escapes finds files there.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -20,21 +20,21 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
 pub(crate) const INSIDE: &[u8] = b"inside";
-/// Of a size that nothing inside has.
-pub(crate) const OUTSIDE: &[u8] = b"this content is outside, where nobody may read or change it";
-/// A name that only the outside has.
+/// Its size differs from that of any file inside.
+pub(crate) const OUTSIDE: &[u8] = b"this content is outside and must not be read or changed";
+/// A name that exists only outside.
 pub(crate) const SECRET: &str = "secret";
 
 pub(crate) struct Arena {
     scratch: Scratch,
-    /// `work/swap`, whatever its name is at the moment.
+    /// `work/swap`, whatever its current name.
     inside: OwnedFd,
     outside: Vec<(OwnedFd, Facts)>,
 }
 
 impl Arena {
     pub(crate) fn new() -> Self {
-        // In memory: more rounds, and nothing waits for a disk.
+        // In memory: allows more rounds, and no disk delays.
         let scratch = Scratch::in_memory();
         for path in ["outside/sub/sub", "work/swap", "source/swap/sub", "copies"] {
             scratch.directory(path);
@@ -58,12 +58,12 @@ impl Arena {
         self.scratch.path(path)
     }
 
-    /// A path through the name that is exchanged.
+    /// A path through the exchanged name.
     pub(crate) fn through(&self, path: &str) -> PathBuf {
         self.scratch.path("work/swap").join(path)
     }
 
-    /// Exchanges the names until `work` is done; returns how often.
+    /// Exchanges the names until `work` is done. Returns how often.
     pub(crate) fn while_exchanged(&self, work: impl FnOnce()) -> u64 {
         let pairs = [("work/swap", "work/link"), ("tree/swap", "beside")]
             .map(|(one, other)| (self.at(one), self.at(other)));
@@ -78,14 +78,14 @@ impl Arena {
                     }
                 }
             });
-            // Also when `work` panics, or the scope would wait for ever.
+            // Also stops if `work` panics; otherwise the scope would wait forever.
             let _stop = OnDrop(|| stop.store(true, Ordering::Relaxed));
             work();
         });
         exchanges.into_inner()
     }
 
-    /// Makes good what the last round moved or removed.
+    /// Restores the files that the last round moved or removed.
     pub(crate) fn tend(&self) {
         let made =
             |result: Result<(), Errno>| assert!(matches!(result, Ok(()) | Err(Errno::EXIST)));
@@ -101,8 +101,8 @@ impl Arena {
         std::fs::write(self.at("work/movable"), INSIDE).unwrap();
     }
 
-    /// A tree of its own, of which one directory is exchanged with a symlink beside the tree. The others take time, in which
-    /// that can happen.
+    /// Plants a separate tree, in which one directory is exchanged with a symlink beside the tree.
+    /// The other directories take time, during which the exchange can happen.
     pub(crate) fn plant_tree(&self) {
         if self.at("tree").exists() {
             return;
@@ -131,7 +131,7 @@ impl Arena {
     }
 }
 
-/// What changes with any change to a file or directory.
+/// The metadata that any change to a file or directory affects.
 #[derive(Debug, PartialEq, Eq)]
 struct Facts {
     mode: u32,

@@ -1,8 +1,8 @@
-//! What promises not to follow symlinks does not, while a directory and a symlink to one outside are exchanged under it
-//! as fast as the kernel can. An escape changes something outside, or brings something from there.
+//! Operations that promise not to follow symlinks, while a directory and a symlink to one outside
+//! are exchanged as fast as the kernel can. An escape would change or return a file outside.
 
-#![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
-#![expect(clippy::print_stdout, reason = "how often each side was met")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails its test")]
+#![expect(clippy::print_stdout, reason = "prints how often each side was met")]
 
 mod arena;
 mod operations;
@@ -13,17 +13,17 @@ use arena::Arena;
 use operations::OPERATIONS;
 
 #[test]
-fn nothing_leaves_the_tree_while_a_directory_is_exchanged_with_a_symlink() {
+fn no_operation_escapes_while_a_directory_and_a_symlink_are_exchanged() {
     race(2_000);
 }
 
 #[test]
 #[ignore = "soak: 400,000 rounds, run by `just soak-counts`"]
-fn soak_nothing_leaves_the_tree_while_a_directory_is_exchanged_with_a_symlink() {
+fn soak_no_operation_escapes_while_a_directory_and_a_symlink_are_exchanged() {
     race(400_000);
 }
 
-/// In each round every operation runs once.
+/// Runs every operation once per round.
 fn race(rounds: usize) {
     let arena = Arena::new();
     let mut outcomes = vec![Outcomes::default(); OPERATIONS.len()];

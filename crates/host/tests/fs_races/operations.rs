@@ -1,4 +1,4 @@
-//! Everything that promises not to follow.
+//! All operations that promise not to follow symlinks.
 
 use std::ffi::OsStr;
 use std::path::Path;

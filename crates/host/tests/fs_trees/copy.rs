@@ -1,4 +1,4 @@
-//! One file or symlink.
+//! Copies of single files and symlinks.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt as _;
@@ -60,7 +60,7 @@ fn a_file_onto_itself_is_refused_and_kept() {
 }
 
 #[test]
-fn a_destination_is_followed_to_a_regular_file_and_nothing_else() {
+fn a_destination_symlink_is_followed_only_to_a_regular_file() {
     let scratch = Scratch::new();
     let source = scratch.file("source", "new");
     scratch.file("target", "old");
@@ -96,7 +96,7 @@ fn a_destination_is_followed_to_a_regular_file_and_nothing_else() {
 }
 
 #[test]
-fn what_is_neither_file_directory_nor_symlink_is_refused_at_once() {
+fn special_files_are_refused_without_blocking() {
     let scratch = Scratch::new();
     scratch.fifo("fifo");
     let _listener = UnixListener::bind(scratch.path("socket")).unwrap();
@@ -156,7 +156,7 @@ fn holes_stay_holes() {
     assert!(rustix::fs::fstat(&copied).unwrap().st_blocks < 1_000);
 }
 
-/// What a file had before does not show in the holes of its new content.
+/// Old content must not show in the holes of the new content.
 #[test]
 fn holes_replace_old_content() {
     const MIB: u64 = 1 << 20;
@@ -180,7 +180,7 @@ fn holes_replace_old_content() {
 }
 
 #[test]
-fn files_that_say_they_are_empty_and_other_file_systems() {
+fn files_without_a_size_and_on_other_file_systems_are_copied() {
     let scratch = Scratch::new();
     let destination = scratch.path("destination");
     copy("/proc/self/status".as_ref(), &destination, false, &CancelFlag::never()).unwrap();
@@ -197,7 +197,7 @@ fn files_that_say_they_are_empty_and_other_file_systems() {
 }
 
 #[test]
-fn a_user_is_refused_before_anything_is_changed() {
+fn permission_is_checked_before_any_change() {
     let scratch = Scratch::new();
     let secret = scratch.file("secret", "secret");
     let readable = scratch.file("readable", "readable");
@@ -222,7 +222,7 @@ fn a_user_is_refused_before_anything_is_changed() {
 fn a_file_without_size_or_end_is_copied_up_to_a_limit() {
     let scratch = Scratch::new();
     let parent = rustix::process::getppid().unwrap().as_raw_nonzero();
-    // Eight bytes for each page that a process could have.
+    // Contains eight bytes per page of the address space.
     let endless = format!("/proc/{parent}/pagemap");
     let destination = scratch.path("copy");
     match copy(endless.as_ref(), &destination, false, &CancelFlag::never()) {
@@ -239,7 +239,7 @@ fn a_file_without_size_or_end_is_copied_up_to_a_limit() {
 }
 
 #[test]
-fn a_copy_that_nobody_waits_for_ends() {
+fn a_cancelled_copy_ends() {
     let scratch = Scratch::new();
     scratch.directory("tree");
     let file = scratch.file("tree/file", "content");

@@ -8,7 +8,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::{chain, exists, file_in, give_away, inode, mode, set_mode};
 
 #[test]
-fn everything_but_special_files() {
+fn a_tree_is_copied_without_special_files() {
     let scratch = Scratch::new();
     scratch.file("source/a/b/file", "content");
     scratch.file(OsStr::from_bytes(b"source/\xff"), "not UTF-8");
@@ -69,7 +69,7 @@ fn an_existing_directory_is_merged() {
 }
 
 #[test]
-fn nothing_in_the_destination_is_followed() {
+fn no_symlink_in_the_destination_is_followed() {
     let scratch = Scratch::new();
     scratch.file("outside/file", "kept");
     for (source, link) in [("file", "../outside/file"), ("file", "missing"), ("d/x", "../outside")]
@@ -93,7 +93,7 @@ fn nothing_in_the_destination_is_followed() {
 }
 
 #[test]
-fn kinds_are_not_exchanged() {
+fn a_file_of_another_kind_is_not_replaced() {
     let scratch = Scratch::new();
     scratch.file("source/a/file", "");
     for destination in [scratch.file("file", "kept"), scratch.fifo("fifo")] {
@@ -121,13 +121,13 @@ fn a_tree_is_not_copied_into_itself() {
     for new in ["source/new", "source/a/new", "source/a/b/new"] {
         assert!(!exists(scratch.path(new)));
     }
-    // The other way round it is a copy like any other.
+    // The other direction is an ordinary copy.
     copy(&scratch.path("source/a"), &scratch.path("source"), true, &CancelFlag::never()).unwrap();
     assert!(exists(scratch.path("source/b/file")));
 }
 
 #[test]
-fn a_tree_deeper_than_descriptors_and_paths_allow() {
+fn a_very_deep_tree_is_copied() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(200), ..limit }).unwrap();
     let scratch = Scratch::in_memory();
@@ -150,7 +150,7 @@ fn a_tree_deeper_than_descriptors_and_paths_allow() {
 }
 
 #[test]
-fn the_entry_that_fails_is_named_and_the_rest_stays() {
+fn the_error_names_the_entry_and_earlier_copies_stay() {
     let scratch = Scratch::new();
     scratch.file("source/a/secret", "");
     scratch.directory("unreadable/below");

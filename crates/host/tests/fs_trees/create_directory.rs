@@ -8,7 +8,7 @@ use crate::set_mode;
 const BOTH: [Symlinks; 2] = [Symlinks::Follow, Symlinks::Refuse];
 
 #[test]
-fn one_directory_is_made_where_nothing_is() {
+fn a_single_directory_is_created_once() {
     for symlinks in BOTH {
         let scratch = Scratch::new();
         create_directory(&scratch.path("new"), false, symlinks).unwrap();
@@ -23,7 +23,7 @@ fn one_directory_is_made_where_nothing_is() {
 }
 
 #[test]
-fn what_is_missing_above_is_made_too() {
+fn missing_parents_are_created() {
     for symlinks in BOTH {
         let scratch = Scratch::new();
         for path in ["a/b/c", "a/b/c", "a/b/d/", "a/./e/.", "x/../y/z"] {
@@ -36,7 +36,7 @@ fn what_is_missing_above_is_made_too() {
 }
 
 #[test]
-fn what_is_something_else_stays_that() {
+fn other_files_are_not_replaced() {
     for symlinks in BOTH {
         let scratch = Scratch::new();
         let file = scratch.file("file", "kept");
@@ -53,7 +53,7 @@ fn what_is_something_else_stays_that() {
 }
 
 #[test]
-fn a_symlink_on_the_way_is_followed_or_refused() {
+fn a_symlink_in_the_path_is_followed_or_refused() {
     let scratch = Scratch::new();
     scratch.directory("real");
     scratch.symlink("real", "link");
@@ -78,7 +78,7 @@ fn a_symlink_on_the_way_is_followed_or_refused() {
 }
 
 #[test]
-fn two_who_make_the_same_both_succeed() {
+fn two_concurrent_creations_both_succeed() {
     let scratch = Scratch::new();
     for round in 0..200 {
         let path = scratch.path(format!("{round}/a/b/c"));
@@ -92,7 +92,7 @@ fn two_who_make_the_same_both_succeed() {
 }
 
 #[test]
-fn a_directory_that_may_not_be_written_is_named() {
+fn the_error_names_the_unwritable_directory() {
     let scratch = Scratch::new();
     let closed = scratch.directory("closed");
     set_mode(scratch.root(), 0o755);

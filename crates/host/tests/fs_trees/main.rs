@@ -1,6 +1,6 @@
-//! Promises about directories and trees, kept against the real file system.
+//! Directories and trees on the real file system.
 
-#![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails its test")]
 
 mod copy;
 mod copy_tree;
@@ -32,7 +32,7 @@ fn inode(path: impl AsRef<Path>) -> u64 {
     rustix::fs::lstat(path.as_ref()).unwrap().st_ino
 }
 
-/// A chain of directories that is longer than any path may be; returns the lowest.
+/// Creates a chain of directories that exceeds the longest possible path. Returns the lowest.
 fn chain(top: &Path, name: &str, depth: usize) -> OwnedFd {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut here = rustix::fs::open(top, flags, Mode::empty()).unwrap();
@@ -49,7 +49,7 @@ fn file_in(directory: &OwnedFd, name: impl AsRef<OsStr>, content: &[u8]) {
     assert_eq!(rustix::io::write(&file, content), Ok(content.len()));
 }
 
-/// Lets `nobody` own a directory.
+/// Makes `nobody` the owner of a directory.
 fn give_away(path: &Path) {
     if rustix::process::geteuid().is_root() {
         std::os::unix::fs::lchown(path, Some(NOBODY), Some(NOBODY)).unwrap();

@@ -69,7 +69,7 @@ fn details_are_those_of_the_name_itself() {
 }
 
 #[test]
-fn names_are_sorted_by_their_bytes_whatever_these_are() {
+fn names_are_sorted_by_their_bytes() {
     let scratch = Scratch::new();
     let names: [&[u8]; 6] = [b"\n", b"...", b"B", b"a", b"a\xff\xfe", b"\xc3\xa4"];
     for name in names.iter().rev() {
@@ -89,7 +89,7 @@ fn only_a_directory_is_read() {
 }
 
 #[test]
-fn a_hundred_thousand_entries() {
+fn a_hundred_thousand_entries_are_listed() {
     let scratch = Scratch::in_memory();
     for number in 0..100_000 {
         let path = scratch.path(format!("{number:06}"));
@@ -112,7 +112,7 @@ fn a_hundred_thousand_entries() {
 }
 
 #[test]
-fn a_user_who_may_not_read_is_told() {
+fn permission_errors_are_reported() {
     let scratch = Scratch::new();
     let closed = scratch.directory("closed");
     scratch.file("closed/secret", "");
@@ -128,14 +128,14 @@ fn a_user_who_may_not_read_is_told() {
         assert!(refused.to_string().contains("closed: Permission denied"), "{refused}");
         let entries = read_directory(&open, EntryTypes::Followed, 9).unwrap();
         assert_eq!((entries[0].kind, entries[0].is_symlink), (FileKind::Unknown, true));
-        // Its names may be read, and nothing more.
+        // The directory may be listed, but not searched.
         let entries = read_directory(&listed, EntryTypes::Own, 9).unwrap();
         assert_eq!(entries.len(), 1);
         assert_eq!((entries[0].name.to_str(), entries[0].details), (Some("file"), None));
     });
 }
 
-/// All pages, and how many there were.
+/// Returns the entries of all pages, and the number of pages.
 fn in_pages(path: &Path, types: EntryTypes, limit: usize) -> (Vec<Entry>, usize) {
     let (mut entries, mut after, mut pages) = (Vec::new(), None, 0);
     loop {
@@ -155,7 +155,7 @@ fn in_pages(path: &Path, types: EntryTypes, limit: usize) -> (Vec<Entry>, usize)
 fn pages_together_are_the_listing() {
     let scratch = Scratch::new();
     for number in 0..100_u32 {
-        // In no order, and not all of them text.
+        // Unsorted, and not all of them text.
         let name = [b"n".as_slice(), &(number * 7_919 % 251).to_be_bytes()[3..], b"\xff"].concat();
         if !name.contains(&0) && !name.contains(&b'/') {
             scratch.file(OsStr::from_bytes(&name), "");
@@ -174,7 +174,7 @@ fn pages_together_are_the_listing() {
 }
 
 #[test]
-fn what_stays_is_in_one_page_whatever_comes_and_goes() {
+fn a_lasting_name_is_in_exactly_one_page() {
     let scratch = Scratch::new();
     for name in ["b", "d", "f", "h"] {
         scratch.file(name, "");

@@ -15,7 +15,7 @@ const ONE: RemoveOptions = RemoveOptions { recursive: false, ..ALL };
 const FORCE: RemoveOptions = RemoveOptions { force: true, ..ALL };
 
 #[test]
-fn whatever_has_a_name_can_be_removed() {
+fn any_kind_of_file_can_be_removed() {
     for options in [ALL, ONE] {
         let scratch = Scratch::new();
         scratch.symlink("nothing", "dangling");
@@ -33,7 +33,7 @@ fn whatever_has_a_name_can_be_removed() {
 }
 
 #[test]
-fn a_symlink_goes_and_its_target_stays() {
+fn a_symlink_is_removed_and_its_target_stays() {
     let scratch = Scratch::new();
     scratch.file("kept/file", "kept");
     for (name, path) in [("link", "link"), ("slash", "slash/")] {
@@ -50,7 +50,7 @@ fn a_symlink_goes_and_its_target_stays() {
 }
 
 #[test]
-fn a_symlink_on_the_way_is_followed_or_refused() {
+fn a_symlink_in_the_path_is_followed_or_refused() {
     let scratch = Scratch::new();
     scratch.file("real/a", "");
     scratch.symlink("real", "link");
@@ -63,7 +63,7 @@ fn a_symlink_on_the_way_is_followed_or_refused() {
 }
 
 #[test]
-fn a_symlink_is_refused_by_its_own_name_too() {
+fn a_symlink_as_the_last_component_is_refused() {
     let scratch = Scratch::new();
     scratch.directory("tree");
     for (target, name) in [("tree", "to_directory"), ("nothing", "dangling"), ("..", "tree/inside")]
@@ -78,14 +78,14 @@ fn a_symlink_is_refused_by_its_own_name_too() {
             assert!(exists(scratch.path(name.trim_end_matches('/'))));
         }
     }
-    // Those in a tree are no part of the path.
+    // Symlinks inside a tree are not part of the path.
     let refuse = RemoveOptions { symlinks: Symlinks::Refuse, ..ALL };
     remove(&scratch.path("tree"), &refuse, &CancelFlag::never()).unwrap();
     assert!(!exists(scratch.path("tree")));
 }
 
 #[test]
-fn only_recursively_with_content() {
+fn a_directory_with_content_is_removed_only_recursively() {
     let scratch = Scratch::new();
     scratch.file("d/file", "");
     let refused = remove(&scratch.path("d"), &ONE, &CancelFlag::never()).unwrap_err();
@@ -96,7 +96,7 @@ fn only_recursively_with_content() {
 }
 
 #[test]
-fn what_is_missing_is_fine_with_force_only() {
+fn a_missing_path_is_no_error_with_force() {
     let scratch = Scratch::new();
     for path in ["missing", "missing/below"] {
         remove(&scratch.path(path), &FORCE, &CancelFlag::never()).unwrap();
@@ -107,7 +107,7 @@ fn what_is_missing_is_fine_with_force_only() {
 }
 
 #[test]
-fn what_is_no_name_in_a_directory_is_refused() {
+fn a_path_without_a_final_name_is_refused() {
     let scratch = Scratch::new();
     scratch.file("a/file", "");
     for path in [Path::new("/"), &scratch.path("a/.."), &scratch.path("a/."), &scratch.path("a/./")]
@@ -119,7 +119,7 @@ fn what_is_no_name_in_a_directory_is_refused() {
 }
 
 #[test]
-fn a_tree_deeper_than_descriptors_and_paths_allow() {
+fn a_very_deep_tree_is_removed() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(200), ..limit }).unwrap();
     let scratch = Scratch::in_memory();
@@ -131,7 +131,7 @@ fn a_tree_deeper_than_descriptors_and_paths_allow() {
 }
 
 #[test]
-fn a_wide_tree() {
+fn a_very_wide_directory_is_removed() {
     let scratch = Scratch::new();
     for directory in 0..300 {
         for file in 0..20 {
@@ -144,7 +144,7 @@ fn a_wide_tree() {
 }
 
 #[test]
-fn a_directory_that_is_being_filled_is_removed_or_named() {
+fn a_directory_that_is_refilled_is_removed_or_reported() {
     let scratch = Scratch::new();
     let top = scratch.path("top");
     let stop = AtomicBool::new(false);
@@ -172,7 +172,7 @@ fn a_directory_that_is_being_filled_is_removed_or_named() {
 }
 
 #[test]
-fn the_entry_that_cannot_be_removed_is_named() {
+fn the_error_names_the_entry_that_cannot_be_removed() {
     let scratch = Scratch::new();
     let fixed = scratch.file("top/a/fixed/file", "").parent().unwrap().to_owned();
     let unreadable = scratch.file("other/unreadable/file", "").parent().unwrap().to_owned();
@@ -188,13 +188,13 @@ fn the_entry_that_cannot_be_removed_is_named() {
         assert!(refused.to_string().contains("top/a/fixed/file: Permission denied"), "{refused}");
         let refused = remove(&scratch.path("other"), &ALL, &CancelFlag::never()).unwrap_err();
         assert!(refused.to_string().contains("other/unreadable: Permission denied"), "{refused}");
-        // One without content need not be read.
+        // An empty directory need not be readable.
         remove(&scratch.path("empty"), &ALL, &CancelFlag::never()).unwrap();
     });
 }
 
 #[test]
-fn below_a_file_there_is_nothing_to_remove() {
+fn a_path_below_a_file_does_not_exist() {
     let scratch = Scratch::new();
     scratch.file("file", "content");
     for below in ["file/below", "file/a/b"] {
@@ -205,7 +205,7 @@ fn below_a_file_there_is_nothing_to_remove() {
 }
 
 #[test]
-fn a_removal_that_nobody_waits_for_ends() {
+fn a_cancelled_removal_ends() {
     let scratch = Scratch::new();
     scratch.directory("top");
     scratch.file("top/file", "");

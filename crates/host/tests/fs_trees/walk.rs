@@ -16,7 +16,7 @@ const EVERYTHING: WalkOptions = WalkOptions {
     prune_hidden_directories: false,
 };
 
-/// Directories with a slash at their end.
+/// Returns relative names; directories end with a slash.
 fn names(root: &Path, tree: &Tree) -> Vec<String> {
     let name = |path: &Path| path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
     let slash = |kind| if kind == TreeKind::Directory { "/" } else { "" };
@@ -37,7 +37,7 @@ fn sample() -> Scratch {
 }
 
 #[test]
-fn level_by_level_and_sorted() {
+fn a_walk_is_breadth_first_and_sorted() {
     let scratch = sample();
     let tree = walk(scratch.root(), &EVERYTHING, &CancelFlag::never()).unwrap();
     let expected =
@@ -47,7 +47,7 @@ fn level_by_level_and_sorted() {
 }
 
 #[test]
-fn the_root_is_a_directory_by_any_path() {
+fn the_root_may_be_reached_by_any_path() {
     let scratch = sample();
     scratch.symlink("b", "link");
     let root = scratch.path("link/../a/./../b/");
@@ -64,7 +64,7 @@ fn the_root_is_a_directory_by_any_path() {
 }
 
 #[test]
-fn there_is_nothing_below_a_file() {
+fn a_walk_of_a_file_is_empty() {
     let scratch = sample();
     for path in ["z", "a/to_file"] {
         let tree = walk(&scratch.path(path), &EVERYTHING, &CancelFlag::never()).unwrap();
@@ -73,7 +73,7 @@ fn there_is_nothing_below_a_file() {
 }
 
 #[test]
-fn hidden_directories_are_listed_and_not_entered() {
+fn hidden_directories_are_listed_but_not_entered() {
     let scratch = Scratch::new();
     for file in [".hidden/h", ".hidden/.deeper/h", "open/file", ".dot"] {
         scratch.file(file, "");
@@ -90,7 +90,7 @@ fn hidden_directories_are_listed_and_not_entered() {
 }
 
 #[test]
-fn symlinks_to_directories_are_listed_and_entered_once_if_at_all() {
+fn followed_symlinks_to_directories_are_entered_once() {
     let scratch = Scratch::new();
     scratch.file("a/file", "");
     scratch.symlink("..", "a/up");
@@ -112,7 +112,7 @@ fn symlinks_to_directories_are_listed_and_entered_once_if_at_all() {
 }
 
 #[test]
-fn a_name_costs_what_it_is_as_a_uri() {
+fn the_cost_of_a_name_is_its_length_as_a_uri() {
     let scratch = Scratch::new();
     let odd = scratch.file("odd \u{fc}%name", "");
     let plain = scratch.root().as_os_str().len() + "/oddname".len();
@@ -126,7 +126,7 @@ fn a_name_costs_what_it_is_as_a_uri() {
 }
 
 #[test]
-fn a_walk_that_nobody_waits_for_ends() {
+fn a_cancelled_walk_ends() {
     let scratch = sample();
     let cancel = CancelFlag::new();
     cancel.request();
@@ -135,7 +135,7 @@ fn a_walk_that_nobody_waits_for_ends() {
 }
 
 #[test]
-fn every_bound_ends_the_walk_and_says_so() {
+fn every_limit_truncates_the_walk() {
     let scratch = sample();
     let whole = walk(scratch.root(), &EVERYTHING, &CancelFlag::never()).unwrap();
     let bytes: usize = whole.entries.iter().map(|entry| entry.path.as_os_str().len() + 48).sum();
@@ -147,7 +147,7 @@ fn every_bound_ends_the_walk_and_says_so() {
         ..EVERYTHING
     };
     assert_eq!(walk(scratch.root(), &exact, &CancelFlag::never()).unwrap(), whole);
-    // How deep to go is a question, and not a bound of the answer.
+    // The depth is an option of the walk, not a limit of the response.
     for (max_depth, count) in [(1, 8), (0, 4)] {
         let tree =
             walk(scratch.root(), &WalkOptions { max_depth, ..exact.clone() }, &CancelFlag::never())
@@ -173,7 +173,7 @@ fn every_bound_ends_the_walk_and_says_so() {
 }
 
 #[test]
-fn paths_longer_than_the_kernel_takes() {
+fn paths_longer_than_the_kernel_accepts_are_walked() {
     let scratch = Scratch::new();
     let lowest = chain(scratch.root(), &"n".repeat(250), 30);
     file_in(&lowest, OsStr::from_bytes(b"\xff"), b"");
@@ -186,7 +186,7 @@ fn paths_longer_than_the_kernel_takes() {
 }
 
 #[test]
-fn what_may_not_be_read_is_reported_and_the_rest_is_walked() {
+fn unreadable_paths_are_reported_and_the_rest_is_walked() {
     let scratch = sample();
     let closed = scratch.directory("closed/below");
     scratch.file("ok/file", "");
@@ -206,7 +206,7 @@ fn what_may_not_be_read_is_reported_and_the_rest_is_walked() {
 }
 
 #[test]
-fn there_is_a_bound_to_errors_too() {
+fn the_number_of_errors_is_bounded() {
     let scratch = Scratch::new();
     let close = |number| TemporaryMode::set(scratch.directory(format!("{number}")), 0o000);
     let _closed: Vec<_> = (0..1_001).map(close).collect();

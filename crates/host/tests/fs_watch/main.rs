@@ -1,7 +1,7 @@
-//! Watches on real directories. Every wait is for an event; what must not be told is shown by a later event that comes
-//! without it.
+//! Watches on real directories. Every wait is for an event. That a change is not reported is shown
+//! by a later event that arrives without it.
 
-#![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails its test")]
 
 mod moves;
 mod random;
@@ -20,7 +20,7 @@ use exec_server_host::fs::watch::{ChangeKind, WatchDepth};
 use crate::scene::WatchScene;
 
 #[tokio::test]
-async fn create_modify_remove_and_rename_are_told() {
+async fn create_modify_remove_and_rename_are_reported() {
     let scene = WatchScene::new();
     scene.write("old");
     let mut told = scene.watch("", WatchDepth::Single);
@@ -37,7 +37,7 @@ async fn create_modify_remove_and_rename_are_told() {
     fs::remove_file(scene.at("new")).unwrap();
     told.until(ChangeKind::Removed, &scene.at("new")).await;
     assert!(!told.rescan);
-    assert!(!told.has(ChangeKind::Removed, &scene.at("old")), "a rename is told once");
+    assert!(!told.has(ChangeKind::Removed, &scene.at("old")), "a rename is reported once");
 }
 
 #[tokio::test]
@@ -54,7 +54,7 @@ async fn reading_is_no_change() {
 }
 
 #[tokio::test]
-async fn a_single_watch_does_not_look_deeper() {
+async fn a_single_watch_does_not_cover_subdirectories() {
     let scene = WatchScene::new();
     scene.mkdir("deep");
     let mut told = scene.watch("", WatchDepth::Single);
@@ -65,7 +65,7 @@ async fn a_single_watch_does_not_look_deeper() {
 }
 
 #[tokio::test]
-async fn what_comes_from_or_goes_outside_is_created_or_removed() {
+async fn a_move_across_the_root_is_a_creation_or_removal() {
     let scene = WatchScene::new();
     scene.mkdir("in");
     scene.write("outside");
@@ -78,7 +78,7 @@ async fn what_comes_from_or_goes_outside_is_created_or_removed() {
 }
 
 #[tokio::test]
-async fn too_many_changes_become_a_rescan() {
+async fn too_many_changes_cause_a_rescan() {
     let scene = WatchScene::in_memory();
     let mut told = scene.watch("", WatchDepth::Single);
     scene.make_more_than_is_told(|path| drop(fs::File::create(path).unwrap())).await;
@@ -89,7 +89,7 @@ async fn too_many_changes_become_a_rescan() {
 }
 
 #[tokio::test]
-async fn a_name_that_is_not_utf8_is_told_as_it_is() {
+async fn a_name_that_is_not_utf8_is_reported_unchanged() {
     let scene = WatchScene::new();
     let odd = scene.root.join(OsStr::from_bytes(b"odd\xff\xfe"));
     let mut told = scene.watch("", WatchDepth::Tree);

@@ -1,4 +1,5 @@
-//! Directories keep their kernel watch wherever they go. Changes are told by name.
+//! Moved directories: a directory keeps its kernel watch wherever it moves, but changes are
+//! reported by name.
 
 use std::fs;
 
@@ -8,7 +9,7 @@ use rustix::fs::{CWD, RenameFlags};
 use crate::scene::{WatchScene, is_watched};
 
 #[tokio::test]
-async fn a_directory_that_moves_from_one_watch_to_another_is_told_by_the_other() {
+async fn a_directory_moved_to_another_watch_is_reported_there() {
     let scene = WatchScene::new();
     scene.mkdir("from/d/e");
     scene.mkdir("to");
@@ -27,7 +28,7 @@ async fn a_directory_that_moves_from_one_watch_to_another_is_told_by_the_other()
 }
 
 #[tokio::test]
-async fn directories_that_are_exchanged_are_watched_by_their_new_names() {
+async fn exchanged_directories_are_watched_under_their_new_names() {
     let scene = WatchScene::new();
     scene.mkdir("a/of_a");
     scene.mkdir("b/of_b");
@@ -46,7 +47,7 @@ async fn directories_that_are_exchanged_are_watched_by_their_new_names() {
 }
 
 #[tokio::test]
-async fn a_root_that_another_directory_replaces_is_watched_on() {
+async fn a_root_replaced_by_another_directory_stays_watched() {
     let scene = WatchScene::new();
     scene.mkdir("root");
     let root = scene.at("root");
@@ -67,9 +68,9 @@ async fn a_root_that_another_directory_replaces_is_watched_on() {
     }
 }
 
-/// They have no other name by which anybody would hear of them.
+/// They have no other name that is watched.
 #[tokio::test]
-async fn a_directory_that_leaves_a_tree_is_not_watched_any_more() {
+async fn a_directory_that_leaves_a_tree_is_no_longer_watched() {
     let scene = WatchScene::new();
     scene.mkdir("tree/d/e");
     let mut told = scene.watch("tree", WatchDepth::Tree);

@@ -1,4 +1,4 @@
-//! Trees that change at random while they are watched: what is told covers every difference.
+//! Trees that change at random while they are watched: the reported changes cover every difference.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,8 +12,8 @@ use crate::scene::{Told, WatchScene};
 const BATCHES: usize = 45;
 const STEPS: usize = 25;
 
-/// Which directories are moved, as the number of different changes that can happen. Without such moves nothing excuses a
-/// rescan.
+/// Which directories may be moved, as the number of possible kinds of changes. Without such moves,
+/// no rescan is acceptable.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Moves {
     None = 7,
@@ -22,7 +22,7 @@ enum Moves {
 }
 
 #[tokio::test]
-async fn every_difference_is_told() {
+async fn every_difference_is_reported() {
     let scene = WatchScene::in_memory();
     scene.mkdir("tree");
     scene.mkdir("outside");
@@ -36,7 +36,7 @@ async fn every_difference_is_told() {
             done.extend(change_at_random(&scene, &mut random, moves, &format!("{batch}.{step}")));
         }
         let after = snapshot(&scene.at("tree"));
-        // The second is told after a look at the disk that began when the first was told.
+        // The second change is reported after a scan that began when the first was reported.
         for end in ["first", "second"] {
             let end = format!("tree/end {batch} {end}");
             scene.write(&end);
@@ -51,7 +51,7 @@ async fn every_difference_is_told() {
     }
 }
 
-/// The content of each path. None is written twice.
+/// Returns the content of each path. No content is written twice.
 fn snapshot(directory: &Path) -> BTreeMap<PathBuf, (u64, Option<String>)> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(directory).unwrap() {
@@ -77,7 +77,7 @@ fn differences<'a, T: PartialEq>(
     gone.chain(other.map(|(path, _)| path))
 }
 
-/// The content of a directory goes along with it, and is not mentioned.
+/// The content of a moved directory moves along without being mentioned.
 fn covers(told: &Told, path: &Path) -> bool {
     told.rescan
         || told.mentions(path)
@@ -90,7 +90,7 @@ fn covers(told: &Told, path: &Path) -> bool {
         })
 }
 
-/// Returns what was done, if anything could be.
+/// Makes a random change. Returns its description, if a change was possible.
 fn change_at_random(
     scene: &WatchScene,
     random: &mut Random,
@@ -102,7 +102,7 @@ fn change_at_random(
     for path in snapshot(&scene.at("tree")).into_keys() {
         if path.is_dir() { directories.push(path) } else { files.push(path) }
     }
-    // Names are few, so that they are used again.
+    // There are few names, so that they are reused.
     let place = random.of(&directories)?.join(["a", "b", "c"][random.below(3)]);
     let outside = scene.at("outside").join(["a", "b"][random.below(2)]);
     match random.below(moves as usize) {
@@ -140,7 +140,7 @@ fn attempt<T>(name: &str, paths: &[&PathBuf], outcome: std::io::Result<T>) -> Op
     outcome.ok().map(|_| format!("{name} {paths:?}"))
 }
 
-/// Xorshift: a batch is the same in every run.
+/// Xorshift: every run produces the same changes.
 struct Random(u64);
 
 impl Random {

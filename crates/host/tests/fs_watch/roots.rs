@@ -1,4 +1,4 @@
-//! A watch is for a path: what is there may go, and come back.
+//! A watch is on a path: the file there may disappear and return.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -33,7 +33,7 @@ async fn a_watched_file_survives_replacement_and_removal() {
 }
 
 #[tokio::test]
-async fn a_watched_file_whose_directory_goes_is_removed() {
+async fn a_watched_file_whose_directory_is_removed_is_reported_removed() {
     let scene = WatchScene::new();
     scene.mkdir("d");
     scene.write("d/file");
@@ -44,7 +44,7 @@ async fn a_watched_file_whose_directory_goes_is_removed() {
 }
 
 #[tokio::test]
-async fn a_link_is_watched_where_it_leads() {
+async fn a_symlink_is_watched_at_its_target() {
     let scene = WatchScene::new();
     scene.mkdir("real");
     std::os::unix::fs::symlink("real", scene.at("link")).unwrap();
@@ -55,7 +55,7 @@ async fn a_link_is_watched_where_it_leads() {
 }
 
 #[tokio::test]
-async fn a_tree_that_moves_takes_the_watches_inside_with_it() {
+async fn moving_a_tree_affects_the_watches_inside() {
     let scene = WatchScene::new();
     scene.mkdir("d/e");
     scene.write("d/e/file");
@@ -75,7 +75,7 @@ async fn a_tree_that_moves_takes_the_watches_inside_with_it() {
 }
 
 #[tokio::test]
-async fn a_root_that_is_removed_says_so() {
+async fn a_removed_root_is_reported() {
     let scene = WatchScene::new();
     scene.mkdir("root");
     let mut told = scene.watch("root", WatchDepth::Tree);
@@ -84,9 +84,9 @@ async fn a_root_that_is_removed_says_so() {
     assert!(told.rescan);
 }
 
-/// Also when the directories above go along, and however slowly they come back.
+/// Also if the directories above disappear too, however slowly they return.
 #[tokio::test]
-async fn a_file_whose_directory_comes_back_is_watched_again() {
+async fn a_file_is_watched_again_when_its_directory_returns() {
     let scene = WatchScene::new();
     scene.mkdir("d/e");
     scene.write("d/e/file");
@@ -95,14 +95,14 @@ async fn a_file_whose_directory_comes_back_is_watched_again() {
     for _ in 0..3 {
         fs::remove_dir_all(scene.at("d")).unwrap();
         told.until(ChangeKind::Removed, &file).await;
-        // Until it is waited for where there is something.
+        // Until the nearest existing directory is watched for its return.
         told.until_rescan().await;
         for directory in ["d", "d/e"] {
             scene.mkdir(directory);
         }
         told.forget();
         told.until_rescan().await;
-        assert_eq!(told.changes, [], "it is not there yet");
+        assert_eq!(told.changes, [], "it does not exist yet");
         scene.write("d/e/file");
         told.until(ChangeKind::Created, &file).await;
         told.forget();
@@ -112,7 +112,7 @@ async fn a_file_whose_directory_comes_back_is_watched_again() {
 }
 
 #[tokio::test]
-async fn a_file_that_comes_back_with_its_directory_is_found() {
+async fn a_file_that_returns_with_its_directory_is_found() {
     let scene = WatchScene::new();
     scene.mkdir("d");
     scene.write("d/file");
@@ -120,7 +120,7 @@ async fn a_file_that_comes_back_with_its_directory_is_found() {
     let mut told = scene.watch("d/file", WatchDepth::Single);
     fs::rename(scene.at("d"), scene.at("elsewhere")).unwrap();
     told.until(ChangeKind::Removed, &file).await;
-    assert!(!is_watched(&scene.at("elsewhere")), "it would be told under the old name");
+    assert!(!is_watched(&scene.at("elsewhere")), "it would be reported under the old name");
     fs::rename(scene.at("elsewhere"), scene.at("d")).unwrap();
     told.until(ChangeKind::Created, &file).await;
     told.forget();
@@ -129,7 +129,7 @@ async fn a_file_that_comes_back_with_its_directory_is_found() {
 }
 
 #[tokio::test]
-async fn a_tree_that_comes_back_is_watched_again() {
+async fn a_tree_that_returns_is_watched_again() {
     let scene = WatchScene::new();
     scene.mkdir("a/b/root/sub");
     let root = scene.at("a/b/root");
@@ -149,7 +149,7 @@ async fn a_tree_that_comes_back_is_watched_again() {
 }
 
 #[tokio::test]
-async fn a_link_in_the_place_of_what_is_gone_is_not_followed() {
+async fn a_symlink_in_the_place_of_a_removed_root_is_not_followed() {
     let scene = WatchScene::new();
     for path in ["d", "above/d"] {
         scene.mkdir(path);
@@ -163,7 +163,7 @@ async fn a_link_in_the_place_of_what_is_gone_is_not_followed() {
         }
         symlink("elsewhere", &first).unwrap();
         told.until(ChangeKind::Removed, &root).await;
-        assert!(!is_watched(&root), "that is where the link leads");
+        assert!(!is_watched(&root), "this is the target of the link");
         fs::remove_file(&first).unwrap();
         fs::rename(scene.at("elsewhere"), &first).unwrap();
         told.until(ChangeKind::Created, &root).await;
@@ -172,9 +172,10 @@ async fn a_link_in_the_place_of_what_is_gone_is_not_followed() {
     }
 }
 
-/// The kernel has one watch for each directory, whatever its names. The end of the old name is not that of the new.
+/// The kernel has one watch per directory, whatever its names. Removing it for the old name must
+/// not end it for the new one.
 #[tokio::test]
-async fn a_directory_is_watched_by_its_new_name_while_the_old_one_is_given_up() {
+async fn removing_the_old_name_keeps_the_new_name_watched() {
     let scene = WatchScene::new();
     scene.mkdir("0");
     let mut old = scene.watch("0", WatchDepth::Single);
@@ -190,7 +191,7 @@ async fn a_directory_is_watched_by_its_new_name_while_the_old_one_is_given_up() 
 }
 
 #[tokio::test]
-async fn where_something_is_waited_for_is_watched_only_as_long() {
+async fn parents_are_watched_only_while_a_root_is_awaited() {
     let scene = WatchScene::new();
     scene.mkdir("above/d");
     let root = scene.at("above/d");

@@ -1,4 +1,4 @@
-//! A directory that is watched, and what is told of it.
+//! A watched directory, and the changes reported for it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use exec_server_host::fs::watch::{Change, ChangeKind, Job, Watch, WatchDepth, Watcher};
 use exec_server_test_support::Scratch;
 
-/// Long enough that only a lost event reaches it.
+/// Long enough to expire only if an event was lost.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(crate) struct WatchScene {
@@ -21,7 +21,7 @@ impl WatchScene {
         Self::of(Scratch::new())
     }
 
-    /// For what would keep a disk busy.
+    /// For tests that would keep a disk busy.
     pub(crate) fn in_memory() -> Self {
         Self::of(Scratch::in_memory())
     }
@@ -47,7 +47,7 @@ impl WatchScene {
         fs::create_dir_all(self.at(path)).unwrap();
     }
 
-    /// Makes 0 to 4999, and returns when every watch has heard of them.
+    /// Creates 0 to 4999. Returns once every watch has received the events.
     pub(crate) async fn make_more_than_is_told(&self, make: impl Fn(PathBuf)) {
         self.mkdir("beside");
         self.write("beside/end");
@@ -75,12 +75,13 @@ pub(crate) fn on_a_thread(job: Job) {
     drop(std::thread::spawn(job));
 }
 
-/// Whoever drops a watch so knows that the kernel has heard of it.
+/// Runs the jobs of a watch on this thread. After dropping a watch, the test then knows that the
+/// kernel watch is removed.
 pub(crate) fn on_this_thread(job: Job) {
     job();
 }
 
-/// A watch and everything it has told so far.
+/// A watch with all changes that it has reported so far.
 pub(crate) struct Told {
     pub(crate) watch: Watch,
     pub(crate) changes: Vec<Change>,
@@ -97,7 +98,7 @@ impl Told {
         let last = &self.changes[self.changes.len().saturating_sub(20)..];
         let batch = next.unwrap_or_else(|_| panic!("nothing more after {last:?}"));
         let batch = batch.expect("the watcher lives");
-        assert!(batch.rescan || !batch.changes.is_empty(), "a batch says something");
+        assert!(batch.rescan || !batch.changes.is_empty(), "a batch is not empty");
         self.changes.extend(batch.changes);
         self.rescan |= batch.rescan;
     }
@@ -130,7 +131,7 @@ impl Told {
     }
 }
 
-/// Whether any queue of this process watches what has this path.
+/// Whether any queue of this process watches the file at this path.
 pub(crate) fn is_watched(path: &Path) -> bool {
     let inode = format!(" ino:{:x} ", rustix::fs::stat(path).unwrap().st_ino);
     let queues = fs::read_dir("/proc/self/fdinfo").unwrap();

@@ -1,11 +1,11 @@
-//! The watches of one watcher share a queue of the kernel, and nothing else.
+//! The watches of one watcher share a kernel queue, and nothing else.
 
 use exec_server_host::fs::watch::{ChangeKind, WatchDepth};
 
 use crate::scene::{TIMEOUT, Told, WatchScene, is_watched, on_a_thread, on_this_thread};
 
 #[tokio::test]
-async fn the_same_path_twice_is_two_watches() {
+async fn watching_a_path_twice_makes_two_watches() {
     let scene = WatchScene::new();
     let first = scene.watch("", WatchDepth::Single);
     let mut second = scene.watch("", WatchDepth::Single);
@@ -19,7 +19,7 @@ async fn the_same_path_twice_is_two_watches() {
 }
 
 #[tokio::test]
-async fn a_single_watch_inside_a_tree_leaves_the_tree_whole() {
+async fn a_single_watch_inside_a_tree_does_not_affect_the_tree() {
     let scene = WatchScene::new();
     scene.mkdir("d");
     let mut tree = scene.watch("", WatchDepth::Tree);
@@ -34,7 +34,7 @@ async fn a_single_watch_inside_a_tree_leaves_the_tree_whole() {
 }
 
 #[tokio::test]
-async fn the_end_of_a_tree_does_not_silence_what_is_below_it() {
+async fn ending_a_tree_watch_keeps_the_watches_below_it() {
     let scene = WatchScene::new();
     scene.mkdir("d/e");
     scene.write("d/file");
@@ -49,7 +49,7 @@ async fn the_end_of_a_tree_does_not_silence_what_is_below_it() {
     scene.mkdir("d/e/deep");
     scene.write("d/e/deep/new");
     inner.until(ChangeKind::Created, &scene.at("d/e/deep/new")).await;
-    assert!(!single.rescan && !inner.rescan && !file.rescan, "nothing was lost");
+    assert!(!single.rescan && !inner.rescan && !file.rescan, "no events were lost");
 }
 
 #[tokio::test]
@@ -71,7 +71,7 @@ fn a_watch_may_be_dropped_without_a_runtime() {
 }
 
 #[test]
-fn what_nobody_wants_is_not_watched() {
+fn kernel_watches_end_with_the_last_watch() {
     let scene = WatchScene::new();
     scene.mkdir("d/e/f");
     let watched = || ["", "d", "d/e", "d/e/f"].map(|path| is_watched(&scene.at(path)));
@@ -87,16 +87,16 @@ fn what_nobody_wants_is_not_watched() {
     assert_eq!(watched(), [false, false, false, false]);
 }
 
-/// A job may wait for a thread for longer than anybody wants it.
+/// A job may wait for a thread longer than its watch exists.
 #[tokio::test]
-async fn a_job_that_comes_too_late_watches_nothing() {
+async fn a_late_job_watches_nothing() {
     let scene = WatchScene::new();
     let (sender, mut jobs) = tokio::sync::mpsc::channel(2);
     let threads = move |job| sender.try_send(job).unwrap_or_else(|_| panic!("too many jobs"));
     let mut told = scene.watch_by("", WatchDepth::Tree, threads);
     scene.mkdir("new");
     let look = tokio::select! {
-        () = told.more() => panic!("it has not looked"),
+        () = told.more() => panic!("it has not been scanned"),
         look = jobs.recv() => look.unwrap(),
     };
     drop(told);
@@ -106,7 +106,7 @@ async fn a_job_that_comes_too_late_watches_nothing() {
 }
 
 #[test]
-fn a_watcher_that_is_closed_looks_no_further() {
+fn a_closed_watcher_stops_scanning() {
     let scene = WatchScene::new();
     scene.mkdir("d");
     let _first = scene.watch_by("", WatchDepth::Single, on_this_thread);
@@ -115,9 +115,9 @@ fn a_watcher_that_is_closed_looks_no_further() {
     assert!(!is_watched(&scene.at("d")));
 }
 
-/// Whose jobs are not done does not believe that he knows everything.
+/// A watch whose jobs are dropped cannot know all changes.
 #[tokio::test]
-async fn a_job_that_is_dropped_is_a_rescan() {
+async fn a_dropped_job_causes_a_rescan() {
     let scene = WatchScene::new();
     let mut told = scene.watch_by("", WatchDepth::Tree, drop);
     scene.mkdir("new");

@@ -1,4 +1,4 @@
-//! Trees, and what happens to the directories in them.
+//! Trees, and changes of the directories in them.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -26,7 +26,7 @@ async fn links_below_a_tree_are_not_followed() {
 }
 
 #[tokio::test]
-async fn directories_made_fast_lose_nothing() {
+async fn directories_created_quickly_lose_no_changes() {
     let scene = WatchScene::new();
     let mut told = scene.watch("", WatchDepth::Tree);
     for round in 0..50 {
@@ -50,7 +50,7 @@ async fn directories_made_fast_lose_nothing() {
 }
 
 #[tokio::test]
-async fn a_directory_that_is_moved_in_is_told_with_its_content() {
+async fn a_directory_moved_into_a_tree_is_reported_with_its_content() {
     let scene = WatchScene::new();
     scene.mkdir("tree");
     scene.mkdir("d/e");
@@ -70,14 +70,15 @@ async fn a_renamed_directory_is_watched_under_its_new_name() {
     let mut told = scene.watch("", WatchDepth::Tree);
     fs::rename(scene.at("d"), scene.at("f")).unwrap();
     told.until(ChangeKind::Renamed, &scene.at("f")).await;
-    assert!(told.rescan, "what happened in it meanwhile is not known");
+    assert!(told.rescan, "changes in it meanwhile are unknown");
     scene.write("f/e/file");
     told.until(ChangeKind::Created, &scene.at("f/e/file")).await;
 }
 
-/// As a checkout or a build does. What is told last of a file that exists is not that it was removed.
+/// As in a checkout or build. The last change reported for an existing file must not be its
+/// removal.
 #[tokio::test]
-async fn a_directory_that_is_made_again_has_its_files() {
+async fn files_of_a_recreated_directory_are_reported() {
     let scene = WatchScene::new();
     let mut told = scene.watch("", WatchDepth::Tree);
     let file = scene.at("src/a");
@@ -97,9 +98,10 @@ async fn a_directory_that_is_made_again_has_its_files() {
     }
 }
 
-/// It says of itself that it is gone when nobody has it open any more. Another may have its name by then.
+/// A removed directory reports its end once no process has it open. By then another directory may
+/// have its name.
 #[tokio::test]
-async fn a_directory_that_ends_after_its_name_is_taken_removes_nothing() {
+async fn the_late_end_of_a_directory_does_not_affect_its_successor() {
     let scene = WatchScene::in_memory();
     let directory = scene.at("d");
     scene.mkdir("d");
@@ -121,7 +123,7 @@ async fn a_directory_that_ends_after_its_name_is_taken_removes_nothing() {
 }
 
 #[test]
-fn what_may_not_be_read_is_left_out() {
+fn unreadable_directories_are_left_out() {
     let scene = WatchScene::new();
     scene.mkdir("open");
     scene.mkdir("closed/below");
@@ -132,7 +134,7 @@ fn what_may_not_be_read_is_left_out() {
     mode("open", 0o777);
     let _closed = TemporaryMode::set(scene.at("closed"), 0o000);
     as_nobody(|| {
-        // Its queue is emptied by a thread of this user.
+        // A thread of this user empties its queue.
         let scene = WatchScene::at_path(scene.root.clone());
         let mut told = scene.watch_by("", WatchDepth::Tree, on_this_thread);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -149,9 +151,9 @@ fn what_may_not_be_read_is_left_out() {
     });
 }
 
-/// A build that runs is no reason why its tree cannot be watched.
+/// A running build must not prevent watching its tree.
 #[test]
-fn what_vanishes_meanwhile_is_left_out() {
+fn directories_that_vanish_meanwhile_are_left_out() {
     let scene = WatchScene::new();
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -172,7 +174,7 @@ fn what_vanishes_meanwhile_is_left_out() {
 }
 
 #[tokio::test]
-async fn more_new_directories_than_are_told_are_watched() {
+async fn all_new_directories_are_watched_beyond_the_report_limit() {
     let scene = WatchScene::in_memory();
     let mut told = scene.watch("", WatchDepth::Tree);
     scene.make_more_than_is_told(|path| fs::create_dir(path).unwrap()).await;
