@@ -40,7 +40,6 @@ pub(super) async fn play(program: &AdapterProgram, scenario: &Scenario) {
         }
     });
     let cuts: usize = futures_util::future::join_all(players).await.iter().sum();
-    println!("{cuts} cuts");
     assert!(cuts >= scenario.cuts, "only {cuts} cuts happened");
 }
 
