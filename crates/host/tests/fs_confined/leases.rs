@@ -1,5 +1,6 @@
-//! A lease makes whoever opens the file wait until its holder gives it up or the kernel loses patience, 45 seconds later. Anybody
-//! can take one of their own files, again and again; so nobody waits here.
+//! A lease blocks every process that opens the file until its holder gives it up or the kernel
+//! breaks it after 45 seconds. A user can take a lease on a file of their own again and again, so
+//! no operation may wait for one.
 
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
@@ -23,11 +24,12 @@ const OPENING: &[(&str, Opening)] = &[
 /// From `fcntl.h`.
 const F_SETSIG: libc::c_int = 10;
 
-/// A write lease, which every way to open the file would break. It ends with the descriptor.
-#[expect(unsafe_code, reason = "only libc knows leases")]
+/// Takes a write lease, which conflicts with any way to open the file. It ends with the descriptor.
+#[expect(unsafe_code, reason = "only libc has leases")]
 fn lease(path: &Path) -> std::fs::File {
     let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
-    // SAFETY: both calls take a descriptor, which is open, and numbers; they touch no memory. Nobody minds the signal.
+    // SAFETY: both calls take an open descriptor and numbers, and touch no memory. SIGURG is
+    // ignored by default.
     let taken = unsafe {
         libc::fcntl(file.as_raw_fd(), F_SETSIG, libc::SIGURG);
         libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK)
@@ -37,7 +39,7 @@ fn lease(path: &Path) -> std::fs::File {
 }
 
 #[test]
-fn a_leased_file_is_an_error_and_no_wait() {
+fn opening_a_leased_file_fails_without_waiting() {
     for (operation, run) in OPENING {
         let scene = Scene::new();
         let (file, work) = (scene.at("work/plain/file"), scene.at("work"));
@@ -48,7 +50,7 @@ fn a_leased_file_is_an_error_and_no_wait() {
 }
 
 #[test]
-fn a_leased_draft_is_an_error_and_no_wait() {
+fn resuming_a_leased_draft_fails_without_waiting() {
     let scene = Scene::new();
     let plain = scene.at("work/plain");
     let resume = || {

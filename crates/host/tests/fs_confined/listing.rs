@@ -1,4 +1,4 @@
-//! What is listed, found and told leaves out what may not be read.
+//! Listings, searches and watches leave out unreadable paths.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ fn in_pages(path: &Path, types: EntryTypes) -> Vec<Entry> {
 }
 
 #[test]
-fn a_directory_is_listed_without_what_is_denied() {
+fn listings_leave_out_denied_entries() {
     let scene = Scene::new();
     std::fs::write(scene.at("work/key.pem"), "secret").unwrap();
     let work = scene.at("work");
@@ -55,7 +55,7 @@ fn a_directory_is_listed_without_what_is_denied() {
             "sub",
         ];
         assert_eq!(own, expected);
-        // A link to what may not be known is like one to nothing.
+        // A link to a hidden path looks like a broken link.
         let followed = names(&work, EntryTypes::Followed);
         assert_eq!(followed, [".git", "h\u{fffd}rd", "in", "movable", "plain", "sub"]);
         let entries = read_directory(&work, EntryTypes::Followed, 100).unwrap();
@@ -65,7 +65,7 @@ fn a_directory_is_listed_without_what_is_denied() {
     });
 }
 
-/// All paths that are found, relative to the scene.
+/// Returns the found paths relative to the scene.
 fn found(scene: &Scene, paths: impl Iterator<Item = PathBuf>) -> Vec<String> {
     let relative =
         |path: PathBuf| path.strip_prefix(scene.at("")).unwrap().to_string_lossy().into_owned();
@@ -73,7 +73,7 @@ fn found(scene: &Scene, paths: impl Iterator<Item = PathBuf>) -> Vec<String> {
 }
 
 fn expect_nothing_secret(what: &str, paths: &[String]) {
-    // A directory is entered once, by whichever name.
+    // A directory is entered once, by either name.
     let is_plain = |path: &String| path == "work/plain/file" || path == "work/in/file";
     assert!(paths.iter().any(is_plain), "{what}: {paths:?}");
     assert!(paths.iter().any(|path| path == "work/.git/file"), "{what}: {paths:?}");
@@ -85,7 +85,7 @@ fn expect_nothing_secret(what: &str, paths: &[String]) {
 }
 
 #[test]
-fn trees_are_walked_without_what_is_denied() {
+fn walks_leave_out_denied_entries() {
     let scene = Scene::new();
     let work = scene.at("work");
     scene.confined(&scene.policy(), User::Own, || {
@@ -103,7 +103,7 @@ fn trees_are_walked_without_what_is_denied() {
 }
 
 #[test]
-fn a_search_reads_nothing_that_is_denied() {
+fn a_search_reads_no_denied_file() {
     let scene = Scene::new();
     let work = scene.at("work");
     let paths = scene.confined(&scene.policy(), User::Own, || {
@@ -127,9 +127,9 @@ fn a_search_reads_nothing_that_is_denied() {
     expect_nothing_secret("search", &found(&scene, paths.into_iter()));
 }
 
-/// Ignore files above the root of a search, which it may not read, do not count.
+/// Unreadable ignore files above the root of a search have no effect.
 #[test]
-fn a_search_asks_nobody_outside_what_to_ignore() {
+fn a_search_does_not_use_ignore_files_outside() {
     let scene = Scene::new();
     std::fs::create_dir(scene.at(".git")).unwrap();
     std::fs::write(scene.at(".gitignore"), "file\n").unwrap();
@@ -137,9 +137,9 @@ fn a_search_asks_nobody_outside_what_to_ignore() {
     let matches = || matches_in(&sub);
     std::fs::remove_file(scene.at("work/plain/deep.pem")).unwrap();
     std::fs::remove_dir_all(scene.at("work/.git")).unwrap();
-    assert_eq!(matches(), 1, "it is ignored by who may read everything");
+    assert_eq!(matches(), 1, "an unconfined search ignores the file");
     assert_eq!(scene.confined(&scene.policy(), User::Own, matches), 2);
-    // One that is denied counts no more than one that is outside.
+    // A denied ignore file has no effect, like one outside.
     std::fs::create_dir(scene.at("work/.git")).unwrap();
     std::fs::write(scene.at("work/.gitignore"), "file\n").unwrap();
     let work = [(scene.at("work"), Access::Write)];
@@ -148,7 +148,7 @@ fn a_search_asks_nobody_outside_what_to_ignore() {
     assert_eq!(scene.confined(&denied, User::Own, matches), 2);
 }
 
-/// How many lines there are in what is not ignored.
+/// Counts the lines in all files that are not ignored.
 fn matches_in(root: &Path) -> u64 {
     let options =
         SearchOptions { pattern: ".".to_owned(), max_matches: 1_000, ..SearchOptions::default() };
@@ -158,7 +158,7 @@ fn matches_in(root: &Path) -> u64 {
 }
 
 #[test]
-fn a_watch_tells_nothing_of_what_is_denied() {
+fn a_watch_does_not_report_denied_paths() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let scene = Scene::new();
     let watcher = Watcher::new().unwrap();
@@ -196,14 +196,14 @@ fn a_watch_tells_nothing_of_what_is_denied() {
         let path = path.to_str().unwrap();
         assert!(!path.contains("secret") && !path.ends_with(".pem"), "{told:?}");
     }
-    // What went where nobody may look is gone, and what came from there is new.
+    // A file moved to a denied place counts as removed, and one moved from there as created.
     for change in [("work/movable", ChangeKind::Removed), ("work/revealed", ChangeKind::Created)] {
         assert!(told.contains(&(scene.at(change.0), change.1)), "{told:?}");
     }
 }
 
 #[test]
-fn a_directory_above_a_grant_can_be_passed_and_not_listed() {
+fn a_directory_above_a_grant_can_be_passed_but_not_listed() {
     let scene = Scene::new();
     let granted = policy(&scene.at("work"), &[(scene.at("outside/sub"), Access::Read)], &[]);
     let (above, sub) = (scene.at("outside"), scene.at("outside/sub"));

@@ -1,8 +1,8 @@
-//! Work on files under a policy, on threads that are really kept to it; as the user who runs the tests, and if that is root, as
-//! nobody as well.
+//! File operations under a policy, on threads that the kernel really confines. They run as the user
+//! who runs the tests and, if that is root, as nobody as well.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
-#![expect(clippy::print_stdout, reason = "what was measured or left out is said")]
+#![expect(clippy::print_stdout, reason = "tests print measurements and skipped parts")]
 
 mod leases;
 mod listing;

@@ -1,4 +1,4 @@
-//! Everything that can be done to files, each on the entries that all directories of a scene have.
+//! All file operations, each on the entries that every directory of a scene contains.
 
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
@@ -15,7 +15,7 @@ use exec_server_host::fs::{
 
 use Effect::{Changes, Reads};
 
-/// In a directory; `work` is one where everything is allowed.
+/// An operation in a directory; `work` is a directory where everything is allowed.
 type Operation = fn(directory: &Path, work: &Path) -> Result<(), FsError>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

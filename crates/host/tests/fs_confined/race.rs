@@ -1,5 +1,6 @@
-//! A directory inside and a symlink to one outside are exchanged as fast as the kernel can, while confined threads do everything
-//! they can through that name. An escape changes something outside, or brings something from there.
+//! Exchanges a directory inside and a symlink to one outside as fast as possible, while confined
+//! threads run all operations through that name. An escape would change something outside, or read
+//! something from there.
 
 use std::fs::File;
 use std::ops::ControlFlow;
@@ -31,7 +32,7 @@ fn soak_nothing_leaves_the_policy_while_a_directory_is_exchanged_with_a_symlink(
 
 type Look = fn(swap: &Path, work: &Path) -> Result<(), FsError>;
 
-/// Each fails the test if it has seen the outside.
+/// Each one fails the test if it sees something outside.
 const LOOKS: &[(&str, Look)] = &[
     ("read", |swap, _| {
         let content = OpenFile::open(&swap.join("file"), Symlinks::Follow)?.read_to_end(1_000)?;
@@ -106,7 +107,7 @@ struct Arena {
     policy: Policy,
     swap: PathBuf,
     work: PathBuf,
-    /// `work/swap`, whatever its name is at the moment.
+    /// The directory `work/swap`, whatever its current name.
     inside: OwnedFd,
     outside: Vec<(OwnedFd, Facts)>,
 }
@@ -121,7 +122,7 @@ impl Arena {
         let (swap, work) = (scene.at("work/swap"), scene.at("work"));
         let inside = File::open(&swap).unwrap().into();
         let policy = scene.policy();
-        // Owners change before the facts are taken.
+        // Change the owners before recording the facts.
         if rustix::process::geteuid().is_root() {
             scene.confined(&policy, User::Nobody, || ());
         }
@@ -146,7 +147,7 @@ impl Arena {
         exchanges.into_inner()
     }
 
-    /// Everything once.
+    /// Runs every operation once.
     fn round(&self, round: usize) -> Vec<Result<(), FsError>> {
         self.tend();
         let changes = OPERATIONS.iter().filter(|(_, effect, _)| *effect == Effect::Changes);
@@ -161,7 +162,7 @@ impl Arena {
         outcomes
     }
 
-    /// Makes good what the last round moved or removed.
+    /// Restores files that the last round moved or removed.
     fn tend(&self) {
         let inside = PathBuf::from(format!("/proc/self/fd/{}", self.inside.as_raw_fd()));
         for gone in ["renamed", "copy"] {
@@ -182,7 +183,7 @@ impl Arena {
     }
 }
 
-/// What changes with any change to a file or directory.
+/// Facts that change with any change to a file or directory.
 #[derive(Debug, PartialEq, Eq)]
 struct Facts {
     mode: u32,

@@ -1,4 +1,4 @@
-//! How fast reading is under a policy, compared with reading freely. It measures, and promises nothing.
+//! Measures the rate of reads under a policy against unconfined reads. Asserts no times.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ fn the_rate_of_small_reads() {
         let confined = scene.confined(&scene.policy(), User::Own, || reads(&path));
         let ratio = free.as_secs_f64() / confined.as_secs_f64();
         println!(
-            "4 KiB, open and read: {:?} freely, {:?} confined, {ratio:.2} of the rate",
+            "4 KiB, open and read: {:?} unconfined, {:?} confined, {ratio:.2} of the rate",
             free / READS,
             confined / READS
         );

@@ -1,8 +1,8 @@
-//! A writable root below another one: what is protected in it stays where its rule is, so neither it nor what is above it may
-//! become anything but a directory.
+//! A writable root below another one. Its protected names must stay at the paths of their rules, so
+//! the root and the directories above it may not become anything but directories.
 //!
 //! ```text
-//! work/above/root/        may be written, as may `work`; `.git` in it is protected, and missing
+//! work/above/root/        writable, like `work`; `.git` in it is protected and missing
 //! ```
 
 use std::ffi::OsStr;
@@ -22,10 +22,10 @@ const FOLLOW: Symlinks = Symlinks::Follow;
 const TREE: RemoveOptions = RemoveOptions { recursive: true, force: true, symlinks: FOLLOW };
 const EMPTY: RemoveOptions = RemoveOptions { recursive: false, force: false, symlinks: FOLLOW };
 
-/// To a name; `work` is where its source or its new place is.
+/// An operation on a name; its source or destination is in `work`.
 type Operation = fn(name: &Path, work: &Path) -> Result<(), FsError>;
 
-/// After each of them the name would not be the directory that it was, or could be.
+/// Operations after which the name would not be the directory that it was or could become.
 const TAKING: &[(&str, Operation)] = &[
     ("remove", |name, _| remove(name, &TREE, &CancelFlag::never())),
     ("remove what is empty", |name, _| remove(name, &EMPTY, &CancelFlag::never())),
@@ -48,7 +48,7 @@ const TAKING: &[(&str, Operation)] = &[
     }),
 ];
 
-/// They change the content of what has the name already.
+/// Operations that change the content of an existing file with that name.
 const FILLING: &[(&str, Operation)] = &[
     ("write", |name, _| write_file(name, b"x", &WriteOptions::default()).map(drop)),
     ("write without links", |name, _| {
@@ -72,7 +72,7 @@ enum There {
     Nothing,
 }
 
-/// The policy is made while the root is there, as that of a server is when it starts.
+/// Resolves the policy while the root exists, as a server does at its start.
 fn scene(name: &str, there: There) -> (Scene, Policy, PathBuf) {
     let scene = Scene::new();
     std::fs::create_dir_all(scene.at(ROOT)).unwrap();
@@ -103,7 +103,7 @@ fn expect_denied(name: &str, user: User, there: There, operation: &str, run: Ope
 }
 
 #[test]
-fn what_is_above_a_protected_name_is_neither_taken_away_nor_made_anything_but_a_directory() {
+fn a_path_above_a_protected_name_is_neither_removed_nor_replaced() {
     for (name, user) in names_and_users() {
         for (operation, run) in TAKING {
             for there in [There::Directory, There::File, There::Nothing] {
@@ -117,7 +117,7 @@ fn what_is_above_a_protected_name_is_neither_taken_away_nor_made_anything_but_a_
 }
 
 #[test]
-fn what_has_such_a_name_is_filled_and_the_directory_is_made() {
+fn a_file_at_such_a_path_is_written_and_a_directory_is_created() {
     for (name, user) in names_and_users() {
         for (there, operations) in [(There::File, FILLING), (There::Nothing, MAKING)] {
             for (operation, run) in operations {
@@ -131,9 +131,9 @@ fn what_has_such_a_name_is_filled_and_the_directory_is_made() {
     }
 }
 
-/// Beside them, and in them, everything goes.
+/// Beside and inside such directories all operations are allowed.
 #[test]
-fn what_has_nothing_protected_below_it_is_free() {
+fn a_path_without_protected_names_below_is_unrestricted() {
     for name in ["work/above/beside", "work/above/root/inside"] {
         for (operation, run) in TAKING.iter().chain(FILLING) {
             for there in [There::Directory, There::File, There::Nothing] {
@@ -145,7 +145,8 @@ fn what_has_nothing_protected_below_it_is_free() {
                         There::File => std::fs::write(&path, "").unwrap(),
                         There::Nothing => {}
                     }
-                    // Not moved here, since its own `.git` would be protected nowhere.
+                    // Removed, since a tree with a `.git` of its own must not move to where that is
+                    // not protected.
                     std::fs::remove_dir_all(scene.at("work/prepared/.git")).unwrap();
                     (scene, policy, path)
                 };
@@ -158,7 +159,7 @@ fn what_has_nothing_protected_below_it_is_free() {
     }
 }
 
-/// A tree that is copied brings directories, and nothing else, to where something is protected below.
+/// Above a protected name, copying a tree may create directories and nothing else.
 #[test]
 fn a_copied_tree_puts_only_directories_above_a_protected_name() {
     for &user in User::all() {

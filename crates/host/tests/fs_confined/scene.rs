@@ -1,18 +1,19 @@
-//! What the tests work on.
+//! The files that the tests work on.
 //!
 //! ```text
-//! work/              may be written
+//! work/              writable
 //!   plain/ h\xffrd/  ordinary
-//!   .git/            protected: may be read
+//!   .git/            protected: read-only
 //!   secret/          denied
 //!   directory.pem/ plain/deep.pem   denied by a glob
 //!   sub/ movable     to be copied and moved
-//!   out, out_file    symlinks to what is outside
+//!   out, out_file    symlinks to the outside
 //!   in               symlink to plain
-//! ro/                may be read
-//! outside/           not mentioned
+//! ro/                read-only
+//! outside/           not in the policy
 //! ```
-//! Directories have the same content, so that whatever is led astray finds what it looks for.
+//! All directories have the same content, so that a misled operation finds the files that it looks
+//! for.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -38,12 +39,12 @@ pub(crate) enum User {
 }
 
 impl User {
-    /// Who can be tested.
+    /// The users that this run can test.
     pub(crate) fn all() -> &'static [Self] {
         if rustix::process::geteuid().is_root() {
             return &[Self::Own, Self::Nobody];
         }
-        skipped("work on files as nobody: only root can become another user");
+        skipped("file operations as nobody: only root can become another user");
         &[Self::Own]
     }
 
@@ -79,7 +80,7 @@ impl Scene {
         scene
     }
 
-    /// A name that is not UTF-8.
+    /// Returns a path whose name is not UTF-8.
     pub(crate) fn hard(&self, above: &str) -> PathBuf {
         self.at(above).join(OsStr::from_bytes(b"h\xffrd"))
     }
@@ -109,7 +110,7 @@ impl Scene {
         policy(&self.at("work"), &entries, &["**/*.pem"])
     }
 
-    /// Does the work on a thread of its own that is kept to the policy.
+    /// Runs `work` on its own thread, confined by the policy.
     pub(crate) fn confined<T: Send>(
         &self,
         policy: &Policy,
@@ -129,7 +130,7 @@ impl Scene {
         }
     }
 
-    /// Everything that there is, as text. Two of them differ if anything was changed.
+    /// Returns the whole tree as text. Two snapshots differ if anything was changed.
     pub(crate) fn snapshot(&self) -> Vec<String> {
         let mut lines: Vec<_> = ignore::WalkBuilder::new(self.0.root())
             .standard_filters(false)

@@ -1,4 +1,4 @@
-//! Each operation at each kind of place.
+//! Every operation at every kind of place.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -12,12 +12,12 @@ use crate::scene::{Scene, User};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Expected {
     Done,
-    /// To be read, and not changed.
+    /// Readable but not writable.
     ReadOnly,
     Denied,
 }
 
-/// Where, and what to expect there.
+/// Returns the places with the expected result at each.
 fn places(scene: &Scene) -> Vec<(&'static str, PathBuf, Expected)> {
     use Expected::{Denied, Done, ReadOnly};
     let through_proc =
@@ -39,15 +39,15 @@ fn places(scene: &Scene) -> Vec<(&'static str, PathBuf, Expected)> {
         ("outside, not UTF-8", scene.hard("outside"), Denied),
         ("outside, by a link", scene.at("work/out"), Denied),
         ("outside, by ..", scene.at("work/../outside"), Denied),
-        ("outside, by .. out of what is denied", scene.at("work/secret/../../outside"), Denied),
-        ("inside, by .. out of what is outside", scene.at("outside/../work/plain"), Denied),
+        ("outside, by .. out of a denied directory", scene.at("work/secret/../../outside"), Denied),
+        ("inside, by .. out of the outside", scene.at("outside/../work/plain"), Denied),
         ("outside, by /proc/self/root", through_proc, Denied),
         ("outside, by /proc/self/cwd", PathBuf::from("/proc/self/cwd"), Denied),
     ]
 }
 
 #[test]
-fn every_operation_at_every_place() {
+fn every_operation_at_every_place_is_allowed_or_denied_as_expected() {
     for &user in User::all() {
         for (operation, effect, run) in OPERATIONS {
             let mut scene = Scene::new();
@@ -73,9 +73,9 @@ fn every_operation_at_every_place() {
     }
 }
 
-/// The error has nothing but the path that was asked for; so it is the same for what exists and what does not.
+/// The error contains only the requested path, so it is the same whether the path exists or not.
 #[test]
-fn what_is_outside_is_the_same_whether_it_exists_or_not() {
+fn errors_do_not_reveal_whether_outside_paths_exist() {
     for &user in User::all() {
         for (operation, _, run) in OPERATIONS {
             let mut errors = Vec::new();
@@ -94,9 +94,9 @@ fn what_is_outside_is_the_same_whether_it_exists_or_not() {
     }
 }
 
-/// Through a link that leads out, or from inside of what is denied, nothing is learned either.
+/// Links to outside or denied paths reveal nothing either.
 #[test]
-fn links_to_the_outside_tell_nothing() {
+fn links_do_not_reveal_whether_their_targets_exist() {
     for (operation, _, run) in OPERATIONS {
         let mut errors = Vec::new();
         for target in ["outside", "absent", "outside/file", "work/secret", "work/secret/absent"] {

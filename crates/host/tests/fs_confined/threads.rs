@@ -1,4 +1,4 @@
-//! What a confinement does to a thread, and what it leaves alone.
+//! The effects of a confinement on a thread.
 
 use std::io;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use exec_server_host::sandbox::{Access, WITHOUT_VARIABLE};
 use crate::scene::{Scene, User, policy};
 
 #[test]
-fn the_kernel_keeps_the_thread_to_what_was_granted_too() {
+fn the_kernel_confines_the_thread_as_well() {
     for &user in User::all() {
         let scene = Scene::new();
         let outside = scene.at("outside");
@@ -37,13 +37,13 @@ fn the_kernel_keeps_the_thread_to_what_was_granted_too() {
 }
 
 #[test]
-fn a_thread_is_confined_once_and_others_are_not() {
+fn a_thread_is_confined_once_and_other_threads_are_not() {
     let scene = Scene::new();
     let other = Arc::new(Confinement::new(scene.policy()).unwrap());
     scene.confined(&scene.policy(), User::Own, || {
         assert!(is_confined());
         assert!(matches!(other.enter(), Err(ConfinementError::Confined)));
-        // It would start a thread, which would be confined as well.
+        // A watcher starts a thread, which would be confined as well.
         assert!(Watcher::new().is_err());
     });
     assert!(!is_confined());
@@ -66,7 +66,7 @@ fn several_threads_share_a_confinement() {
 }
 
 #[test]
-fn a_confinement_says_when_what_it_grants_has_been_replaced() {
+fn a_confinement_detects_replaced_grants() {
     let scene = Scene::new();
     let more = [(scene.at("outside/later"), Access::Write)];
     let confinement = Confinement::new(scene.policy_with(&more)).unwrap();
@@ -94,15 +94,15 @@ fn a_policy_that_grants_nothing_allows_nothing() {
     }
 }
 
-/// The variable means the same to the probe.
+/// The probe uses the same variable.
 #[test]
-fn an_operator_can_do_without_landlock_and_is_told_of_a_name_that_is_none() {
+fn an_operator_can_turn_landlock_off_and_unknown_names_are_errors() {
     for (without, expected) in [
         ("seccomp, bubblewrap", "confined"),
         ("bubblewrap, landlock", "turned off"),
         ("landlok", "\"landlok\""),
     ] {
-        #[expect(clippy::disallowed_methods, reason = "the environment is one for all threads")]
+        #[expect(clippy::disallowed_methods, reason = "all threads share one environment")]
         let mut itself = std::process::Command::new(std::env::current_exe().unwrap());
         let arguments = ["--exact", "threads::attempt", "--ignored", "--nocapture"];
         let output = itself.args(arguments).env(WITHOUT_VARIABLE, without).output().unwrap();

@@ -1,4 +1,5 @@
-//! Trees that hold something with less access than the rest: refused as a whole, before anything is changed.
+//! Trees with less access to a part of them: operations on them are refused as a whole, before
+//! anything is changed.
 
 use std::path::Path;
 
@@ -29,9 +30,9 @@ fn expect_refused(scene: &Scene, more: &[(&str, Access)], work: fn(&Path) -> Res
 }
 
 #[test]
-fn a_directory_with_something_denied_is_not_moved() {
+fn a_directory_with_denied_content_is_not_moved() {
     let scene = Scene::new();
-    // `deep.pem` is in it.
+    // It contains `deep.pem`, which is denied.
     expect_refused(&scene, &[], |work| move_to(&work.join("plain"), &work.join("new")));
     std::fs::remove_file(scene.at("work/plain/deep.pem")).unwrap();
     for access in [Access::Deny, Access::Read] {
@@ -46,9 +47,10 @@ fn a_directory_with_something_denied_is_not_moved() {
         .unwrap();
 }
 
-/// What may not be known to exist is not named, but neither is its directory blamed, which can be read.
+/// The error does not name a hidden path. It does not blame the directory either, which is
+/// readable.
 #[test]
-fn a_refusal_names_what_is_refused() {
+fn a_refusal_does_not_name_a_hidden_path() {
     let scene = Scene::new();
     let plain = scene.at("work/plain");
     let copied = scene.confined(&scene.policy(), User::Own, || {
@@ -61,12 +63,12 @@ fn a_refusal_names_what_is_refused() {
 }
 
 #[test]
-fn nothing_is_moved_to_where_a_rule_denies_it() {
+fn a_tree_is_not_moved_to_where_a_rule_denies_it() {
     let scene = Scene::new();
     let more = [("work/new/inner", Access::Deny)];
     expect_refused(&scene, &more, |work| move_to(&work.join("sub"), &work.join("new")));
     std::fs::write(scene.at("work/sub/key"), "inside").unwrap();
-    // A glob that is about the new place only.
+    // A glob that matches only at the new place.
     let policy = crate::scene::policy(
         &scene.at("work"),
         &[(scene.at("work"), Access::Write)],
@@ -81,13 +83,13 @@ fn nothing_is_moved_to_where_a_rule_denies_it() {
 }
 
 #[test]
-fn a_tree_with_something_denied_is_not_removed_not_even_in_part() {
+fn a_tree_with_denied_content_is_not_even_partly_removed() {
     let scene = Scene::new();
     let remove_plain = |work: &Path| remove(&work.join("plain"), &RECURSIVE, &CancelFlag::never());
     expect_refused(&scene, &[], remove_plain);
     std::fs::remove_file(scene.at("work/plain/deep.pem")).unwrap();
     expect_refused(&scene, &[("work/plain/sub/inner", Access::Read)], remove_plain);
-    // The whole workspace, with what is protected in it.
+    // The whole workspace, with its protected names.
     expect_refused(&scene, &[], |work| remove(work, &RECURSIVE, &CancelFlag::never()));
     let work = scene.at("work");
     scene.confined(&scene.policy(), User::Own, || remove_plain(&work)).unwrap();
@@ -95,7 +97,7 @@ fn a_tree_with_something_denied_is_not_removed_not_even_in_part() {
 }
 
 #[test]
-fn a_root_that_may_be_written_is_not_removed_itself() {
+fn a_writable_root_itself_is_not_removed() {
     let scene = Scene::new();
     let more = [("outside", Access::Write)];
     expect_refused(&scene, &more, |work| {
@@ -104,7 +106,7 @@ fn a_root_that_may_be_written_is_not_removed_itself() {
 }
 
 #[test]
-fn a_tree_with_something_denied_is_not_copied() {
+fn a_tree_with_denied_content_is_not_copied() {
     let scene = Scene::new();
     let copy_plain =
         |work: &Path| copy(&work.join("plain"), &work.join("new"), true, &CancelFlag::never());
@@ -113,18 +115,18 @@ fn a_tree_with_something_denied_is_not_copied() {
     expect_refused(&scene, &[("work/plain/sub/inner", Access::Deny)], copy_plain);
     expect_refused(&scene, &[("work/new/sub", Access::Read)], copy_plain);
     expect_refused(&scene, &[("work/new/file", Access::Deny)], copy_plain);
-    // What may only be read can be copied.
+    // Read-only content can be copied.
     let policy = scene.policy_with(&[(scene.at("work/plain/sub"), Access::Read)]);
     let work = scene.at("work");
     scene.confined(&policy, User::Own, || copy_plain(&work)).unwrap();
     assert_eq!(std::fs::read(scene.at("work/new/sub/inner")).unwrap(), b"inside");
-    // The protected names of the destination are, too.
+    // The protected names of the destination are checked, too.
     std::fs::create_dir(scene.at("work/plain/.git")).unwrap();
     expect_refused(&scene, &[], |work| copy(&work.join("plain"), work, true, &CancelFlag::never()));
 }
 
 #[test]
-fn the_error_names_what_may_be_known() {
+fn the_error_names_only_visible_paths() {
     let scene = Scene::new();
     let policy = scene.policy_with(&[(scene.at("work/new/inner"), Access::Read)]);
     let work = scene.at("work");
@@ -133,7 +135,7 @@ fn the_error_names_what_may_be_known() {
         let copied = copy(&work.join("sub"), &work.join("new"), true, &CancelFlag::never());
         [removed, copied].map(|outcome| outcome.unwrap_err().to_string())
     });
-    // Of `deep.pem` nothing is said.
+    // The error does not mention `deep.pem`.
     assert!(errors[0].contains("work/plain: Permission denied"), "{}", errors[0]);
     assert!(errors[1].contains("work/sub/inner: Permission denied"), "{}", errors[1]);
 }

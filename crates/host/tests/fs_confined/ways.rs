@@ -1,4 +1,4 @@
-//! How a path may lead to what is allowed, and how not.
+//! Paths that may and may not lead to allowed files.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -43,14 +43,14 @@ fn links_inside_are_followed() {
         assert_eq!(real, work.join("plain/file"));
         assert!(metadata(&work.join("in"), Symlinks::Follow).unwrap().is_symlink);
         write(&work.join("sub/absolute/file")).unwrap();
-        // A link may be read where it may not be changed; what counts is where it leads.
+        // A link in a read-only directory may be followed; its target decides.
         write(&work.join(".git/dangling")).unwrap();
         expect_denied(write(&work.join("to_ro/file")));
         expect_denied(write(&work.join("out_file")));
         expect_denied(write(&work.join("out_nothing")));
         expect_denied(read(&work.join("out_file")));
         expect_denied(read(&work.join("out_nothing")));
-        // The text of a link is no secret.
+        // The text of a link is not secret.
         assert_eq!(read_link(&work.join("out_file"), Symlinks::Follow).unwrap(), "../outside/file");
         let endless = read(&work.join("loop")).unwrap_err();
         assert!(endless.to_string().contains("too many symlinks"), "{endless}");
@@ -60,7 +60,7 @@ fn links_inside_are_followed() {
 }
 
 #[test]
-fn what_is_missing_inside_is_missing() {
+fn missing_paths_inside_are_reported_as_missing() {
     let scene = Scene::new();
     let work = scene.at("work");
     scene.confined(&scene.policy(), User::Own, || {
@@ -76,7 +76,7 @@ fn what_is_missing_inside_is_missing() {
 }
 
 #[test]
-fn links_of_the_kernel_lead_nowhere() {
+fn magic_links_are_not_followed() {
     let scene = Scene::new();
     let all = policy(&scene.at("work"), &[(PathBuf::from("/"), Access::Read)], &[]);
     let below_root = scene.at("outside/file");
@@ -94,7 +94,7 @@ fn links_of_the_kernel_lead_nowhere() {
             let error = read(&link).unwrap_err().to_string();
             assert!(error.contains("a magic link"), "{link:?}: {error}");
         }
-        // Those that are only text are followed, and what is private stays so.
+        // Links that are only text are followed, and private files stay private.
         assert!(!read(Path::new("/proc/self/status")).unwrap().is_empty());
         assert!(!read(Path::new("/proc/mounts")).unwrap().is_empty());
         assert!(read(Path::new("/proc/self/environ")).is_err());
@@ -102,7 +102,7 @@ fn links_of_the_kernel_lead_nowhere() {
 }
 
 #[test]
-fn a_single_file_that_is_granted() {
+fn a_single_file_can_be_granted() {
     let scene = Scene::new();
     let (file, missing) = (scene.at("outside/file"), scene.at("outside/missing"));
     let entries = [(file.clone(), Access::Write), (missing.clone(), Access::Write)];
@@ -113,7 +113,7 @@ fn a_single_file_that_is_granted() {
             write(&file).unwrap();
             assert!(read(&missing).unwrap_err().is_not_found());
             expect_denied(write(&missing));
-            // Its name is not granted, only what it stands for.
+            // The file is granted, but not its name in the directory.
             let options = NewFileOptions::default();
             expect_denied(NewFile::create(&file, options));
             let removal =
@@ -126,9 +126,9 @@ fn a_single_file_that_is_granted() {
 }
 
 #[test]
-fn a_link_that_somebody_planted_in_tmp_is_not_followed() {
+fn a_link_of_another_user_in_tmp_is_not_followed() {
     if !rustix::process::geteuid().is_root() {
-        skipped("no other user to be");
+        skipped("only root can change the owner of a link");
         return;
     }
     let scene = Scene::new();
@@ -147,9 +147,9 @@ fn a_link_that_somebody_planted_in_tmp_is_not_followed() {
     });
 }
 
-/// What is denied inside of what is granted, and allowed again inside of that.
+/// A granted directory inside a denied one inside a granted one.
 #[test]
-fn a_grant_inside_of_what_is_denied() {
+fn a_grant_inside_a_denied_directory_works() {
     let scene = Scene::new();
     let policy = scene.policy_with(&[(scene.at("work/secret/sub"), Access::Write)]);
     let secret = scene.at("work/secret");
@@ -163,7 +163,7 @@ fn a_grant_inside_of_what_is_denied() {
 }
 
 #[test]
-fn an_upload_is_ended_under_the_policy_that_holds_then() {
+fn an_upload_is_committed_under_the_policy_of_that_moment() {
     let scene = Scene::new();
     let path = scene.at("work/plain/upload");
     let upload = scene.confined(&scene.policy(), User::Own, || {
@@ -171,7 +171,7 @@ fn an_upload_is_ended_under_the_policy_that_holds_then() {
         upload.write_block(0, b"written").unwrap();
         upload
     });
-    // The directory is moved to where nobody may write.
+    // The directory is moved to a denied place.
     std::fs::rename(scene.at("work/plain"), scene.at("work/secret/plain")).unwrap();
     let ended = scene.confined(&scene.policy(), User::Own, || upload.commit());
     expect_denied(ended);

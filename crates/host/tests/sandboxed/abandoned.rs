@@ -1,4 +1,4 @@
-//! Starts that nobody wants any more while their sandbox is still being put up.
+//! Starts that are cancelled or abandoned during the setup of their sandbox.
 
 use std::ffi::OsString;
 use std::fs;
@@ -16,15 +16,15 @@ use rustix::io::Errno;
 use super::super::support::{self, Running, shell};
 use super::scene::Scene;
 
-/// So that each change of all mounts takes its time,
+/// Enough mounts that each change of all of them takes some time.
 const MOUNTS: usize = 2_000;
-/// and all of them together take longer than anybody waits.
+/// Enough changes of all mounts that the setup never finishes during a test.
 const CHANGES_OF_ALL: usize = 200_000;
 
-/// In the workspace.
+/// The name of the program in the workspace.
 pub(crate) const PROGRAM: &str = "program";
 
-/// Putting it up begins with placeholders, and then goes on and on.
+/// Returns a plan whose setup creates the placeholders first and then practically never ends.
 pub(crate) fn slow(plan: &Plan, workspace: &Path) -> Plan {
     let cover = |path: PathBuf| {
         Mount::Cover(Cover { path, kind: CoverKind::ReadOnly, is_directory: true, missing: false })
@@ -35,7 +35,7 @@ pub(crate) fn slow(plan: &Plan, workspace: &Path) -> Plan {
     Plan { mounts, ..plan.clone() }
 }
 
-/// A program that says when it is executed.
+/// A program with a watch that reports its execution.
 struct Program {
     path: OsString,
     events: OwnedFd,
@@ -67,7 +67,7 @@ async fn being_put_up(scene: &Scene) {
     }
 }
 
-pub(crate) async fn a_start_can_be_ended(scene: &Scene) {
+pub(crate) async fn a_start_can_be_terminated(scene: &Scene) {
     let program = Program::new(scene);
     let launch = scene.launcher.launch_unless(being_put_up(scene), program.command(scene));
     let error = launch.await.unwrap_err();
@@ -77,7 +77,7 @@ pub(crate) async fn a_start_can_be_ended(scene: &Scene) {
     support::spawner_is_idle(&scene.launcher).await;
 }
 
-pub(crate) async fn a_start_ends_when_nobody_waits(scene: &Scene) {
+pub(crate) async fn a_start_ends_when_its_future_is_dropped(scene: &Scene) {
     let program = Program::new(scene);
     tokio::select! {
         launched = scene.launcher.launch(program.command(scene)) => panic!("{launched:?}"),
@@ -88,7 +88,7 @@ pub(crate) async fn a_start_ends_when_nobody_waits(scene: &Scene) {
     assert!(!program.was_executed());
 }
 
-pub(crate) async fn a_process_that_starts_can_be_terminated(scene: &Scene) {
+pub(crate) async fn a_starting_process_can_be_terminated(scene: &Scene) {
     for how in [Terminate::Force, Terminate::Graceful(Duration::ZERO)] {
         let program = Program::new(scene);
         let limits = LogLimits {
@@ -109,7 +109,7 @@ pub(crate) async fn a_process_that_starts_can_be_terminated(scene: &Scene) {
     }
 }
 
-pub(crate) async fn a_process_that_is_planned_can_be_terminated(scene: &Scene) {
+pub(crate) async fn a_process_still_being_planned_can_be_terminated(scene: &Scene) {
     let limits = LogLimits {
         memory_bytes: 1 << 10,
         spill_bytes: 0,
@@ -126,7 +126,7 @@ pub(crate) async fn a_process_that_is_planned_can_be_terminated(scene: &Scene) {
     assert!(process.is_gone());
 }
 
-/// The server is killed while a sandbox is put up for it.
+/// The server is killed while its sandbox is being set up.
 pub(crate) async fn a_start_ends_with_its_server(scene: &Scene) {
     let program = Program::new(scene);
     let argv = vec![
@@ -135,12 +135,12 @@ pub(crate) async fn a_start_ends_with_its_server(scene: &Scene) {
         scene.root().into(),
         format!("{:?}", scene.confinement).into(),
     ];
-    // By the plain launcher: no keeper is to end what the server itself has started.
+    // Started by the plain launcher: a keeper would end the processes of the server itself.
     let server = Command { argv, sandbox: None, ..shell("") };
     let server = Running::start(&Launcher::plain(), server).await;
     being_put_up(scene).await;
     let helpers = support::watch(&support::descendants_of(server.pid));
-    // Spawner, keeper, stage and, if it is there already, init.
+    // Spawner, keeper, stage and possibly init.
     assert!(helpers.len() >= 2);
     support::kill(server.pid);
     support::all_end(helpers).await;

@@ -1,4 +1,4 @@
-//! A bubblewrap that does not do what it should.
+//! A misbehaving bubblewrap.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use exec_server_host::sandbox::{Plan, SandboxStep, Tier};
 
 use super::scene::Scene;
 
-pub(crate) async fn one_that_ends_by_itself_is_said_to(scene: &Scene) {
+pub(crate) async fn a_bubblewrap_that_exits_is_reported(scene: &Scene) {
     for (program, script, expected) in [("/bin/false", "", 1), ("/bin/true", "", 0)] {
         let plan = Plan { tier: Tier::Bubblewrap(program.into()), ..(*scene.plan(&[])).clone() };
         let command = scene.command(&Arc::new(plan), script);

@@ -1,4 +1,4 @@
-//! What lies in a writable workspace and is protected all the same.
+//! Protected paths inside a writable workspace.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,7 +10,7 @@ use exec_server_host::sandbox::{Access, CoverKind, Grant, Mount, SandboxStep};
 
 use super::scene::Scene;
 
-pub(crate) async fn what_is_protected_cannot_be_changed(scene: &Scene) {
+pub(crate) async fn protected_paths_cannot_be_changed(scene: &Scene) {
     let plan = scene.plan(&[]);
     scene.all_succeed(&plan, &["echo x > new && rm new", "cat .git/config", "ls .agents"]).await;
     scene
@@ -43,8 +43,8 @@ pub(crate) async fn what_is_protected_cannot_be_changed(scene: &Scene) {
     assert_eq!(scene.read(".git/config"), "original\n");
 }
 
-/// A directory that is renamed takes its cover along, and anything could then be put in its old place.
-pub(crate) async fn the_way_to_what_is_protected_stays(scene: &Scene) {
+/// A renamed directory takes its cover along, and other content could then take its old name.
+pub(crate) async fn directories_above_protected_paths_cannot_be_renamed(scene: &Scene) {
     fs::create_dir(scene.path("sub/nested/.git")).unwrap();
     let plan = scene.plan(&[("sub/nested", Access::Write), ("sub/nested/.git", Access::Read)]);
     let read_only = |mount: &Mount| {
@@ -66,7 +66,7 @@ pub(crate) async fn the_way_to_what_is_protected_stays(scene: &Scene) {
         .await;
 }
 
-pub(crate) async fn what_is_denied_cannot_be_read(scene: &Scene) {
+pub(crate) async fn denied_paths_cannot_be_read(scene: &Scene) {
     let plan = scene.plan(&[
         ("secret.pem", Access::Deny),
         ("denied", Access::Deny),
@@ -97,8 +97,9 @@ pub(crate) async fn what_is_denied_cannot_be_read(scene: &Scene) {
     assert!(!scene.path("absent").exists());
 }
 
-/// Under another name of its directory the pattern would not match, and the next process could read it.
-pub(crate) async fn the_way_to_what_a_pattern_denies_stays(scene: &Scene) {
+/// If its directory were renamed, the pattern would not match, and the next process could read the
+/// file.
+pub(crate) async fn directories_above_denied_matches_cannot_be_renamed(scene: &Scene) {
     fs::create_dir(scene.path("sub/nested/secrets")).unwrap();
     fs::write(scene.path("sub/nested/secrets/id.key"), "original\n").unwrap();
     let plan = || scene.plan_without("**/secrets/*.key");
@@ -116,7 +117,7 @@ pub(crate) async fn the_way_to_what_a_pattern_denies_stays(scene: &Scene) {
     scene.all_fail(&plan(), &["grep -r original sub"]).await;
 }
 
-/// More than a process can have descriptors, each with a directory to itself.
+/// More files than a process can have descriptors, each in its own directory.
 pub(crate) async fn a_pattern_may_deny_many_files(scene: &Scene) {
     for n in 0..1500 {
         fs::create_dir(scene.path(&format!("sub/{n}"))).unwrap();
@@ -127,8 +128,8 @@ pub(crate) async fn a_pattern_may_deny_many_files(scene: &Scene) {
     scene.all_fail(&plan, &["cat sub/0/key.pem", "mv sub/1499 x", "grep -r original sub"]).await;
 }
 
-/// Carve-outs do not need anything else to be read-only.
-pub(crate) async fn covers_hold_where_all_else_is_writable(scene: &Scene) {
+/// Covers do not require the rest to be read-only.
+pub(crate) async fn covers_hold_if_everything_else_is_writable(scene: &Scene) {
     let mut plan = (*scene.plan(&[("denied", Access::Deny)])).clone();
     assert_eq!(plan.mounts.remove(0).path(), Path::new("/"));
     let everything = Grant { path: "/".into(), access: Access::Write };
@@ -141,7 +142,7 @@ pub(crate) async fn covers_hold_where_all_else_is_writable(scene: &Scene) {
     scene.all_fail(&plan, &["cat denied/file", "echo x > .git/config", "mkdir .codex"]).await;
 }
 
-pub(crate) async fn what_is_granted_inside_is_there(scene: &Scene) {
+pub(crate) async fn grants_inside_denied_directories_work(scene: &Scene) {
     let plan = scene.plan(&[
         ("denied", Access::Deny),
         ("denied/again/deep", Access::Write),
@@ -174,7 +175,7 @@ pub(crate) async fn what_is_granted_inside_is_there(scene: &Scene) {
         .await;
 }
 
-pub(crate) async fn covers_may_lie_in_one_another(scene: &Scene) {
+pub(crate) async fn covers_may_be_nested(scene: &Scene) {
     let plan = scene.plan(&[
         (".git/config", Access::Deny),
         ("denied", Access::Deny),
@@ -196,7 +197,8 @@ pub(crate) async fn covers_may_lie_in_one_another(scene: &Scene) {
             ],
         )
         .await;
-    // What mv cannot rename it copies. An ordinary user could not remove the copy of a closed cover.
+    // `mv` copies what it cannot rename. An ordinary user could not remove the copy of a closed
+    // cover.
     let _ = fs::set_permissions(scene.path("x/deep"), fs::Permissions::from_mode(0o755));
 }
 
@@ -211,8 +213,8 @@ pub(crate) async fn a_working_directory_may_be_covered(scene: &Scene) {
     assert_ne!(exit.code, 0);
 }
 
-/// Covers what the plan named, or starts nothing.
-pub(crate) async fn what_has_changed_since_is_an_error(scene: &Scene) {
+/// Either exactly the paths of the plan are covered, or nothing starts.
+pub(crate) async fn a_path_changed_since_planning_is_an_error(scene: &Scene) {
     let plan = scene.plan(&[("secret.pem", Access::Deny)]);
     fs::rename(scene.path("secret.pem"), scene.path("moved")).unwrap();
     let script = "echo ran > sub/proof";
@@ -230,7 +232,7 @@ pub(crate) async fn what_has_changed_since_is_an_error(scene: &Scene) {
     let error = scene.launcher.launch(scene.command(&plan, script)).await.unwrap_err();
     is_about(&error);
 
-    // The way there leads elsewhere now.
+    // A directory above the path leads elsewhere now.
     let plan = scene.plan(&[("sub/nested", Access::Deny)]);
     fs::rename(scene.path("sub"), scene.path("gone")).unwrap();
     is_about(&scene.launcher.launch(scene.command(&plan, script)).await.unwrap_err());

@@ -1,4 +1,4 @@
-//! Of `/dev`, a program has what every program needs, what its policy names, and what nobody else sees.
+//! Access to `/dev`: essential devices, devices that the policy names, and private ones.
 
 use std::fs::{self, OpenOptions};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::super::support::Running;
 use super::Confinement;
 use super::scene::Scene;
 
-/// Where there is one that we can open: an ordinary user has none.
+/// Devices that the test may be able to open. An ordinary user usually can open none of them.
 const NOT_ESSENTIAL: [&str; 5] =
     ["/dev/fuse", "/dev/vda", "/dev/sda", "/dev/loop-control", "/dev/net/tun"];
 
@@ -42,7 +42,7 @@ pub(crate) async fn terminals_of_others_are_out_of_reach(scene: &Scene) {
     }
 }
 
-pub(crate) async fn its_own_terminal_can_be_opened_again(scene: &Scene) {
+pub(crate) async fn the_own_terminal_can_be_reopened(scene: &Scene) {
     let script = "tty; stty size < $(tty); stty size < /proc/self/fd/0; stty size < /dev/tty
         stty size < /dev/stdin; echo by name > $(tty); echo by link > /dev/stdout; echo > /dev/null
         stty -echo < $(tty) && echo changed";
@@ -54,7 +54,7 @@ pub(crate) async fn its_own_terminal_can_be_opened_again(scene: &Scene) {
     }
 }
 
-pub(crate) async fn what_every_program_needs_is_there(scene: &Scene) {
+pub(crate) async fn essential_devices_work(scene: &Scene) {
     let plan = ordinary(scene);
     let attempts = [
         "echo x > /dev/null",
@@ -68,10 +68,10 @@ pub(crate) async fn what_every_program_needs_is_there(scene: &Scene) {
     scene.all_succeed(&plan, &attempts).await;
 }
 
-pub(crate) async fn devices_need_a_word_of_the_policy(scene: &Scene) {
+pub(crate) async fn other_devices_need_an_entry_in_the_policy(scene: &Scene) {
     let can_open = |path: &&str| OpenOptions::new().read(true).open(path).is_ok();
     let Some(device) = NOT_ESSENTIAL.into_iter().find(can_open) else {
-        skipped("there is no device that we could open");
+        skipped("this user can open no other device");
         return;
     };
     let open = format!("exec 3< {device}");
@@ -83,9 +83,9 @@ pub(crate) async fn devices_need_a_word_of_the_policy(scene: &Scene) {
     scene.all_succeed(&scene.plan(&[(device, Access::Write)]), &[&open]).await;
 }
 
-pub(crate) async fn who_may_write_everything_has_no_more_devices(scene: &Scene) {
+pub(crate) async fn write_access_to_everything_includes_no_other_devices(scene: &Scene) {
     if !rustix::process::geteuid().is_root() {
-        skipped("only root can make the placeholders that a writable root needs");
+        skipped("only root can create the placeholders that a writable root needs");
         return;
     }
     let entries = vec![
@@ -110,7 +110,7 @@ pub(crate) async fn who_may_write_everything_has_no_more_devices(scene: &Scene) 
     scene.all_fail(&plan, &["echo x > /dev/new", "mkdir /dev/new", "cat denied/file"]).await;
 }
 
-pub(crate) async fn shared_memory_is_its_own(scene: &Scene) {
+pub(crate) async fn shared_memory_is_private(scene: &Scene) {
     let outside = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
     let name = outside.path().file_name().unwrap().to_str().unwrap();
     let plan = scene.plan(&[]);
@@ -123,11 +123,11 @@ pub(crate) async fn shared_memory_is_its_own(scene: &Scene) {
     scene.all_fail(&scene.plan(&[("/dev/shm", Access::Deny)]), &["echo x > /dev/shm/x"]).await;
 }
 
-/// Bubblewrap cannot give it any beside the devices that are there.
-pub(crate) async fn new_terminals_are_its_own(scene: &Scene) {
+/// Bubblewrap cannot provide private terminals next to the existing devices.
+pub(crate) async fn new_terminals_are_private(scene: &Scene) {
     let plan = scene.plan(&[]);
     if scene.run(&plan, "command -v script").await.1.code != 0 {
-        skipped("there is no program called script");
+        skipped("the program `script` is not installed");
         return;
     }
     let (output, _) = scene.run(&plan, "ls /dev/pts; script -qec 'tty; stty size' /dev/null").await;

@@ -1,4 +1,4 @@
-//! How sandboxed programs begin and end.
+//! Starts and exits of sandboxed programs.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use super::super::support::confinement::confine;
 use super::super::support::{self, Running, shell};
 use super::scene::Scene;
 
-pub(crate) async fn orphans_are_collected(scene: &Scene) {
+pub(crate) async fn orphans_are_reaped(scene: &Scene) {
     let script = "for i in $(seq 20); do (setsid sh -c true &); done
         while [ $(ls /proc | grep -c '^[0-9]') -gt 8 ]; do :; done
         while cat /proc/[0-9]*/stat 2>/dev/null | grep -q ') Z '; do :; done; echo collected";
@@ -19,8 +19,8 @@ pub(crate) async fn orphans_are_collected(scene: &Scene) {
     assert_eq!(output.trim(), "collected");
 }
 
-/// Each with one step that must fail, and nothing may run.
-pub(crate) async fn a_plan_that_cannot_be_kept_starts_nothing(scene: &Scene) {
+/// Each plan has one step that must fail, and nothing may run.
+pub(crate) async fn a_plan_that_cannot_be_enforced_starts_nothing(scene: &Scene) {
     let plan = scene.plan(&[]);
     let mut broken = vec![Plan { seccomp: vec![], ..(*plan).clone() }];
     broken.push(Plan { seccomp: vec![0xff; 8], ..(*plan).clone() });
@@ -38,8 +38,8 @@ pub(crate) async fn a_plan_that_cannot_be_kept_starts_nothing(scene: &Scene) {
     assert_eq!(scene.run(&plan, "exit 3").await.1.code, 3);
 }
 
-/// A program called bwrap comes first in it.
-pub(crate) async fn the_search_path_of_the_program_changes_nothing(scene: &Scene) {
+/// The search path begins with a directory that contains a program called `bwrap`.
+pub(crate) async fn the_search_path_of_the_program_does_not_affect_the_sandbox(scene: &Scene) {
     for name in ["bwrap", "true"] {
         let fake = scene.path(name);
         fs::write(&fake, "#!/bin/sh\necho fake $0 > sub/proof\n").unwrap();
@@ -70,20 +70,20 @@ pub(crate) async fn job_control_works(scene: &Scene) {
     assert!(!output.contains("can't access tty"), "{output}");
 }
 
-pub(crate) async fn nothing_outside_can_be_signalled(scene: &Scene) {
+pub(crate) async fn outside_processes_cannot_be_signalled(scene: &Scene) {
     let of_all_files = |abi| Arc::new(scene.confinement.of_all_files(abi));
     let plans = if scene.confinement == super::Confinement::Direct {
         vec![Arc::new(scene.confinement.ordinary(scene.root())), of_all_files(7)]
     } else {
-        // Landlock does not keep signals inside there, or there is none.
+        // Landlock does not confine signals there, or is not used.
         vec![scene.plan(&[]), of_all_files(5), of_all_files(0)]
     };
     for plan in plans {
-        nothing_outside_can_be_signalled_under(scene, &plan).await;
+        expect_outside_processes_cannot_be_signalled(scene, &plan).await;
     }
 }
 
-async fn nothing_outside_can_be_signalled_under(scene: &Scene, plan: &Arc<Plan>) {
+async fn expect_outside_processes_cannot_be_signalled(scene: &Scene, plan: &Arc<Plan>) {
     let io = Io::Pipes { stdin: true };
     let command = scene.command(plan, "read keeper; kill -9 $keeper; echo still here");
     let mut running = Running::start(&scene.launcher, Command { io, ..command }).await;
@@ -99,7 +99,7 @@ async fn nothing_outside_can_be_signalled_under(scene: &Scene, plan: &Arc<Plan>)
     running.emptied().await;
 }
 
-/// Nobody else is left who could kill it.
+/// After the keeper's death only the kernel can end the tree.
 pub(crate) async fn a_namespace_dies_with_its_keeper(scene: &Scene) {
     let _confined = confine((*scene.plan(&[])).clone());
     let script = support::daemons(5);
@@ -142,8 +142,8 @@ pub(crate) async fn user_and_groups_are_the_same(scene: &Scene) {
     assert_eq!(inside, format!("{user}\n{group}\n{user}:{group}\n{user}:{group}\n"));
 }
 
-/// The first process shares its memory with the keeper, and must be as closed as that.
-pub(crate) async fn nothing_outside_can_be_seen(scene: &Scene) {
+/// Init shares its memory with the keeper and must be just as inaccessible.
+pub(crate) async fn outside_processes_cannot_be_seen(scene: &Scene) {
     let plan = scene.plan(&[]);
     let (output, _) = scene.run(&plan, "ls /proc | grep -c '^[0-9]'").await;
     assert!(output.trim().parse::<usize>().unwrap() < 8, "{output}");

@@ -10,7 +10,7 @@ use exec_server_host::sandbox::{GateSockets, NetworkNamespace, Plan};
 
 use super::scene::Scene;
 
-/// As a gate has them for one named port.
+/// The sockets of a gate with one named port.
 fn sockets() -> GateSockets {
     GateSockets { dns: true, direct_ports: vec![443], http_proxy: true, ..GateSockets::default() }
 }
@@ -57,7 +57,7 @@ for family, host in [(socket.AF_INET, "203.0.113.7"), (socket.AF_INET, "10.1.2.3
     drop(tree);
 }
 
-pub(crate) async fn datagrams_for_any_name_server_do_too(scene: &Scene) {
+pub(crate) async fn datagrams_to_any_name_server_reach_the_gate(scene: &Scene) {
     let script = python(
         r#"
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -72,8 +72,8 @@ s.sendto(b"question", ("8.8.8.8", 53))
     assert_eq!(&received[..len], b"question");
 }
 
-/// Without a gate that answers, so nothing here can succeed by its help.
-pub(crate) async fn nothing_else_leads_anywhere(scene: &Scene) {
+/// The gate accepts nothing in this test, so no attempt can succeed through it.
+pub(crate) async fn all_other_connections_fail(scene: &Scene) {
     let script = python(
         r#"
 def attempt(family, kind, address, protocol=0):
@@ -134,7 +134,7 @@ pub(crate) async fn routes_and_addresses_cannot_be_changed(scene: &Scene) {
     scene.all_fail(&plan, &attempts).await;
 }
 
-/// Each has a namespace of its own, so one cannot reach what another listens on.
+/// Each process has its own network namespace, so it cannot reach listeners of another.
 pub(crate) async fn processes_do_not_share_a_network(scene: &Scene) {
     let plan = gated(scene);
     let listening = python(

@@ -1,4 +1,4 @@
-//! Directories that may be written and do not exist.
+//! Writable roots that do not exist.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use exec_server_test_support::skipped;
 
 use super::scene::Scene;
 
-pub(crate) async fn one_that_could_be_made_is_made_and_protected(scene: &Scene) {
+pub(crate) async fn a_missing_root_is_created_and_protected(scene: &Scene) {
     let entries = [("build/out", Access::Write), ("build/out/secret/key", Access::Deny)];
     let plan = scene.plan(&entries);
     let use_it =
@@ -31,10 +31,11 @@ pub(crate) async fn one_that_could_be_made_is_made_and_protected(scene: &Scene) 
     }
 }
 
-/// It can be written by the policy, but not by this user, so that nothing has to be protected there.
-pub(crate) async fn one_that_nobody_can_make_is_no_obstacle(scene: &Scene) {
+/// The policy grants write access, but this user cannot create the root, so nothing there needs
+/// protection.
+pub(crate) async fn a_root_that_cannot_be_created_is_no_obstacle(scene: &Scene) {
     if rustix::process::geteuid().is_root() {
-        return skipped("root can make any directory");
+        return skipped("root can create any directory");
     }
     let missing = EntryPath::Path("/no-such-directory/out".into());
     let entries = vec![(EntryPath::Root, Access::Write), (missing, Access::Write)];

@@ -1,4 +1,4 @@
-//! What a sandbox takes away from a program, and what is left when it ends.
+//! The restrictions of a sandbox, and the cleanup when it ends.
 
 mod abandoned;
 mod bubblewrap;
@@ -24,19 +24,19 @@ pub(crate) use super::support::confinement::Confinement;
 use super::support::{self, confinement, shell};
 use scene::Scene;
 
-/// Makes this executable a server with one sandboxed program, there to be killed.
+/// Makes this executable a server with one sandboxed program, which a test kills.
 pub(crate) const SERVER_ARG: &str = "__sandboxing_server";
 
-/// Makes this executable a server that is there to be killed while it starts a sandboxed program.
+/// Makes this executable a server that a test kills while it starts a sandboxed program.
 pub(crate) const SLOW_SERVER_ARG: &str = "__slowly_sandboxing_server";
 
-/// Set in the run as another user, which is started by this one.
+/// Set in the run as another user, which this run starts.
 const IS_OTHER_USER: &str = "LAUNCH_TEST_AS_OTHER_USER";
-/// Not nobody (65534): that is also what a user without a name in a namespace looks like.
+/// Not nobody (65534): unmapped users in a user namespace also appear as nobody.
 const OTHER_USER: u32 = 54321;
 const OTHER_GROUP: u32 = 54322;
 
-/// Runs a test with a fresh scene in each way that has covers.
+/// Runs a test with a new scene under each confinement that has covers.
 macro_rules! covered {
     ($($module:ident::$test:ident),* $(,)?) => {
         Vec::from([$(
@@ -50,7 +50,7 @@ macro_rules! covered {
     };
 }
 
-/// Runs a test with a fresh scene where nothing is mounted.
+/// Runs a test with a new scene without mounts.
 macro_rules! direct {
     ($($module:ident::$test:ident),* $(,)?) => {
         Vec::from([$(
@@ -63,54 +63,54 @@ macro_rules! direct {
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = covered![
-        abandoned::a_start_can_be_ended,
-        abandoned::a_start_ends_when_nobody_waits,
-        abandoned::a_process_that_starts_can_be_terminated,
+        abandoned::a_start_can_be_terminated,
+        abandoned::a_start_ends_when_its_future_is_dropped,
+        abandoned::a_starting_process_can_be_terminated,
         abandoned::a_start_ends_with_its_server,
-        covers::what_is_protected_cannot_be_changed,
-        covers::the_way_to_what_is_protected_stays,
-        covers::the_way_to_what_a_pattern_denies_stays,
-        covers::what_is_denied_cannot_be_read,
-        covers::covers_hold_where_all_else_is_writable,
-        covers::what_is_granted_inside_is_there,
-        covers::covers_may_lie_in_one_another,
+        covers::protected_paths_cannot_be_changed,
+        covers::directories_above_protected_paths_cannot_be_renamed,
+        covers::directories_above_denied_matches_cannot_be_renamed,
+        covers::denied_paths_cannot_be_read,
+        covers::covers_hold_if_everything_else_is_writable,
+        covers::grants_inside_denied_directories_work,
+        covers::covers_may_be_nested,
         covers::a_working_directory_may_be_covered,
-        covers::what_has_changed_since_is_an_error,
+        covers::a_path_changed_since_planning_is_an_error,
         gate::every_address_leads_to_the_gate,
-        gate::datagrams_for_any_name_server_do_too,
-        gate::nothing_else_leads_anywhere,
+        gate::datagrams_to_any_name_server_reach_the_gate,
+        gate::all_other_connections_fail,
         gate::routes_and_addresses_cannot_be_changed,
         gate::processes_do_not_share_a_network,
-        placeholders::they_go_when_the_tree_is_gone,
-        placeholders::they_stay_for_whoever_needs_them,
-        placeholders::many_at_once_leave_none,
-        placeholders::the_next_one_removes_those_left_behind,
-        placeholders::what_took_their_place_stays,
-        placeholders::a_killed_server_leaves_none,
-        missing_roots::one_that_could_be_made_is_made_and_protected,
-        missing_roots::one_that_nobody_can_make_is_no_obstacle,
-        replaced::what_replaces_a_covered_name_is_not_covered,
+        placeholders::placeholders_are_removed_when_the_tree_ends,
+        placeholders::placeholders_stay_while_another_process_needs_them,
+        placeholders::many_processes_at_once_leave_no_placeholders,
+        placeholders::the_next_process_removes_placeholders_left_behind,
+        placeholders::directories_in_place_of_placeholders_stay,
+        placeholders::a_killed_server_leaves_no_placeholders,
+        missing_roots::a_missing_root_is_created_and_protected,
+        missing_roots::a_root_that_cannot_be_created_is_no_obstacle,
+        replaced::a_file_that_replaces_a_covered_one_is_not_covered,
         devices::terminals_of_others_are_out_of_reach,
-        devices::its_own_terminal_can_be_opened_again,
-        devices::what_every_program_needs_is_there,
-        devices::devices_need_a_word_of_the_policy,
-        devices::who_may_write_everything_has_no_more_devices,
-        devices::shared_memory_is_its_own,
-        endings::orphans_are_collected,
-        endings::a_plan_that_cannot_be_kept_starts_nothing,
-        endings::the_search_path_of_the_program_changes_nothing,
+        devices::the_own_terminal_can_be_reopened,
+        devices::essential_devices_work,
+        devices::other_devices_need_an_entry_in_the_policy,
+        devices::write_access_to_everything_includes_no_other_devices,
+        devices::shared_memory_is_private,
+        endings::orphans_are_reaped,
+        endings::a_plan_that_cannot_be_enforced_starts_nothing,
+        endings::the_search_path_of_the_program_does_not_affect_the_sandbox,
         endings::job_control_works,
-        endings::nothing_outside_can_be_seen,
-        endings::nothing_outside_can_be_signalled,
+        endings::outside_processes_cannot_be_seen,
+        endings::outside_processes_cannot_be_signalled,
         endings::the_network_is_empty,
         endings::user_and_groups_are_the_same,
     ];
     trials.push(Trial::test("plain::a_sandbox_is_refused", || {
         run(Confinement::Direct, async |scene| endings::plain_refuses(&scene).await)
     }));
-    trials.push(Trial::test("bubblewrap::one_that_ends_by_itself_is_said_to", || {
+    trials.push(Trial::test("bubblewrap::a_bubblewrap_that_exits_is_reported", || {
         run(Confinement::Bubblewrap, async |scene| {
-            bubblewrap::one_that_ends_by_itself_is_said_to(&scene).await;
+            bubblewrap::a_bubblewrap_that_exits_is_reported(&scene).await;
         })
     }));
     trials.push(Trial::test("namespaces::a_pattern_may_deny_many_files", || {
@@ -123,18 +123,18 @@ pub(crate) fn trials() -> Vec<Trial> {
             endings::a_namespace_dies_with_its_keeper(&scene).await;
         })
     }));
-    trials.push(Trial::test("namespaces::new_terminals_are_its_own", || {
+    trials.push(Trial::test("namespaces::new_terminals_are_private", || {
         run(Confinement::Namespaces, async |scene| {
-            devices::new_terminals_are_its_own(&scene).await;
+            devices::new_terminals_are_private(&scene).await;
         })
     }));
     trials.extend(direct![
         devices::terminals_of_others_are_out_of_reach,
-        devices::its_own_terminal_can_be_opened_again,
-        devices::what_every_program_needs_is_there,
-        devices::devices_need_a_word_of_the_policy,
-        endings::nothing_outside_can_be_signalled,
-        abandoned::a_process_that_is_planned_can_be_terminated,
+        devices::the_own_terminal_can_be_reopened,
+        devices::essential_devices_work,
+        devices::other_devices_need_an_entry_in_the_policy,
+        endings::outside_processes_cannot_be_signalled,
+        abandoned::a_process_still_being_planned_can_be_terminated,
     ]);
     if std::env::var_os(IS_OTHER_USER).is_none() {
         trials.push(Trial::test("as_another_user", as_another_user));
@@ -152,7 +152,7 @@ fn run(confinement: Confinement, test: impl AsyncFnOnce(Scene)) -> Result<(), Fa
     Ok(())
 }
 
-/// Everything sandboxed once more: what root may do hides what others may not.
+/// Repeats all sandbox tests as another user, since the rights of root can hide failures.
 fn as_another_user() -> Result<(), Failed> {
     use std::os::unix::process::CommandExt;
     if !rustix::process::geteuid().is_root() {
@@ -176,10 +176,10 @@ fn as_another_user() -> Result<(), Failed> {
         .stdin(Stdio::null())
         .output()?;
     print!("{}", String::from_utf8_lossy(&outcome.stdout));
-    if outcome.status.success() { Ok(()) } else { Err("it failed as another user".into()) }
+    if outcome.status.success() { Ok(()) } else { Err("the tests failed as another user".into()) }
 }
 
-/// See [`SERVER_ARG`]: starts a program that stays, and says who it and its keeper are.
+/// See [`SERVER_ARG`]: starts a long-running program and prints its pid and that of its keeper.
 pub(crate) fn be_a_server(workspace: &Path, confinement: &str) {
     let _confined = confinement::confine(confinement_called(confinement).ordinary(workspace));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -1,4 +1,5 @@
-//! Placeholders for protected names that are missing: there while a program runs, and gone afterwards.
+//! Placeholders for missing protected names: they exist while a program runs and are removed
+//! afterwards.
 
 use std::fs;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ async fn waiting(scene: &Scene, plan: &Arc<Plan>) -> Running {
     running
 }
 
-pub(crate) async fn they_go_when_the_tree_is_gone(scene: &Scene) {
+pub(crate) async fn placeholders_are_removed_when_the_tree_ends(scene: &Scene) {
     let plan = scene.plan(&[]);
     let mut running = waiting(scene, &plan).await;
     assert!(exist(scene));
@@ -37,10 +38,10 @@ pub(crate) async fn they_go_when_the_tree_is_gone(scene: &Scene) {
     assert!(!exist(scene));
 }
 
-pub(crate) async fn they_stay_for_whoever_needs_them(scene: &Scene) {
+pub(crate) async fn placeholders_stay_while_another_process_needs_them(scene: &Scene) {
     let plan = scene.plan(&[]);
     let mut first = waiting(scene, &plan).await;
-    // What it sees as existing are the placeholders of the first.
+    // This plan sees the placeholders of the first process as existing directories.
     let mut second = waiting(scene, &scene.plan(&[])).await;
     first.close_stdin();
     first.emptied().await;
@@ -52,7 +53,7 @@ pub(crate) async fn they_stay_for_whoever_needs_them(scene: &Scene) {
     assert!(!exist(scene));
 }
 
-pub(crate) async fn many_at_once_leave_none(scene: &Scene) {
+pub(crate) async fn many_processes_at_once_leave_no_placeholders(scene: &Scene) {
     for _ in 0..5 {
         let plan = scene.plan(&[]);
         let mut running = Vec::new();
@@ -68,8 +69,8 @@ pub(crate) async fn many_at_once_leave_none(scene: &Scene) {
     }
 }
 
-/// Its keeper was killed and could not remove them.
-pub(crate) async fn the_next_one_removes_those_left_behind(scene: &Scene) {
+/// The keeper was killed and could not remove its placeholders.
+pub(crate) async fn the_next_process_removes_placeholders_left_behind(scene: &Scene) {
     let mut running = waiting(scene, &scene.plan(&[])).await;
     let leader = support::watch(&[running.pid]);
     support::kill(support::parent_of(running.pid));
@@ -81,8 +82,8 @@ pub(crate) async fn the_next_one_removes_those_left_behind(scene: &Scene) {
     assert!(!exist(scene));
 }
 
-/// What a user makes in their place is not theirs to remove.
-pub(crate) async fn what_took_their_place_stays(scene: &Scene) {
+/// The keeper does not remove directories that a user creates in place of placeholders.
+pub(crate) async fn directories_in_place_of_placeholders_stay(scene: &Scene) {
     let mut running = waiting(scene, &scene.plan(&[])).await;
     fs::remove_dir(scene.path(".codex")).unwrap();
     fs::create_dir(scene.path(".codex")).unwrap();
@@ -92,15 +93,15 @@ pub(crate) async fn what_took_their_place_stays(scene: &Scene) {
     assert!(!scene.path(".agents").exists());
 }
 
-/// The server is killed, and the keepers tidy up.
-pub(crate) async fn a_killed_server_leaves_none(scene: &Scene) {
+/// The server is killed, and its keepers remove the placeholders.
+pub(crate) async fn a_killed_server_leaves_no_placeholders(scene: &Scene) {
     let argv = vec![
         std::env::current_exe().unwrap().into(),
         super::SERVER_ARG.into(),
         scene.root().into(),
         format!("{:?}", scene.confinement).into(),
     ];
-    // By the plain launcher: no keeper is to end what the server itself has started.
+    // Started by the plain launcher: a keeper would end the processes of the server itself.
     let mut server =
         Running::start(&Launcher::plain(), Command { argv, sandbox: None, ..shell("") }).await;
     let [leader, keeper] = server.wait_for_plain_pids(2).await[..] else { panic!("two pids") };

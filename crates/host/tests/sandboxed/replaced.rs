@@ -1,4 +1,4 @@
-//! What somebody outside puts in the place of something covered, while a program runs that must not see it.
+//! Covered files that an outside process replaces while a confined program runs.
 
 use std::fs;
 
@@ -8,17 +8,19 @@ use exec_server_host::sandbox::Access;
 use super::super::support::Running;
 use super::scene::Scene;
 
-/// As every editor saves.
+/// Saves a file as editors do, by renaming a new one.
 fn save(scene: &Scene, name: &str) {
     let new = scene.path("new");
     fs::write(&new, "replaced\n").unwrap();
     fs::rename(new, scene.path(name)).unwrap();
 }
 
-/// A mount goes with the name that it is on, so a cover lasts until that is replaced. What holds is to deny a directory above.
+/// A mount belongs to the directory entry that it covers, so a cover ends when the entry is
+/// replaced. Denying a directory above is reliable.
 ///
-/// Nobody wants the first half. It is here so that whoever changes it changes docs/sandbox.md as well.
-pub(crate) async fn what_replaces_a_covered_name_is_not_covered(scene: &Scene) {
+/// The first half is a known limitation, not a goal. The test exists so that a change of this
+/// behaviour also changes docs/sandbox.md.
+pub(crate) async fn a_file_that_replaces_a_covered_one_is_not_covered(scene: &Scene) {
     let plan = scene.plan(&[("secret.pem", Access::Deny), ("denied", Access::Deny)]);
     let script = "read x; cat secret.pem; cat denied/file; echo a > .git/planted; echo the end";
     let command = scene.command(&plan, &format!("cat secret.pem; echo up; {script}"));
@@ -36,7 +38,7 @@ pub(crate) async fn what_replaces_a_covered_name_is_not_covered(scene: &Scene) {
     assert_eq!(output.matches("replaced").count(), 1, "{output}");
     assert!(!output.contains("original"), "{output}");
     assert!(scene.path(".git/planted").exists(), "{output}");
-    // The next one is covered again.
+    // In the next process the files are covered again.
     scene
         .all_fail(
             &scene.plan(&[("secret.pem", Access::Deny)]),

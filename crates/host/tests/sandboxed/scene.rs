@@ -1,4 +1,4 @@
-//! A workspace with things in it that a sandboxed program must not get at.
+//! A workspace with files that a sandboxed program must not access.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,8 @@ use exec_server_host::sandbox::{Access, EntryPath, GateRequest, GateSockets, Pla
 use super::super::support::confinement::Confinement;
 use super::super::support::{Running, shell};
 
-/// `.git` with a hook in it, `secret.pem`, `denied/` with files and directories, and `sub/nested/`; no `.agents`, no `.codex`.
+/// Contains `.git/hooks/`, `secret.pem`, `denied/` with files and directories, and `sub/nested/`,
+/// but no `.agents` and no `.codex`.
 pub(crate) struct Scene {
     pub(crate) launcher: Launcher,
     pub(crate) confinement: Confinement,
@@ -43,7 +44,8 @@ impl Scene {
         fs::read_to_string(self.path(name)).unwrap()
     }
 
-    /// All can be read and the workspace can be written, but for what `entries` say.
+    /// Returns a plan in which everything is readable and the workspace is writable, with
+    /// exceptions from `entries`.
     pub(crate) fn plan(&self, entries: &[(&str, Access)]) -> Arc<Plan> {
         let mut all = vec![(EntryPath::Root, Access::Read)];
         all.push((EntryPath::Path(self.root().into()), Access::Write));
@@ -53,7 +55,7 @@ impl Scene {
         Arc::new(self.confinement.plan(self.root(), all))
     }
 
-    /// The same with a network that leads to these sockets.
+    /// The same plan without entries, with a network that leads to these sockets.
     pub(crate) fn managed_plan(&self, sockets: &GateSockets) -> Plan {
         let entries = vec![
             (EntryPath::Root, Access::Read),
@@ -63,7 +65,7 @@ impl Scene {
         self.confinement.plan_with_gate(self.root(), entries, Some(&gate))
     }
 
-    /// The same, but for what the pattern matches.
+    /// The same plan, except that the pattern is denied.
     pub(crate) fn plan_without(&self, pattern: &str) -> Arc<Plan> {
         let entries = vec![
             (EntryPath::Root, Access::Read),
@@ -82,7 +84,7 @@ impl Scene {
         Running::start(&self.launcher, self.command(plan, script)).await
     }
 
-    /// Runs the script to its end, and waits for all that it has left.
+    /// Runs the script to its end and waits for the processes that it has left.
     pub(crate) async fn run(&self, plan: &Arc<Plan>, script: &str) -> (String, ExitRecord) {
         let mut running = self.start(plan, script).await;
         let (output, exit) = running.output().await;
@@ -90,7 +92,7 @@ impl Scene {
         (output, exit)
     }
 
-    /// Runs each line by itself, in the sandbox. None may succeed.
+    /// Runs each attempt separately in the sandbox. None may succeed.
     pub(crate) async fn all_fail(&self, plan: &Arc<Plan>, attempts: &[&str]) {
         for attempt in attempts {
             let (output, exit) = self.run(plan, attempt).await;
