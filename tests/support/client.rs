@@ -2,7 +2,7 @@
 
 use std::process::ChildStdin;
 
-use exec_server_test_support::{BlockingWire as _, RpcClient, encoded};
+use exec_server_test_support::{RpcClient, encoded};
 use serde_json::{Value, json};
 
 use super::wire::{Arrival, Cut, Wire};
@@ -45,7 +45,7 @@ impl Client {
     }
 
     pub(crate) fn send_text(&mut self, text: &str) {
-        self.rpc.wire().send(text);
+        self.rpc.send_text(text);
     }
 
     pub(crate) fn send_raw(&mut self, bytes: &[u8]) {

@@ -16,6 +16,7 @@ mod temporary_mode;
 #[cfg(feature = "server")]
 mod test_server;
 mod text;
+mod wire_schema;
 
 pub use as_nobody::{NOBODY, as_nobody, become_nobody};
 pub use certificates::{Issued, TestAuthority, Validity};

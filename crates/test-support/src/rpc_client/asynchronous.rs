@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::{HANG, RpcClient, answers, is_notification, notification, outcome, read};
+use super::{HANG, RpcClient, answers, is_notification, notification, outcome};
 
 /// A connection whose other end is served by a task of the same program.
 #[derive(Debug)]
@@ -25,6 +25,7 @@ impl RpcClient<Served> {
     }
 
     pub async fn send_text(&mut self, text: &str) {
+        self.schema.sent(text);
         let outgoing = &mut self.wire.connection.outgoing;
         outgoing.push(text.as_bytes());
         outgoing.flush().await.expect("the server reads");
@@ -82,7 +83,7 @@ impl RpcClient<Served> {
         loop {
             let received = timeout(HANG, self.wire.connection.incoming.recv()).await;
             match received {
-                Ok(Some(Received::Message(text))) => match read(&text) {
+                Ok(Some(Received::Message(text))) => match self.read(&text) {
                     message if wanted(&message) => return message,
                     message => self.unread.push_back(message),
                 },

@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::{RpcClient, answers, is_notification, notification, outcome, read};
+use super::{RpcClient, answers, is_notification, notification, outcome};
 
 /// A connection for a client that blocks. It fails the test itself when nothing comes for too long.
 pub trait BlockingWire {
@@ -12,7 +12,12 @@ pub trait BlockingWire {
 
 impl<W: BlockingWire> RpcClient<W> {
     pub fn send(&mut self, message: &Value) {
-        self.wire.send(&message.to_string());
+        self.send_text(&message.to_string());
+    }
+
+    pub fn send_text(&mut self, text: &str) {
+        self.schema.sent(text);
+        self.wire.send(text);
     }
 
     pub fn notify(&mut self, method: &str, params: Value) {
@@ -62,6 +67,6 @@ impl<W: BlockingWire> RpcClient<W> {
 
     /// The next message to arrive, of any kind; `None` when the connection is over.
     pub fn receive(&mut self) -> Option<Value> {
-        self.wire.receive().map(|text| read(text.as_bytes()))
+        self.wire.receive().map(|text| self.read(text.as_bytes()))
     }
 }

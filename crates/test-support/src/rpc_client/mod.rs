@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::wire_schema::WireSchema;
+
 pub use asynchronous::Served;
 pub use blocking::BlockingWire;
 
@@ -20,6 +22,7 @@ pub(crate) const HANG: Duration = Duration::from_secs(60);
 pub struct RpcClient<W = Served> {
     wire: W,
     last_id: u64,
+    schema: WireSchema,
     /// Arrived while something else was awaited.
     unread: VecDeque<Value>,
 }
@@ -27,7 +30,7 @@ pub struct RpcClient<W = Served> {
 impl<W> RpcClient<W> {
     /// A client that has said nothing yet.
     pub fn over(wire: W) -> Self {
-        Self { wire, last_id: 0, unread: VecDeque::new() }
+        Self { wire, last_id: 0, schema: WireSchema::default(), unread: VecDeque::new() }
     }
 
     pub fn wire(&mut self) -> &mut W {
@@ -64,6 +67,13 @@ impl<W> RpcClient<W> {
         let mut request = notification(method, params);
         request["id"] = self.last_id.into();
         (self.last_id, request)
+    }
+
+    /// Parses a message, and checks it against the schema of the protocol.
+    fn read(&mut self, text: &[u8]) -> Value {
+        let message = read(text);
+        self.schema.received(&message, text.len());
+        message
     }
 
     fn take_unread(&mut self, wanted: impl Fn(&Value) -> bool) -> Option<Value> {
@@ -138,28 +148,30 @@ mod tests {
         RpcClient::over(Script(script.iter().copied().collect()))
     }
 
+    const CLOSED_A: &str = r#"{"method":"process/closed","params":{"processId":"a","seq":1}}"#;
+    const CLOSED_B: &str = r#"{"method":"process/closed","params":{"processId":"b","seq":1}}"#;
+
     #[test]
-    fn messages_that_are_not_awaited_yet_are_kept_in_order() {
+    fn unread_messages_are_kept_in_order() {
         let mut client = client(&[
-            r#"{"method":"a"}"#,
-            r#"{"id":2,"error":{"code":-1}}"#,
-            r#"{"method":"b"}"#,
-            r#"{"id":1,"result":"one"}"#,
+            CLOSED_A,
+            r#"{"id":2,"error":{"code":-1,"message":"no"}}"#,
+            CLOSED_B,
+            r#"{"id":1,"result":{"running":true}}"#,
         ]);
-        let ids = ["first", "second"].map(|method| client.request(method, json!({})));
-        assert_eq!(client.response(ids[0]), Ok(json!("one")));
-        assert!(client.has_response(ids[1]) && !client.has_response(ids[0]));
-        assert_eq!(client.response(ids[1]), Err(json!({"code": -1})));
-        assert_eq!(
-            (client.notification(), client.notification()),
-            (json!({"method": "a"}), json!({"method": "b"}))
-        );
+        let [first, second] = ["a", "b"]
+            .map(|process| client.request("process/terminate", json!({"processId": process})));
+        assert_eq!(client.response(first), Ok(json!({"running": true})));
+        assert!(client.has_response(second) && !client.has_response(first));
+        assert_eq!(client.response(second), Err(json!({"code": -1, "message": "no"})));
+        let processes = [(); 2].map(|()| client.notification()["params"]["processId"].clone());
+        assert_eq!(processes, ["a", "b"]);
     }
 
     #[test]
     #[should_panic = "the connection ended while the response to 1 was awaited; of 1 unread messages \
-                      the last are [\n    \"{\\\"method\\\":\\\"a\\\"}\",\n]"]
-    fn a_test_that_waits_in_vain_says_for_what() {
-        let _ = client(&[r#"{"method":"a"}"#]).call("first", json!({}));
+                      the last are [\n    \"{\\\"method\\\":\\\"process/closed\\\","]
+    fn a_failed_wait_names_the_awaited_message() {
+        let _ = client(&[CLOSED_A]).call("process/terminate", json!({"processId": "a"}));
     }
 }

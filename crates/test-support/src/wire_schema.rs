@@ -1,0 +1,203 @@
+//! Checks the messages of a connection against `docs/openrpc.json`.
+//!
+//! Tests also send invalid requests on purpose, and the server judges those. So the params of a
+//! request are checked only once the server has accepted them: a document that forbids what the
+//! server allows is wrong. The server's own messages must always match, without extra members.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex};
+
+use jsonschema::{Draft, Validator};
+use serde_json::{Value, json};
+
+/// Longer values are not checked: it would take longer than the test itself.
+const CHECKED_BYTES: usize = 1 << 20;
+
+#[derive(Debug, Default)]
+pub(crate) struct WireSchema {
+    /// Method and params of each request without a response.
+    requests: HashMap<String, (String, Value)>,
+}
+
+impl WireSchema {
+    pub(crate) fn sent(&mut self, text: &str) {
+        // Some tests send texts that are not JSON.
+        let message: Value = serde_json::from_str(text).unwrap_or_default();
+        if let (Some(id), Some(method)) = (message.get("id"), message["method"].as_str()) {
+            let request = (method.to_owned(), message["params"].clone());
+            self.requests.insert(id.to_string(), request);
+        }
+    }
+
+    pub(crate) fn received(&mut self, message: &Value, len: usize) {
+        let request = self.requests.remove(&message["id"].to_string());
+        if len > CHECKED_BYTES {
+            return;
+        }
+        if let Some(method) = message["method"].as_str() {
+            let row = DOCUMENT.server_message(method);
+            DOCUMENT.check_written(&row["params"], &message["params"], method);
+        } else if let Some(error) = message.get("error") {
+            DOCUMENT.check_written(&reference("RpcError"), error, "an error");
+        } else if let Some((method, params)) = request {
+            let row = DOCUMENT.row("methods", &method);
+            // Null and absent params are an empty object.
+            let params = if params.is_null() { json!({}) } else { params };
+            DOCUMENT.check_read(&row["x-params"], &params, &method);
+            DOCUMENT.check_written(&row["result"]["schema"], &message["result"], &method);
+        }
+    }
+}
+
+static DOCUMENT: LazyLock<Document> = LazyLock::new(|| {
+    let text = include_str!("../../../docs/openrpc.json");
+    let document: Value = serde_json::from_str(text).expect("the document is JSON");
+    let components = &document["components"];
+    let (mut read, mut written) = (components.clone(), components.clone());
+    allow_unsafe_integers(&mut read, &document["x-limits"]["safeInteger"]);
+    forbid_extra_members(&mut written);
+    Document { document, read: Schemas::of(read), written: Schemas::of(written) }
+});
+
+struct Document {
+    document: Value,
+    /// For values that the server reads. It ignores members that it does not know.
+    read: Schemas,
+    /// For values that the server writes.
+    written: Schemas,
+}
+
+impl Document {
+    fn row(&self, table: &str, name: &str) -> &Value {
+        let mut rows = self.document[table].as_array().expect("a table is an array").iter();
+        let row = rows.find(|row| row["name"] == name);
+        row.unwrap_or_else(|| panic!("{name} is not among the {table} of docs/openrpc.json"))
+    }
+
+    fn server_message(&self, name: &str) -> &Value {
+        let requests = self.document["x-server-requests"].as_array().expect("an array");
+        let request = requests.iter().find(|row| row["name"] == name);
+        request.unwrap_or_else(|| self.row("x-notifications", name))
+    }
+
+    fn check_read(&self, schema: &Value, value: &Value, what: &str) {
+        self.read.check(schema, value, what);
+    }
+
+    fn check_written(&self, schema: &Value, value: &Value, what: &str) {
+        self.written.check(schema, value, what);
+    }
+}
+
+/// The schemas of the document, compiled when they are first used.
+struct Schemas {
+    components: Value,
+    compiled: Mutex<HashMap<String, Arc<Validator>>>,
+}
+
+impl Schemas {
+    fn of(components: Value) -> Self {
+        Self { components, compiled: Mutex::default() }
+    }
+
+    fn check(&self, schema: &Value, value: &Value, what: &str) {
+        let validator = self.validator(schema);
+        if let Err(error) = validator.validate(value) {
+            let path = error.instance_path();
+            panic!("{what} does not match docs/openrpc.json at {path:?}: {error}");
+        }
+    }
+
+    fn validator(&self, schema: &Value) -> Arc<Validator> {
+        let mut compiled = self.compiled.lock().expect("no check panics while it compiles");
+        let compile = || {
+            let mut root = schema.clone();
+            root["components"] = self.components.clone();
+            let options = jsonschema::options().with_draft(Draft::Draft7);
+            Arc::new(options.build(&root).expect("the document has valid schemas"))
+        };
+        Arc::clone(compiled.entry(schema.to_string()).or_insert_with(compile))
+    }
+}
+
+fn reference(name: &str) -> Value {
+    json!({ "$ref": format!("#/components/schemas/{name}") })
+}
+
+/// The document limits 64-bit fields to the integers that every client can represent. The server
+/// reads larger ones, too.
+fn allow_unsafe_integers(schema: &mut Value, largest_safe: &Value) {
+    match schema {
+        Value::Object(members) => {
+            members.retain(|name, value| name != "maximum" || value != largest_safe);
+            members.values_mut().for_each(|value| allow_unsafe_integers(value, largest_safe));
+        }
+        Value::Array(items) => {
+            items.iter_mut().for_each(|item| allow_unsafe_integers(item, largest_safe));
+        }
+        _ => {}
+    }
+}
+
+fn forbid_extra_members(schema: &mut Value) {
+    match schema {
+        Value::Object(members) => {
+            if members.get("properties").is_some_and(Value::is_object)
+                && !members.contains_key("allOf")
+            {
+                members.entry("additionalProperties").or_insert(false.into());
+            }
+            members.values_mut().for_each(forbid_extra_members);
+        }
+        Value::Array(items) => items.iter_mut().for_each(forbid_extra_members),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exchange(method: &str, params: Value, response: Value) {
+        let mut schema = WireSchema::default();
+        schema.sent(&json!({"id": 1, "method": method, "params": params}).to_string());
+        let mut message = response;
+        message["id"] = json!(1);
+        schema.received(&message, 1);
+    }
+
+    #[test]
+    fn valid_messages_pass() {
+        exchange(
+            "process/terminate",
+            json!({"processId": "p"}),
+            json!({"result": {"running": true}}),
+        );
+        exchange("process/terminate", json!({}), json!({"error": {"code": -32602, "message": ""}}));
+        let closed = json!({"method": "process/closed", "params": {"processId": "p", "seq": 3}});
+        WireSchema::default().received(&closed, 1);
+    }
+
+    #[test]
+    #[should_panic = "process/terminate does not match docs/openrpc.json"]
+    fn accepted_params_that_the_document_forbids_fail() {
+        exchange(
+            "process/terminate",
+            json!({"processId": 1}),
+            json!({"result": {"running": true}}),
+        );
+    }
+
+    #[test]
+    #[should_panic = "Additional properties are not allowed ('more' was unexpected)"]
+    fn members_missing_from_the_document_fail() {
+        let result = json!({"running": true, "more": 1});
+        exchange("process/terminate", json!({"processId": "p"}), json!({"result": result}));
+    }
+
+    #[test]
+    #[should_panic = "process/opened is not among the x-notifications of docs/openrpc.json"]
+    fn unknown_notifications_fail() {
+        WireSchema::default().received(&json!({"method": "process/opened"}), 1);
+    }
+}
