@@ -10,6 +10,8 @@ export interface Call {
   losses: number;
   /** Nobody waits for it any more. */
   abandoned?: boolean;
+  /** Called before it is sent. */
+  onSend?(): void;
   resolve(result: unknown): void;
   reject(error: Error): void;
 }

@@ -5,8 +5,9 @@
  * numbers are the ones that are missing.
  */
 import { ProtocolError, ServerError } from "./errors.js";
+import type { ReadResponse } from "./generated.js";
 import type { ExitStatus, ProcessLog } from "./process-log.js";
-import { decodeBase64, type ReadResponse } from "./wire.js";
+import { decodeBase64 } from "./wire.js";
 
 /** Appends the result of a read after `after`. Throws when output is gone that should be there. */
 export function applyRead(log: ProcessLog, after: number, response: ReadResponse): void {

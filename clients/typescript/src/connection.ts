@@ -4,11 +4,14 @@
  */
 import { PendingCalls, type Call } from "./calls.js";
 import { ClosedError, ConnectError, DisconnectedError, ProtocolError, ServerError, SessionLostError } from "./errors.js";
+import type { StartParams } from "./generated.js";
 import { KeepAlive } from "./keep-alive.js";
 import type { ProcessSync } from "./process-sync.js";
 import { DEFAULT_RECOVERY, Recovery, type Action, type GiveUpReason, type RecoveryPolicy } from "./recovery.js";
 import type { Dialer, Transport } from "./transport.js";
-import { isReplayable, type ReadResponse } from "./wire.js";
+import type { InitializeParams, InitializeResponse, ReadParams, ReadResponse } from "./generated.js";
+import type { Method, Params, Result } from "./methods.js";
+import { isReplayable } from "./wire.js";
 
 export interface ConnectionOptions {
   clientName: string;
@@ -28,8 +31,15 @@ export type ConnectionState =
 
 /** Something that lives as long as one connection: a watch, a search, an HTTP body. */
 export interface Lease {
-  notified(params: Record<string, unknown>): void;
+  notified(params: object): void;
   lost(error: Error): void;
+}
+
+export interface CallOptions {
+  /** Aborting gives up waiting; the request may still be carried out. */
+  signal?: AbortSignal;
+  /** Called before the request is sent, each time. */
+  onSend?: () => void;
 }
 
 /** Largest message in either direction. */
@@ -74,7 +84,7 @@ export class Connection {
   }
 
   /** Sends a request, once there is a connection, and again after a loss where that is harmless. */
-  call<T = unknown>(method: string, params: object, signal?: AbortSignal | null): Promise<T> {
+  call<M extends Method>(method: M, params: Params<M>, { signal, onSend }: CallOptions = {}): Promise<Result<M>> {
     return new Promise((resolve, reject) => {
       if (this.#over !== null) return reject(this.#over);
       const text = JSON.stringify(params);
@@ -87,6 +97,7 @@ export class Connection {
         params: text,
         replay: isReplayable(method, params),
         losses: 0,
+        onSend,
         resolve: resolve as (result: unknown) => void,
         reject,
       };
@@ -98,29 +109,28 @@ export class Connection {
         if (signal.aborted) return abort();
         signal.addEventListener("abort", abort, { once: true });
         const forget = () => signal.removeEventListener("abort", abort);
-        call.resolve = (result) => (forget(), resolve(result as T));
+        call.resolve = (result) => (forget(), resolve(result as Result<M>));
         call.reject = (error) => (forget(), reject(error));
       }
       this.#submit(call);
     });
   }
 
-  notify(method: string, params: object): void {
+  notify(method: "process/ack" | "http/request/ack", params: object): void {
     if (this.#recovery.connected) this.#send(JSON.stringify({ method, params }));
   }
 
-  /** Starts a process whose events go to `sync`; known before the call, because they may come first. */
-  async start(sync: ProcessSync, params: object): Promise<Record<string, unknown>> {
-    this.track(sync);
+  /** Starts a process whose events go to `sync`. */
+  async start(sync: ProcessSync, params: StartParams, signal?: AbortSignal): Promise<void> {
+    // Not before: while the request waits for a connection, the server does not know the process, and a
+    // catch-up would fail. Not after: events may come before the response.
+    const onSend = () => this.track(sync);
     try {
-      return await this.call("process/start", { ...params, processId: sync.processId });
+      await this.call("process/start", params, { signal, onSend });
     } catch (error) {
-      if (error instanceof DisconnectedError && this.#over === null) {
-        // If it did start, it is ended: nobody has a handle, and nobody ever will.
-        sync.abandon();
-      } else {
-        this.#processes.delete(sync.processId);
-      }
+      // The process may run, and no caller gets a handle.
+      if (!(error instanceof ServerError)) sync.abandon();
+      else this.#processes.delete(sync.processId);
       throw error;
     }
   }
@@ -157,8 +167,9 @@ export class Connection {
   }
 
   #submit(call: Call): void {
-    if (!this.#recovery.connected) this.#waiting.push(call);
-    else this.#send(this.#calls.send(call));
+    if (!this.#recovery.connected) return void this.#waiting.push(call);
+    call.onSend?.();
+    this.#send(this.#calls.send(call));
   }
 
   #send(text: string): void {
@@ -215,20 +226,20 @@ export class Connection {
 
   #initialize(generation: number): void {
     const { clientName, detachedTtl } = this.options;
-    const params: Record<string, unknown> = { clientName, acks: true };
+    const params: InitializeParams = { clientName, acks: true };
     if (this.sessionId !== null) params.resumeSessionId = this.sessionId;
     // 2^64 - 1 is not a number of this language; no server grants as much as this either.
     if (detachedTtl !== undefined) params.detachedTtlMs = Math.min(detachedTtl, Number.MAX_SAFE_INTEGER);
     if (this.sessionId !== null && this.#processes.size <= MAX_POSITIONS) {
       params.positions = Object.fromEntries([...this.#processes].map(([id, sync]) => [id, sync.log.consumed]));
     }
-    const resolve = (result: unknown) => this.#initialized(generation, result as Record<string, unknown>);
+    const resolve = (result: unknown) => this.#initialized(generation, result as InitializeResponse | null);
     const reject = (error: Error) => this.#refused(generation, error);
     const call = { method: "initialize", params: JSON.stringify(params), replay: false, losses: 0, resolve, reject };
     this.#send(this.#calls.send(call));
   }
 
-  #initialized(generation: number, result: Record<string, unknown>): void {
+  #initialized(generation: number, result: InitializeResponse | null): void {
     if (typeof result?.sessionId !== "string") {
       return this.#refused(generation, new ProtocolError("the response to initialize has no sessionId"));
     }
@@ -274,7 +285,7 @@ export class Connection {
     caughtUp();
   }
 
-  #pull(sync: ProcessSync, params: object, after: number, then: () => void): void {
+  #pull(sync: ProcessSync, params: ReadParams, after: number, then: () => void): void {
     const resolve = (result: unknown) => {
       sync.pulled(after, result as ReadResponse, performance.now());
       this.#sendFor(sync);
@@ -307,7 +318,7 @@ export class Connection {
     if (!this.#recovery.connected) return;
     for (const outbound of sync.collect(this.#acks, performance.now())) {
       if (outbound.type === "notify") {
-        this.#send(JSON.stringify({ method: outbound.method, params: outbound.params }));
+        this.notify(outbound.method, outbound.params);
       } else if (outbound.type === "call") {
         this.call(outbound.method, outbound.params).catch(() => {});
       } else {

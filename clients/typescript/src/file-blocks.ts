@@ -1,6 +1,8 @@
 /** Files of any size, block by block. Handles end with their connection, and are not opened again. */
 import type { Connection } from "./connection.js";
 import { DisconnectedError, ExecServerError, ServerError } from "./errors.js";
+import type { FsCreateParams, FsOpenParams } from "./generated.js";
+import type { Method, Params, Result } from "./methods.js";
 import { decodeBase64, encodeBase64, uniqueId } from "./wire.js";
 
 /** The largest block of the protocol. */
@@ -10,17 +12,15 @@ abstract class Handle {
   protected readonly handleId = uniqueId();
   #opened: Promise<unknown> | undefined;
 
-  constructor(
-    protected readonly connection: Connection,
-    private readonly openMethod: string,
-    private readonly params: object,
-  ) {}
+  constructor(protected readonly connection: Connection) {}
 
-  protected async call<T>(method: string, params: object): Promise<T> {
-    this.#opened ??= this.connection.call(this.openMethod, { handleId: this.handleId, ...this.params });
+  protected abstract open(): Promise<unknown>;
+
+  protected async call<M extends Method>(method: M, params: Params<M>): Promise<Result<M>> {
+    this.#opened ??= this.open();
     await this.#opened;
     try {
-      return await this.connection.call<T>(method, { handleId: this.handleId, ...params });
+      return await this.connection.call(method, params);
     } catch (error) {
       // The connection that had the handle was replaced between two blocks.
       const gone = error instanceof ServerError && error.kind === "unknownHandle";
@@ -28,9 +28,9 @@ abstract class Handle {
     }
   }
 
-  protected async closeHandle(params: object): Promise<void> {
+  protected async closeHandle(discard?: boolean): Promise<void> {
     if (this.#opened === undefined) return;
-    await this.call("fs/close", params).catch(() => {});
+    await this.call("fs/close", { handleId: this.handleId, discard }).catch(() => {});
   }
 }
 
@@ -38,15 +38,22 @@ export class FileReader extends Handle {
   #offset = 0;
   #ended = false;
 
-  constructor(connection: Connection, params: object) {
-    super(connection, "fs/open", params);
+  constructor(
+    connection: Connection,
+    private readonly params: Omit<FsOpenParams, "handleId">,
+  ) {
+    super(connection);
+  }
+
+  protected override open(): Promise<unknown> {
+    return this.connection.call("fs/open", { handleId: this.handleId, ...this.params });
   }
 
   /** Null at the end of the file. */
   async read(): Promise<Uint8Array | null> {
     if (this.#ended) return null;
-    const params = { offset: this.#offset, len: BLOCK };
-    const { chunk, eof } = await this.call<{ chunk: string; eof: boolean }>("fs/readBlock", params);
+    const params = { handleId: this.handleId, offset: this.#offset, len: BLOCK };
+    const { chunk, eof } = await this.call("fs/readBlock", params);
     const bytes = decodeBase64(chunk);
     this.#offset += bytes.length;
     if (eof) {
@@ -57,33 +64,41 @@ export class FileReader extends Handle {
   }
 
   close(): Promise<void> {
-    return this.closeHandle({});
+    return this.closeHandle();
   }
 }
 
 export class FileWriter extends Handle {
   #offset = 0;
 
-  constructor(connection: Connection, params: object) {
-    super(connection, "fs/create", params);
+  constructor(
+    connection: Connection,
+    private readonly params: Omit<FsCreateParams, "handleId">,
+  ) {
+    super(connection);
+  }
+
+  protected override open(): Promise<unknown> {
+    return this.connection.call("fs/create", { handleId: this.handleId, ...this.params });
   }
 
   async write(bytes: Uint8Array): Promise<void> {
     for (let at = 0; at < bytes.length; at += BLOCK) {
       const block = bytes.subarray(at, at + BLOCK);
-      await this.call("fs/writeBlock", { offset: this.#offset, chunk: encodeBase64(block) });
+      const params = { handleId: this.handleId, offset: this.#offset, chunk: encodeBase64(block) };
+      await this.call("fs/writeBlock", params);
       this.#offset += block.length;
     }
   }
 
   /** Gives the file its name. */
   async commit(): Promise<void> {
-    const { committed } = await this.call<{ committed?: boolean }>("fs/close", {});
+    const { committed } = await this.call("fs/close", { handleId: this.handleId });
     // The server answers {} for a handle that it does not know: the connection was replaced.
     if (!committed) throw this.#offset > 0 ? new DisconnectedError("fs/close") : new ExecServerError("the file was not written");
   }
 
   discard(): Promise<void> {
-    return this.closeHandle({ discard: true });
+    return this.closeHandle(true);
   }
 }

@@ -2,18 +2,24 @@
 import type { Connection } from "./connection.js";
 import { DisconnectedError, ServerError } from "./errors.js";
 import { FileReader, FileWriter } from "./file-blocks.js";
+import type { DirectoryEntry, SandboxRequest } from "./generated.js";
+import type { Method, Params, Result } from "./methods.js";
 import { fromUri, nameOf, toUri, type PathLike } from "./paths.js";
 import { wireSandbox, type Sandbox } from "./sandbox.js";
 import { Search, type SearchOptions } from "./search.js";
-import { Dirent, Stats, type Metadata } from "./stats.js";
+import { Dirent, Stats } from "./stats.js";
 import { Watch, type WatchOptions } from "./watch.js";
 import { decodeBase64, encodeBase64, toBytes } from "./wire.js";
 
 export { Dirent, Stats } from "./stats.js";
 
 /** Of every method. */
-export interface FsOptions {
+export interface SandboxOptions {
   sandbox?: Sandbox;
+}
+
+/** Of the methods that can refuse symlinks. */
+export interface FsOptions extends SandboxOptions {
   /** `false`: no component of the path may be a symlink. */
   followSymlinks?: boolean;
 }
@@ -29,16 +35,11 @@ export interface WriteOptions extends FsOptions {
   ifSize?: number;
 }
 
-export interface GlobOptions extends FsOptions {
+export interface GlobOptions extends SandboxOptions {
   hidden?: boolean;
   /** Include what .gitignore excludes. */
   ignored?: boolean;
   maxEntries?: number;
-}
-
-interface WireEntry extends Metadata {
-  fileName: string;
-  path: string;
 }
 
 /** Files up to this size are written by one message. */
@@ -61,7 +62,7 @@ export class FileSystem {
     const { encoding, ...rest } = typeof options === "string" ? { encoding: options } : options;
     let bytes: Uint8Array;
     try {
-      const { dataBase64 } = await this.#call<{ dataBase64: string }>("fs/readFile", path, {}, rest);
+      const { dataBase64 } = await this.#call("fs/readFile", path, {}, rest);
       bytes = decodeBase64(dataBase64);
     } catch (error) {
       if (!(error instanceof ServerError && error.kind === "fileTooLarge")) throw error;
@@ -108,9 +109,9 @@ export class FileSystem {
     });
   }
 
-  readdir(path: PathLike, options: FsOptions & { withFileTypes: true }): Promise<Dirent[]>;
-  readdir(path: PathLike, options?: FsOptions & { withFileTypes?: false }): Promise<string[]>;
-  async readdir(path: PathLike, options: FsOptions & { withFileTypes?: boolean } = {}): Promise<string[] | Dirent[]> {
+  readdir(path: PathLike, options: SandboxOptions & { withFileTypes: true }): Promise<Dirent[]>;
+  readdir(path: PathLike, options?: SandboxOptions & { withFileTypes?: false }): Promise<string[]>;
+  async readdir(path: PathLike, options: SandboxOptions & { withFileTypes?: boolean } = {}): Promise<string[] | Dirent[]> {
     const entries: Dirent[] = [];
     for await (const entry of this.#entries(path, options)) entries.push(new Dirent(nameOf(entry.path), fromUri(entry.path), entry));
     return options.withFileTypes ? entries : entries.map(({ name }) => name);
@@ -118,14 +119,14 @@ export class FileSystem {
 
   /** Follows a symlink. */
   async stat(path: PathLike, options: FsOptions = {}): Promise<Stats> {
-    const metadata = await this.#call<Metadata>("fs/getMetadata", path, {}, options);
+    const metadata = await this.#call("fs/getMetadata", path, {}, options);
     return new Stats({ ...metadata, isSymlink: false });
   }
 
   /** Describes the symlink itself. */
   async lstat(path: PathLike, options: FsOptions = {}): Promise<Stats> {
     try {
-      const metadata = await this.#call<Metadata>("fs/getMetadata", path, {}, options);
+      const metadata = await this.#call("fs/getMetadata", path, {}, options);
       if (!metadata.isSymlink) return new Stats(metadata);
     } catch (error) {
       // A dangling symlink has no target to describe.
@@ -165,7 +166,7 @@ export class FileSystem {
     await this.#connection.call("fs/rename", { ...params, ...wireOptions(options) });
   }
 
-  async cp(from: PathLike, to: PathLike, options: { recursive?: boolean; sandbox?: Sandbox } = {}): Promise<void> {
+  async cp(from: PathLike, to: PathLike, options: SandboxOptions & { recursive?: boolean } = {}): Promise<void> {
     const params = { sourcePath: toUri(from), destinationPath: toUri(to), recursive: options.recursive ?? false };
     await this.#connection.call("fs/copy", { ...params, ...wireOptions(options) });
   }
@@ -175,13 +176,12 @@ export class FileSystem {
   }
 
   async readlink(path: PathLike, options: FsOptions = {}): Promise<string> {
-    type Response = { target?: string; targetBase64?: string };
-    const { target, targetBase64 } = await this.#call<Response>("fs/readLink", path, {}, options);
+    const { target, targetBase64 } = await this.#call("fs/readLink", path, {}, options);
     return target ?? new TextDecoder().decode(decodeBase64(targetBase64!));
   }
 
-  async realpath(path: PathLike, options: FsOptions = {}): Promise<string> {
-    return fromUri((await this.#call<{ path: string }>("fs/canonicalize", path, {}, options)).path);
+  async realpath(path: PathLike, options: SandboxOptions = {}): Promise<string> {
+    return fromUri((await this.#call("fs/canonicalize", path, {}, options)).path);
   }
 
   async chmod(path: PathLike, mode: number, options: FsOptions = {}): Promise<void> {
@@ -192,14 +192,13 @@ export class FileSystem {
   async glob(patterns: string | string[], path: PathLike, options: GlobOptions = {}): Promise<string[]> {
     const { hidden, ignored, maxEntries } = options;
     const params = { patterns: [patterns].flat(), hidden, ignored, maxEntries };
-    type Response = { entries: { path: string }[] };
-    const { entries } = await this.#call<Response>("fs/glob", path, params, options);
+    const { entries } = await this.#call("fs/glob", path, params, options);
     return entries.map((entry) => fromUri(entry.path));
   }
 
   /** Changes of a file or directory, from now on. */
   watch(path: PathLike, options: WatchOptions = {}): Promise<Watch> {
-    return Watch.open(this.#connection, { path: toUri(path), sandbox: wireSandbox(options.sandbox) }, options);
+    return Watch.open(this.#connection, path, options);
   }
 
   /** Lines below `path` that match a regular expression, or a text with `literal`. */
@@ -207,11 +206,10 @@ export class FileSystem {
     return new Search(this.#connection, pattern, path, options);
   }
 
-  async *#entries(path: PathLike, options: FsOptions, limit = 10_000, after?: string): AsyncGenerator<WireEntry> {
+  async *#entries(path: PathLike, { sandbox }: SandboxOptions, limit = 10_000, after?: string): AsyncGenerator<DirectoryEntry> {
     for (;;) {
       const params = { details: true, limit, after };
-      type Response = { entries: WireEntry[]; next?: string };
-      const page = await this.#call<Response>("fs/readDirectory", path, params, options);
+      const page = await this.#call("fs/readDirectory", path, params, { sandbox });
       yield* page.entries;
       if (!page.next) return;
       after = page.next;
@@ -229,12 +227,20 @@ export class FileSystem {
     }
   }
 
-  #call<T>(method: string, path: PathLike, params: object, options: FsOptions): Promise<T> {
-    return this.#connection.call<T>(method, { path: toUri(path), ...params, ...wireOptions(options) });
+  #call<M extends MethodOfPath>(
+    method: M,
+    path: PathLike,
+    params: Omit<Params<M>, "path" | keyof FsOptions>,
+    options: FsOptions,
+  ): Promise<Result<M>> {
+    return this.#connection.call(method, { path: toUri(path), ...params, ...wireOptions(options) } as Params<M>);
   }
 }
 
-function wireOptions(options: FsOptions): object {
+/** Methods about one path. */
+type MethodOfPath = { [M in Method]: Params<M> extends { path: string } ? M : never }[Method];
+
+function wireOptions(options: FsOptions): { sandbox?: SandboxRequest; followSymlinks?: boolean } {
   return { sandbox: wireSandbox(options.sandbox), followSymlinks: options.followSymlinks };
 }
 

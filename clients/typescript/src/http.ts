@@ -1,25 +1,19 @@
 /** HTTP requests from the machine. A body ends with its connection and cannot be resumed. */
-import type { Connection } from "./connection.js";
+import type { Connection, Lease } from "./connection.js";
 import { ExecServerError } from "./errors.js";
+import type { BodyDeltaNotification, HttpRequestHeader, HttpRequestParams } from "./generated.js";
 import { decodeBase64, encodeBase64, toBytes, uniqueId } from "./wire.js";
 
 export interface HttpInit {
   method?: string;
   headers?: HeadersInit;
   /** Headers that end with a variable of the server, which this client need not know. */
-  headersFromEnv?: { name: string; value: string; valueEnvVar: string }[];
+  headersFromEnv?: HttpRequestHeader[];
   body?: string | Uint8Array;
   redirect?: "follow" | "manual";
   /** Milliseconds until the headers have come. */
   timeout?: number;
   signal?: AbortSignal;
-}
-
-interface Delta {
-  seq: number;
-  deltaBase64: string;
-  done: boolean;
-  error: string | null;
 }
 
 /** Responses with these have no body. */
@@ -39,7 +33,7 @@ export class Http {
     const requestId = uniqueId();
     const body = new Body(this.#connection, requestId, init.signal);
     const headers = [...new Headers(init.headers)].map(([name, value]) => ({ name, value }));
-    const params = {
+    const params: HttpRequestParams = {
       requestId,
       url: String(url),
       method: (init.method ?? "GET").toUpperCase(),
@@ -50,9 +44,9 @@ export class Http {
       streamResponse: true,
       acks: this.#connection.acks || undefined,
     };
-    type Head = { status: number; headers: { name: string; value: string }[] };
+    const onSend = () => this.#connection.addLease(requestId, body);
     try {
-      const head = await this.#connection.call<Head>("http/request", params, init.signal);
+      const head = await this.#connection.call("http/request", params, { signal: init.signal, onSend });
       const pairs = head.headers.map(({ name, value }) => [name, value] as [string, string]);
       const stream = body.stream();
       const empty = NULL_BODY.has(head.status);
@@ -66,8 +60,8 @@ export class Http {
 }
 
 /** The body of one response. Only what was consumed is acknowledged, so a slow reader holds back the download. */
-class Body {
-  readonly #deltas: Delta[] = [];
+class Body implements Lease {
+  readonly #deltas: BodyDeltaNotification[] = [];
   #failure: Error | null = null;
   #ended = false;
   #wake: (() => void) | null = null;
@@ -78,16 +72,18 @@ class Body {
     private readonly requestId: string,
     private readonly signal: AbortSignal | undefined,
   ) {
-    connection.addLease(requestId, {
-      notified: (params) => {
-        const delta = params as unknown as Delta;
-        this.#deltas.push(delta);
-        if (delta.done) this.end(delta.error ? new ExecServerError(`the body is incomplete: ${delta.error}`) : null);
-        this.#tell();
-      },
-      lost: (error) => this.end(error),
-    });
     signal?.addEventListener("abort", this.#abort, { once: true });
+  }
+
+  notified(params: object): void {
+    const delta = params as BodyDeltaNotification;
+    this.#deltas.push(delta);
+    if (delta.done) this.end(delta.error ? new ExecServerError(`the body is incomplete: ${delta.error}`) : null);
+    this.#tell();
+  }
+
+  lost(error: Error): void {
+    this.end(error);
   }
 
   stream(): ReadableStream<Uint8Array> {

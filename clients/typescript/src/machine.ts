@@ -1,14 +1,18 @@
 /** The machine that a server runs on: processes, files, HTTP. One machine is one session. */
 import { Connection, type ConnectionState } from "./connection.js";
 import { collect, type ExecOptions, type ExecResult } from "./exec.js";
-import { FileSystem } from "./fs.js";
+import { FileSystem, type GlobOptions } from "./fs.js";
+import type { EnvironmentInfo, LimitsRequest, NetworkRules, OnFull, StartParams, TerminalSize } from "./generated.js";
 import { Http } from "./http.js";
+import type { Method, Params, Result } from "./methods.js";
 import { toUri, fromUri, type PathLike } from "./paths.js";
 import { Process, type ProcessState } from "./process.js";
 import { ProcessSync } from "./process-sync.js";
 import type { RecoveryPolicy } from "./recovery.js";
 import { wireSandbox, type Sandbox } from "./sandbox.js";
+import type { Search, SearchOptions } from "./search.js";
 import type { Dialer } from "./transport.js";
+import type { Watch, WatchOptions } from "./watch.js";
 import { WebSocketDialer, type Token } from "./websocket.js";
 import { uniqueId } from "./wire.js";
 
@@ -41,29 +45,23 @@ export interface SpawnOptions {
   /** What is inherited from the server; names with KEY, SECRET or TOKEN never are. `all` by default. */
   inheritEnv?: "all" | "core" | "none";
   /** A terminal of its own: `true`, or its size. */
-  tty?: boolean | { rows: number; cols: number };
+  tty?: boolean | TerminalSize;
   /** `pipe` (default) keeps stdin open for writes; `ignore` is /dev/null. */
   stdin?: "pipe" | "ignore";
   /** Milliseconds after which the server ends the process and all its descendants. */
   timeout?: number;
   sandbox?: Sandbox;
-  /** See docs/limits.md: memoryBytes, pids, cpuTimeMs, cpus, … */
-  limits?: Record<string, number | string>;
+  /** See docs/limits.md. */
+  limits?: LimitsRequest;
   /** Hosts that the process may reach; see docs/network.md. */
-  network?: { allow?: string[]; deny?: string[]; [member: string]: unknown };
+  network?: NetworkRules;
   /** What happens when the server's log is full: `block` the process (default) or `discard` the oldest output. */
-  onFull?: "block" | "discard";
+  onFull?: OnFull;
   /** Kill what the process left running when it exits. */
   killOnExit?: boolean;
   arg0?: string;
   /** Aborting terminates the process and all its descendants. */
   signal?: AbortSignal;
-}
-
-interface EnvironmentInfo {
-  shell: { name: string; path: string };
-  cwd: string;
-  tempDir: string;
 }
 
 export class Machine {
@@ -132,11 +130,11 @@ export class Machine {
     if (argv.length === 0) throw new RangeError("argv is empty; name a program");
     const { signal } = options;
     signal?.throwIfAborted();
-    const params = await this.#startParams(argv, options);
     const gaps = options.onFull === "discard" ? "declared" : "fatal";
     const sync = new ProcessSync(`ts-${uniqueId()}`, { gaps });
+    const params = await this.#startParams(sync.processId, argv, options);
     const process = new Process(this.#connection, sync, this.#url);
-    await this.#connection.start(sync, params);
+    await this.#connection.start(sync, params, signal);
     if (signal) {
       const terminate = () => void process.terminate().catch(() => {});
       if (signal.aborted) terminate();
@@ -154,8 +152,23 @@ export class Machine {
   }
 
   /** Any method of the protocol, as docs/protocol.md has it. */
-  call<T = unknown>(method: string, params: object = {}): Promise<T> {
+  call<M extends Method>(method: M, params: Params<M>): Promise<Result<M>> {
     return this.#connection.call(method, params);
+  }
+
+  /** `fs.watch`, under the name that the other clients have. */
+  watch(path: PathLike, options?: WatchOptions): Promise<Watch> {
+    return this.fs.watch(path, options);
+  }
+
+  /** `fs.search` */
+  search(pattern: string, path: PathLike, options?: SearchOptions): Search {
+    return this.fs.search(pattern, path, options);
+  }
+
+  /** `fs.glob` */
+  glob(patterns: string | string[], path: PathLike, options?: GlobOptions): Promise<string[]> {
+    return this.fs.glob(patterns, path, options);
   }
 
   /** Makes an HTTP request from the machine. */
@@ -202,16 +215,17 @@ export class Machine {
   /** Paths and shell of a machine do not change, so they are asked for once. */
   #environment(): Promise<EnvironmentInfo> {
     if (this.#info === undefined) {
-      this.#info = this.#connection.call<EnvironmentInfo>("environment/info", {});
+      this.#info = this.#connection.call("environment/info", {});
       this.#info.catch(() => (this.#info = undefined));
     }
     return this.#info;
   }
 
-  async #startParams(argv: readonly string[], options: SpawnOptions): Promise<object> {
+  async #startParams(processId: string, argv: readonly string[], options: SpawnOptions): Promise<StartParams> {
     const { tty, timeout, limits, network, onFull, killOnExit, arg0 } = options;
     return {
-      argv,
+      processId,
+      argv: [...argv],
       cwd: options.cwd === undefined ? (await this.#environment()).cwd : toUri(options.cwd),
       env: options.env ?? {},
       envPolicy: { inherit: options.inheritEnv ?? "all" },

@@ -4,8 +4,9 @@
  */
 import { applyRead, isSeq, readExit } from "./catch-up.js";
 import { ProtocolError } from "./errors.js";
+import type { AckParams, ReadParams, ReadResponse, TerminateParams } from "./generated.js";
 import { ProcessLog, type ExitStatus, type StreamName } from "./process-log.js";
-import { decodeBase64, type ReadResponse } from "./wire.js";
+import { decodeBase64 } from "./wire.js";
 
 /** Output is confirmed after this much of it was consumed, or this long afterwards. */
 const ACK_BYTES = 64 << 10;
@@ -14,11 +15,11 @@ const ACK_DELAY = 100;
 const CATCH_UP_BYTES = 64 << 10;
 
 export type Outbound =
-  | { type: "notify"; method: string; params: object }
+  | { type: "notify"; method: "process/ack"; params: AckParams }
   /** A call that must arrive, and whose result nobody waits for. */
-  | { type: "call"; method: string; params: object }
+  | { type: "call"; method: "process/read" | "process/terminate"; params: ReadParams | TerminateParams }
   /** A read whose response goes to `pulled`. */
-  | { type: "pull"; params: object; after: number };
+  | { type: "pull"; params: ReadParams; after: number };
 
 export class ProcessSync {
   log: ProcessLog;
@@ -81,7 +82,7 @@ export class ProcessSync {
   }
 
   /** The read that finds out, after a reconnect, what is missing. */
-  catchUpRead(): { params: object; after: number } {
+  catchUpRead(): { params: ReadParams; after: number } {
     return this.#read(CATCH_UP_BYTES);
   }
 
@@ -157,7 +158,7 @@ export class ProcessSync {
   }
 
   /** A read confirms its `afterSeq`, so it begins after what was consumed. */
-  #read(maxBytes: number): { params: object; after: number } {
+  #read(maxBytes: number): { params: ReadParams; after: number } {
     const after = this.log.consumed;
     return { params: { processId: this.processId, afterSeq: after, maxBytes }, after };
   }

@@ -93,7 +93,7 @@ export class Process {
       const chunk = encodeBase64(bytes.subarray(at, at + MAX_WRITE));
       const writeId = `${this.#writer}-${this.#writes++}`;
       const params = { processId: this.id, chunk, writeId };
-      const { status } = await this.#connection.call<{ status: string }>("process/write", params);
+      const { status } = await this.#connection.call("process/write", params);
       if (status !== "accepted") throw new StdinClosedError(this.id);
     }
   }
@@ -112,9 +112,9 @@ export class Process {
    * this much time.
    */
   async terminate(options: { graceMs?: number } = {}): Promise<boolean> {
-    const mode = options.graceMs === undefined ? undefined : { type: "graceful", timeoutMs: options.graceMs };
-    const params = { processId: this.id, mode };
-    return (await this.#connection.call<{ running: boolean }>("process/terminate", params)).running;
+    const { graceMs } = options;
+    const mode = graceMs === undefined ? undefined : ({ type: "graceful", timeoutMs: graceMs } as const);
+    return (await this.#connection.call("process/terminate", { processId: this.id, mode })).running;
   }
 
   /** Changes the size of the terminal. */

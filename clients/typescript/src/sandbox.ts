@@ -1,32 +1,39 @@
 /** What a process, or a request for files, may do. */
+import type { SandboxProfile, SandboxRequest } from "./generated.js";
 import { toUri, type PathLike } from "./paths.js";
 
 /**
  * `"read-only"`, `"workspace-write"` (the working directory and the temporary directories may be written),
- * or an object of the protocol: docs/sandbox.md has all of it.
+ * one of these with details, or a profile of docs/sandbox.md with entries of its own.
  */
-export type Sandbox = "read-only" | "workspace-write" | "none" | Workspace | { permissions: object; [member: string]: unknown };
+export type Sandbox = "none" | "read-only" | "workspace-write" | ReadOnly | Workspace | SandboxProfile;
+
+export interface ReadOnly {
+  type: "read-only";
+  network?: boolean;
+}
 
 export interface Workspace {
-  type: "workspace-write" | "read-only" | "danger-full-access" | "external-sandbox";
+  type: "workspace-write";
   writableRoots?: PathLike[];
   network?: boolean;
+  /** The directory that may be written, instead of the working directory. */
   cwd?: PathLike;
   excludeTmpdirEnvVar?: boolean;
   excludeSlashTmp?: boolean;
 }
 
-export function wireSandbox(sandbox: Sandbox | undefined): object | undefined {
+export function wireSandbox(sandbox: Sandbox | undefined): SandboxRequest | undefined {
   if (sandbox === undefined || sandbox === "none") return undefined;
   if (typeof sandbox === "string") return { type: sandbox };
   if ("permissions" in sandbox) return sandbox;
-  const { type, writableRoots, network, cwd, excludeTmpdirEnvVar, excludeSlashTmp } = sandbox as Workspace;
+  if (sandbox.type === "read-only") return { type: sandbox.type, network_access: sandbox.network };
   return {
-    type,
-    ...(writableRoots && { writable_roots: writableRoots.map(toUri) }),
-    ...(network !== undefined && { network_access: network }),
-    ...(cwd !== undefined && { cwd: toUri(cwd) }),
-    ...(excludeTmpdirEnvVar !== undefined && { exclude_tmpdir_env_var: excludeTmpdirEnvVar }),
-    ...(excludeSlashTmp !== undefined && { exclude_slash_tmp: excludeSlashTmp }),
+    type: sandbox.type,
+    writable_roots: sandbox.writableRoots?.map(toUri),
+    network_access: sandbox.network,
+    cwd: sandbox.cwd === undefined ? undefined : toUri(sandbox.cwd),
+    exclude_tmpdir_env_var: sandbox.excludeTmpdirEnvVar,
+    exclude_slash_tmp: sandbox.excludeSlashTmp,
   };
 }

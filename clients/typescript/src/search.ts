@@ -1,5 +1,6 @@
 /** Search in files, on the machine. A search ends with its connection. */
 import type { Connection } from "./connection.js";
+import type { FsSearchResponse, SearchMatch as WireMatch, SearchResultsNotification } from "./generated.js";
 import { fromUri, toUri, type PathLike } from "./paths.js";
 import { wireSandbox, type Sandbox } from "./sandbox.js";
 import { uniqueId } from "./wire.js";
@@ -21,24 +22,9 @@ export interface SearchOptions {
   signal?: AbortSignal;
 }
 
-export interface SearchMatch {
-  path: string;
-  lineNumber: number;
-  text: string;
-  /** Bytes of `text`. */
-  submatches: { start: number; end: number }[];
-  lineTruncated?: boolean;
-  before?: { lineNumber: number; text: string }[];
-  after?: { lineNumber: number; text: string }[];
-}
-
-export interface SearchSummary {
-  matches: number;
-  filesSearched: number;
-  unreadable: number;
-  truncated: boolean;
-  cancelled: boolean;
-}
+/** `submatches` are in bytes of `text`; `path` is a native path. */
+export type SearchMatch = WireMatch;
+export type SearchSummary = FsSearchResponse;
 
 export class Search implements AsyncIterable<SearchMatch> {
   /** Resolves at the end of the search. */
@@ -54,17 +40,19 @@ export class Search implements AsyncIterable<SearchMatch> {
     this.#connection = connection;
     const { sandbox, signal, ...rest } = options;
     const params = { path: toUri(path), searchId: this.#id, pattern, ...rest, sandbox: wireSandbox(sandbox) };
-    connection.addLease(this.#id, {
-      notified: ({ results }) => {
-        for (const match of results as SearchMatch[]) this.#found.push({ ...match, path: fromUri(match.path) });
+    const lease = {
+      notified: (params: object) => {
+        const { results } = params as SearchResultsNotification;
+        for (const match of results) this.#found.push({ ...match, path: fromUri(match.path) });
         this.#tell();
       },
       // The request fails with the connection, and says so.
       lost: () => {},
-    });
+    };
+    const onSend = () => connection.addLease(this.#id, lease);
     const cancel = () => void this.cancel();
     signal?.addEventListener("abort", cancel, { once: true });
-    this.summary = connection.call<SearchSummary>("fs/search", params, signal).finally(() => {
+    this.summary = connection.call("fs/search", params, { signal, onSend }).finally(() => {
       signal?.removeEventListener("abort", cancel);
       connection.removeLease(this.#id);
       this.#ended = true;

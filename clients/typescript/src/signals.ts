@@ -1,5 +1,7 @@
 /** Node's names of signals, and the protocol's. */
 
+import type { SignalName as WireSignal } from "./generated.js";
+
 const WIRE = {
   SIGINT: "interrupt",
   SIGTERM: "terminate",
@@ -12,8 +14,8 @@ const WIRE = {
   SIGCONT: "continue",
 } as const;
 
-export type SignalName = keyof typeof WIRE | (typeof WIRE)[keyof typeof WIRE];
+export type SignalName = keyof typeof WIRE | WireSignal;
 
-export function wireSignal(name: SignalName): string {
-  return WIRE[name as keyof typeof WIRE] ?? name;
+export function wireSignal(name: SignalName): WireSignal {
+  return name in WIRE ? WIRE[name as keyof typeof WIRE] : (name as WireSignal);
 }

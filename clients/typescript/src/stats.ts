@@ -1,15 +1,8 @@
 /** What a name in a directory stands for. */
 
-export interface Metadata {
-  isDirectory: boolean;
-  isFile: boolean;
-  isSymlink?: boolean;
-  size?: number;
-  createdAtMs?: number;
-  modifiedAtMs?: number;
-  mode?: number;
-  special?: string;
-}
+import type { DirectoryEntry, FsMetadata } from "./generated.js";
+
+type Metadata = FsMetadata | DirectoryEntry;
 
 class FileKind {
   readonly #metadata: Metadata;
@@ -57,7 +50,7 @@ export class Stats extends FileKind {
     this.mode = metadata.mode ?? 0;
     this.mtimeMs = metadata.modifiedAtMs ?? 0;
     this.mtime = new Date(this.mtimeMs);
-    this.birthtimeMs = metadata.createdAtMs ?? 0;
+    this.birthtimeMs = "createdAtMs" in metadata ? metadata.createdAtMs : 0;
     this.birthtime = new Date(this.birthtimeMs);
   }
 }

@@ -1,13 +1,14 @@
 /** Changes of files. A watch ends with its connection and is established again, with `rescan`. */
 import type { Connection } from "./connection.js";
 import { DisconnectedError } from "./errors.js";
-import { fromUri } from "./paths.js";
-import type { Sandbox } from "./sandbox.js";
+import type { ChangedNotification, FileChange, FsWatchParams } from "./generated.js";
+import { fromUri, toUri, type PathLike } from "./paths.js";
+import { type Sandbox, wireSandbox } from "./sandbox.js";
 import { uniqueId } from "./wire.js";
 
 export interface Change {
   path: string;
-  kind: "created" | "modified" | "removed" | "renamed";
+  kind: FileChange["kind"];
   /** The old name of something that was renamed. */
   from?: string;
 }
@@ -33,24 +34,28 @@ export class Watch implements AsyncIterable<Changes> {
   path = "";
   readonly #id = uniqueId();
   readonly #connection: Connection;
-  readonly #params: object;
+  readonly #params: FsWatchParams;
+  readonly #signal: AbortSignal | undefined;
+  readonly #abort = () => void this.close();
   #pending: Changes | null = null;
   #failure: unknown;
+  #established = false;
   #closed = false;
   #wake: (() => void) | null = null;
 
   /** @internal */
-  static async open(connection: Connection, params: object, options: WatchOptions): Promise<Watch> {
+  static async open(connection: Connection, path: PathLike, options: WatchOptions): Promise<Watch> {
     options.signal?.throwIfAborted();
-    const watch = new Watch(connection, { ...params, recursive: options.recursive });
+    const watch = new Watch(connection, path, options);
     await watch.#establish();
-    options.signal?.addEventListener("abort", () => void watch.close(), { once: true });
     return watch;
   }
 
-  private constructor(connection: Connection, params: object) {
+  private constructor(connection: Connection, path: PathLike, { recursive, sandbox, signal }: WatchOptions) {
     this.#connection = connection;
-    this.#params = { ...params, watchId: this.#id };
+    this.#params = { path: toUri(path), watchId: this.#id, recursive, sandbox: wireSandbox(sandbox) };
+    this.#signal = signal;
+    signal?.addEventListener("abort", this.#abort, { once: true });
   }
 
   /** What has changed since the last call; null after `close`. */
@@ -77,42 +82,50 @@ export class Watch implements AsyncIterable<Changes> {
     if (this.#closed) return;
     this.#closed = true;
     this.#tell();
+    this.#signal?.removeEventListener("abort", this.#abort);
+    await this.#unwatch();
+  }
+
+  async #unwatch(): Promise<void> {
     this.#connection.removeLease(this.#id);
     await this.#connection.call("fs/unwatch", { watchId: this.#id }).catch(() => {});
   }
 
   async #establish(): Promise<void> {
-    for (;;) {
-      this.#connection.addLease(this.#id, {
-        notified: (params) => this.#notified(params),
-        lost: (error) => this.#lost(error),
-      });
+    const lease = { notified: this.#notified.bind(this), lost: this.#lost.bind(this) };
+    const onSend = () => this.#connection.addLease(this.#id, lease);
+    while (!this.#closed && !this.#established) {
       try {
-        this.path = fromUri((await this.#connection.call<{ path: string }>("fs/watch", this.#params)).path);
-        return;
+        const { path } = await this.#connection.call("fs/watch", this.#params, { onSend });
+        this.path = fromUri(path);
+        this.#established = true;
       } catch (error) {
         this.#connection.removeLease(this.#id);
         // Nothing of the lost connection is left, so the request can be made again.
         if (!(error instanceof DisconnectedError)) throw error;
       }
     }
+    // It was closed meanwhile, and the server may have taken the requests in the other order.
+    if (this.#closed) await this.#unwatch();
   }
 
-  #notified(params: Record<string, unknown>): void {
-    const changes = (params.changes ?? []) as Change[];
+  #notified(params: object): void {
+    const { changes, rescan } = params as ChangedNotification;
     this.#pending ??= { changes: [], rescan: false };
     for (const { path, kind, from } of changes) {
       const change: Change = { path: fromUri(path), kind };
-      if (from !== undefined) change.from = fromUri(from);
+      if (from) change.from = fromUri(from);
       this.#pending.changes.push(change);
     }
-    this.#pending.rescan ||= params.rescan === true;
+    this.#pending.rescan ||= rescan === true;
     if (this.#pending.changes.length > MAX_CHANGES) this.#pending = { changes: [], rescan: true };
     this.#tell();
   }
 
   #lost(error: Error): void {
-    if (this.#closed || this.path === "") return;
+    // Before that, the request fails and is repeated.
+    if (this.#closed || !this.#established) return;
+    this.#established = false;
     if (!(error instanceof DisconnectedError)) return this.#fail(error);
     this.#establish().then(
       () => {

@@ -1,22 +1,13 @@
-/** The parts of the protocol that the recovery relies on, and the encoding of bytes. */
-
-export interface ReadResponse {
-  chunks: { seq: number; stream: "stdout" | "stderr" | "pty"; chunk: string }[];
-  nextSeq: number;
-  exited: boolean;
-  exitCode: number | null;
-  closed: boolean;
-  failure?: string | null;
-  droppedBytes?: number;
-}
+/** Which requests may be repeated, ids, and the encoding of bytes. */
+import type { Method } from "./methods.js";
 
 /** Whether a request may be sent again when the connection was lost before its response. */
-export function isReplayable(method: string, params: object): boolean {
+export function isReplayable(method: Method, params: object): boolean {
   return method === "process/write" ? "writeId" in params : IDEMPOTENT.has(method);
 }
 
 /** Doing one of these twice is the same as doing it once. */
-const IDEMPOTENT = new Set([
+const IDEMPOTENT = new Set<Method>([
   "session/list", "environment/info", "environment/status", "server/status",
   "process/read", "process/closeStdin", "process/resize", "process/terminate", "process/wait",
   "process/snapshot", "process/list", "process/observe",
