@@ -1,9 +1,9 @@
-//! The examples of `docs/protocol.md`, played in the order of the document against a real server, and lists of the
-//! documents that must be those of the code.
+//! Replays the examples of `docs/protocol.md` in the order of the document against a real server,
+//! and checks lists in the documents against the code.
 //!
-//! The document explains its own notation under "How to read the examples". This file knows that
-//! notation and nothing about what the messages mean.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+//! The document explains its notation under "How to read the examples". This file knows that
+//! notation and not the meaning of any message.
+#![expect(clippy::unwrap_used, reason = "a failed step fails its test")]
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -19,13 +19,13 @@ use serde_json::Value;
 const DOCUMENT: &str = include_str!("../../../docs/protocol.md");
 const OPERATING: &str = include_str!("../../../docs/operating.md");
 
-/// Where the examples have their files; the test has another place for them.
+/// The directory of the examples; the test replaces it by its own.
 const EXAMPLE_DIRECTORY: &str = "/tmp/exec-server-example";
-/// The HTTP server of the examples; the test has one of its own.
+/// The HTTP server of the examples; the test replaces it by its own.
 const EXAMPLE_HTTP: &str = "127.0.0.1:8080";
 
 #[tokio::test]
-async fn the_examples_happen_as_written() {
+async fn the_examples_run_as_written() {
     let mut stage = Stage::new();
     let directory = Scratch::new();
     let document = DOCUMENT
@@ -54,7 +54,7 @@ fn every_method_has_an_example() {
 }
 
 #[test]
-fn the_list_of_protected_variables_is_that_of_the_code() {
+fn the_list_of_protected_variables_matches_the_code() {
     let start = OPERATING.find("<!-- protected variables -->").unwrap();
     let end = OPERATING.find("<!-- end of protected variables -->").unwrap();
     let mut said: Vec<&str> = OPERATING[start..end].split('`').skip(1).step_by(2).collect();
@@ -64,7 +64,7 @@ fn the_list_of_protected_variables_is_that_of_the_code() {
     assert_eq!(said, protected);
 }
 
-/// Answers every request as the examples have it. Lives as long as the test.
+/// Responds to every request as in the examples. Lives as long as the test.
 fn serve_hello() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -107,7 +107,7 @@ enum Who {
     Second,
 }
 
-/// All examples of a document, one after the other.
+/// Returns all examples of a document, one after the other.
 fn script(document: &str) -> impl Iterator<Item = Line> {
     let mut lines: Vec<Line> = Vec::new();
     let mut inside = false;
@@ -146,7 +146,7 @@ struct Stage {
     bindings: Bindings,
 }
 
-/// What the placeholders with names stand for.
+/// The values of the named placeholders.
 #[derive(Debug, Default)]
 struct Bindings(BTreeMap<String, Value>);
 
@@ -185,12 +185,12 @@ impl Stage {
         }
     }
 
-    /// The client of that name, connected when it is first needed.
+    /// Returns the client of that name, which is connected at first use.
     fn client(&mut self, who: Who) -> &mut RpcClient {
         self.clients.entry(who).or_insert_with(|| RpcClient::connect(&self.server))
     }
 
-    /// Says goodbye, and makes sure that the server had nothing more to say.
+    /// Closes all clients, and checks that the server had sent nothing more.
     async fn leave(self) {
         for mut client in self.clients.into_values() {
             let connection = &mut client.wire().connection;
@@ -205,13 +205,13 @@ impl Stage {
 
 fn expect_nothing_early(client: &RpcClient) -> Result<(), String> {
     match client.unread().next() {
-        Some(message) => Err(format!("before this, the server said {message}")),
+        Some(message) => Err(format!("before this, the server sent {message}")),
         None => Ok(()),
     }
 }
 
-/// What must keep its order: answers stand alone, events of one process follow each other, and what an
-/// observer is told follows only itself.
+/// Returns the key within which messages keep their order: responses stand alone, events of one
+/// process follow each other, and notifications to an observer follow only each other.
 fn subject(message: &Value) -> (&Value, &Value, bool) {
     let params = &message["params"];
     (&message["id"], &params["processId"], params["sessionId"].is_string())
@@ -270,7 +270,7 @@ impl Bindings {
     }
 }
 
-/// The name in `<name>`.
+/// Returns the name in `<name>`.
 fn placeholder(text: &str) -> Option<&str> {
     text.strip_prefix('<')?.strip_suffix('>')
 }

@@ -1,4 +1,4 @@
-//! Work on files under a sandbox: every method, by every way that a request can name a file.
+//! File operations under a sandbox: every method, by every way that a request can name a file.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use exec_server_server::{SandboxCeiling, SandboxLevel, Server, ServerConfig};
 use exec_server_test_support::{RpcClient, Scratch, TestServer, decoded, uri};
 use serde_json::{Value, json};
 
-/// A workspace, and what is beside it: `work` may be written, `.git` in it read, `outside` nothing.
+/// A workspace and its surroundings: `work` is writable, `.git` in it read-only, `outside` denied.
 struct Scene(Scratch);
 
 impl Scene {
@@ -55,7 +55,7 @@ async fn open_client(server: &Server) -> RpcClient {
     RpcClient::open(server, json!({"clientName": "files"})).await.0
 }
 
-/// Every method that names files, about entries of `directory`; which of them change something.
+/// Every method that names files, about entries of `directory`, and whether it changes something.
 fn requests(scene: &Scene, directory: &str, sandbox: &Value) -> Vec<(&'static str, Value, bool)> {
     let at = |name: &str| format!("{}/{name}", scene.uri(directory));
     let (file, new) = (at("file"), at("new"));
@@ -126,7 +126,7 @@ async fn every_method_obeys_the_sandbox_of_its_request() {
         let error = client.call(method, there).await.unwrap_err();
         assert_eq!((kind(&error), &error["code"]), ("sandboxDenied", &json!(-32600)), "{method}");
         let nowhere = client.call(method, missing.1).await.unwrap_err();
-        // Byte for byte, but for the path that was sent.
+        // Identical byte for byte, except for the path that was sent.
         let here = error.to_string().replace(scene.at("outside").to_str().unwrap(), "PATH");
         let there = nowhere.to_string().replace(scene.at("absent").to_str().unwrap(), "PATH");
         assert!(here.contains("PATH"), "{method}: {error}");
@@ -142,7 +142,7 @@ async fn every_method_obeys_the_sandbox_of_its_request() {
 }
 
 #[tokio::test]
-async fn an_upload_is_written_and_ended_under_its_sandbox() {
+async fn an_upload_stays_under_its_sandbox_to_its_end() {
     let server = TestServer::new(ServerConfig::default());
     let mut client = open_client(&server).await;
     let scene = Scene::new();
@@ -166,7 +166,7 @@ async fn an_upload_is_written_and_ended_under_its_sandbox() {
 }
 
 #[tokio::test]
-async fn an_open_file_is_read_on() {
+async fn an_open_file_stays_readable() {
     let server = TestServer::new(ServerConfig::default());
     let mut client = open_client(&server).await;
     let scene = Scene::new();
@@ -188,7 +188,7 @@ async fn an_open_file_is_read_on() {
 }
 
 #[tokio::test]
-async fn searches_and_watches_tell_nothing_of_what_is_denied() {
+async fn searches_and_watches_reveal_no_denied_files() {
     let server = TestServer::new(ServerConfig::default());
     let mut client = open_client(&server).await;
     let scene = Scene::new();
@@ -215,7 +215,7 @@ async fn searches_and_watches_tell_nothing_of_what_is_denied() {
     }
     let denied = |path: &Value| path.as_str().unwrap().ends_with(".pem");
     assert!(!told.iter().any(denied), "{told:?}");
-    // What a thread that is kept to the policy could not open is not even listened to.
+    // Directories that a confined thread could not open are not watched at all.
     assert!(is_watched(&scene.at("work/new")) && !is_watched(&scene.at("work/new/directory.pem")));
     client.call("fs/unwatch", json!({"watchId": "w"})).await.unwrap();
 }
@@ -228,9 +228,9 @@ fn is_watched(path: &Path) -> bool {
     )
 }
 
-/// The kernel goes by what was there when a thread was confined. A client need not know that.
+/// The kernel confines a thread to the files that existed then. Clients need not know that.
 #[tokio::test]
-async fn a_root_that_is_replaced_can_be_used_at_once() {
+async fn a_replaced_root_is_usable_at_once() {
     let server = TestServer::new(ServerConfig::default());
     let mut client = open_client(&server).await;
     let scene = Scene::new();
@@ -246,7 +246,7 @@ async fn a_root_that_is_replaced_can_be_used_at_once() {
 }
 
 #[tokio::test]
-async fn the_operators_sandbox_holds_for_requests_without_one() {
+async fn the_operators_sandbox_applies_to_requests_without_one() {
     let scene = Scene::new();
     let ceiling =
         SandboxCeiling { require: Some(SandboxLevel::ReadOnly), ..SandboxCeiling::default() };
@@ -255,7 +255,7 @@ async fn the_operators_sandbox_holds_for_requests_without_one() {
     let all = json!({"type": "danger-full-access"});
     for sandbox in [Value::Null, all, scene.sandbox()] {
         for (method, params, changes) in requests(&scene, "work/plain", &sandbox) {
-            // A copy is made in the workspace.
+            // The copy is created in the workspace.
             let changes = changes || method == "fs/copy";
             let answer = client.call(method, params.clone()).await;
             if method == "fs/open" || method == "fs/watch" {
@@ -269,9 +269,10 @@ async fn the_operators_sandbox_holds_for_requests_without_one() {
     }
 }
 
-/// The operator's workspace is below a directory that everybody may write: whoever exchanged it would bring their own `.git`.
+/// The operator's workspace is below a world-writable directory: a user who replaced the workspace
+/// would bring their own `.git`.
 #[tokio::test]
-async fn the_operators_workspace_stays_where_it_is() {
+async fn no_request_moves_the_operators_workspace() {
     let scene = Scene::new();
     let (workspace, planted) = (scene.at("above/workspace"), scene.at("planted"));
     std::fs::create_dir_all(&workspace).unwrap();
@@ -303,7 +304,7 @@ async fn the_operators_workspace_stays_where_it_is() {
             let error = client.call(method, params).await.unwrap_err();
             assert_eq!(kind(&error), "sandboxDenied", "{method} {name}: {error}");
         }
-        // Somebody else has removed it.
+        // Another user has removed it.
         std::fs::remove_dir_all(scene.at(name)).unwrap();
         for (method, params) in making {
             let error = client.call(method, params).await.unwrap_err();
@@ -315,7 +316,7 @@ async fn the_operators_workspace_stays_where_it_is() {
 }
 
 #[tokio::test]
-async fn a_sandbox_that_is_not_understood_is_refused() {
+async fn an_invalid_sandbox_is_refused() {
     let server = TestServer::new(ServerConfig::default());
     let mut client = open_client(&server).await;
     let scene = Scene::new();
@@ -333,7 +334,7 @@ async fn a_sandbox_that_is_not_understood_is_refused() {
     client.call("fs/writeFile", write).await.unwrap();
 }
 
-/// Threads of this process that are kept to a policy.
+/// Counts the threads of this process that are confined to a policy.
 fn confined_threads() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let names = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")));
@@ -341,7 +342,7 @@ fn confined_threads() -> usize {
 }
 
 #[tokio::test]
-async fn many_policies_do_not_take_many_threads() {
+async fn many_policies_do_not_need_many_threads() {
     const POLICIES: usize = 100;
     const REQUESTS: usize = 10_000;
     const AT_ONCE: usize = 50;

@@ -1,11 +1,11 @@
-//! Requests of one connection: handshake, order, and who waits for whom.
+//! Requests of one connection: handshake, order, and which requests wait for others.
 
 use exec_server_server::ServerConfig;
 use exec_server_test_support::{RpcClient, TestServer, decoded};
 use serde_json::json;
 
 #[tokio::test]
-async fn before_the_handshake_nothing_runs_and_the_missing_step_is_named() {
+async fn a_request_before_the_handshake_is_refused_with_the_missing_step() {
     let mut client = RpcClient::connect(&TestServer::new(ServerConfig::default()));
     let start = json!({ "processId": "p", "argv": ["true"], "cwd": "/" });
     let error = client.call("process/start", start.clone()).await.unwrap_err();
@@ -24,7 +24,7 @@ async fn before_the_handshake_nothing_runs_and_the_missing_step_is_named() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_understood_is_answered_and_the_connection_lives() {
+async fn a_malformed_message_gets_an_error_and_the_connection_lives() {
     let (mut client, _) =
         RpcClient::open(&TestServer::new(ServerConfig::default()), json!({})).await;
     for message in [json!([]), json!({}), json!(7), json!({ "method": "process/list" })] {
@@ -83,7 +83,7 @@ async fn of_many_starts_with_one_id_exactly_one_succeeds() {
 }
 
 #[tokio::test]
-async fn a_start_that_fails_says_why_and_frees_its_id() {
+async fn a_failed_start_reports_the_reason_and_frees_its_id() {
     let (mut client, _) =
         RpcClient::open(&TestServer::new(ServerConfig::default()), json!({})).await;
     for (argv, cwd, code, word) in [
@@ -110,7 +110,7 @@ async fn a_start_that_fails_says_why_and_frees_its_id() {
 }
 
 #[tokio::test]
-async fn long_polls_delay_nobody() {
+async fn long_polls_delay_no_other_request() {
     let config = ServerConfig { concurrent_requests: 2, ..ServerConfig::default() };
     let (mut client, _) = RpcClient::open(&TestServer::new(config), json!({})).await;
     client.start("p", "sleep 1000", json!({})).await;
@@ -145,7 +145,7 @@ async fn with_one_request_at_once_a_wait_holds_all_but_control() {
     client.call("environment/status", json!({})).await.unwrap();
     client.call("http/cancel", json!({ "requestId": "none" })).await.unwrap();
     client.call("fs/cancelSearch", json!({ "searchId": "none" })).await.unwrap();
-    assert!(client.has_no_response(), "a request ran beside one that waits");
+    assert!(client.has_no_response(), "a request ran beside a waiting one");
     client.call("process/terminate", json!({ "processId": "p" })).await.unwrap();
     for request in [poll, list, wait] {
         client.response(request).await.unwrap();
@@ -196,7 +196,7 @@ async fn modes_can_be_forbidden() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_enforced_is_refused() {
+async fn unenforceable_options_are_refused() {
     let (mut client, _) =
         RpcClient::open(&TestServer::new(ServerConfig::default()), json!({})).await;
     for (extra, kind) in [
@@ -232,10 +232,10 @@ async fn a_wait_never_overtakes_the_start_of_its_process() {
 }
 
 #[tokio::test]
-async fn a_cut_read_names_the_number_after_its_last_chunk() {
+async fn a_truncated_read_names_the_number_after_its_last_chunk() {
     let (mut client, _) =
         RpcClient::open(&TestServer::new(ServerConfig::default()), json!({})).await;
-    // A grandchild writes after the exit, when it is told to.
+    // A grandchild writes after the exit, on a signal from the test.
     let script = "exec 3<&0; echo a; (read line <&3; echo late) & exit 0";
     client.start("p", script, json!({ "pipeStdin": true })).await;
     loop {

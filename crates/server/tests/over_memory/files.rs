@@ -1,4 +1,4 @@
-//! What a connection owns of the file system, and what becomes of it.
+//! The file resources of a connection, and their lifetimes.
 
 use exec_server_server::ServerConfig;
 use exec_server_test_support::{RpcClient, Scratch, TestServer, decoded, encoded, uri};
@@ -39,7 +39,7 @@ async fn a_handle_reads_the_file_that_was_opened() {
 }
 
 #[tokio::test]
-async fn a_connection_has_128_handles() {
+async fn a_connection_has_at_most_128_handles() {
     let (server, mut client) = open_client().await;
     let directory = Scratch::new();
     let path = directory.path("file");
@@ -59,7 +59,7 @@ async fn a_connection_has_128_handles() {
 }
 
 #[tokio::test]
-async fn an_upload_is_there_when_it_is_closed_and_not_before() {
+async fn an_upload_is_visible_only_once_it_is_closed() {
     let (_server, mut client) = open_client().await;
     let directory = Scratch::new();
     let path = directory.path("file");
@@ -118,7 +118,7 @@ async fn an_upload_dies_with_its_connection_unless_it_can_be_resumed() {
 }
 
 #[tokio::test]
-async fn an_upload_can_be_left_for_later() {
+async fn an_upload_can_be_kept_and_resumed() {
     let (_server, mut client) = open_client().await;
     let directory = Scratch::new();
     let path = directory.uri("file");
@@ -160,7 +160,7 @@ async fn an_upload_may_be_pipelined_with_its_end() {
 }
 
 #[tokio::test]
-async fn a_client_that_lists_much_and_reads_late_gets_all_of_it() {
+async fn a_client_that_lists_much_and_reads_late_gets_everything() {
     let (_server, mut client) = open_client().await;
     let directory = Scratch::new();
     for index in 0..5_000 {
@@ -178,7 +178,7 @@ async fn a_client_that_lists_much_and_reads_late_gets_all_of_it() {
 }
 
 #[tokio::test]
-async fn a_client_that_asks_for_much_and_reads_late_gets_all_of_it() {
+async fn a_client_that_requests_much_and_reads_late_gets_everything() {
     let (_server, mut client) = open_client().await;
     let directory = Scratch::new();
     let path = directory.path("file");
@@ -204,7 +204,7 @@ async fn a_client_that_asks_for_much_and_reads_late_gets_all_of_it() {
 }
 
 #[tokio::test]
-async fn a_file_that_does_not_fit_into_a_message_names_the_way() {
+async fn the_error_for_a_file_larger_than_a_message_names_the_remedy() {
     let (_server, mut client) = open_client().await;
     let directory = Scratch::new();
     let path = directory.path("file");
@@ -231,7 +231,7 @@ async fn a_search_streams_its_matches_and_can_be_cancelled() {
     assert_eq!(found["method"], "fs/searchResults");
     assert_eq!(found["params"]["results"].as_array().unwrap().len(), 2);
 
-    // More than fits into what may be unread, so that it is still running when it is cancelled.
+    // More than may be unread, so that the search is still running when it is cancelled.
     let line = format!("needle {}\n", "x".repeat(2000));
     std::fs::write(directory.path("b"), line.repeat(50_000)).unwrap();
     let search = json!({
@@ -249,7 +249,7 @@ async fn a_search_streams_its_matches_and_can_be_cancelled() {
 }
 
 #[tokio::test]
-async fn a_watch_tells_until_it_is_ended() {
+async fn a_watch_reports_changes_until_it_is_ended() {
     let (_server, mut client) = open_client().await;
     let directory = Scratch::new();
     let watch = json!({"path": uri(directory.root()), "watchId": "w"});
@@ -269,7 +269,7 @@ async fn a_watch_tells_until_it_is_ended() {
 }
 
 #[tokio::test]
-async fn a_connection_has_1000_watches() {
+async fn a_connection_has_at_most_1000_watches() {
     let (_server, mut client) = open_client().await;
     let directory = Scratch::new();
     let watch = |n: usize| json!({"path": uri(directory.root()), "watchId": n.to_string()});

@@ -1,4 +1,4 @@
-//! HTTP bodies on their way to a connection.
+//! HTTP bodies that are streamed to a connection.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use exec_server_test_support::{RpcClient, TestServer, decoded};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-/// An HTTP server that sends a body without end, and says when it was hung up on.
+/// An HTTP server that sends an endless body, and reports when its client hangs up.
 struct Endless {
     url: String,
     sent: Arc<AtomicUsize>,
@@ -61,7 +61,7 @@ async fn open_client() -> (TestServer, RpcClient) {
 }
 
 #[tokio::test]
-async fn a_client_that_confirms_is_never_far_behind() {
+async fn a_client_that_confirms_bounds_the_data_in_flight() {
     let (_server, mut client) = open_client().await;
     let endless = Endless::start();
     let asked = request(&endless.url, "r", &json!({"acks": true}));
@@ -70,7 +70,7 @@ async fn a_client_that_confirms_is_never_far_behind() {
 
     let (mut seq, mut received, mut confirmed) = (0, 0, 0);
     while received < 32 << 20 {
-        // The window is about 2 MiB: so much comes for certain before anything is confirmed.
+        // The window is about 2 MiB, so at least this much arrives before any confirmation.
         while received - confirmed < 1 << 20 {
             let delta = client.notification().await;
             seq += 1;
@@ -87,7 +87,7 @@ async fn a_client_that_confirms_is_never_far_behind() {
 }
 
 #[tokio::test]
-async fn an_id_is_streamed_once_at_a_time() {
+async fn an_id_has_only_one_stream_at_a_time() {
     let (_server, mut client) = open_client().await;
     let mut endless = Endless::start();
     let asked = request(&endless.url, "r", &json!({"acks": true}));
@@ -104,7 +104,7 @@ async fn a_request_for_a_whole_response_is_cancelled_too() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let whole = request(&url, "r", &json!({"streamResponse": false}));
-    // Two under one id, as clients in the field do it.
+    // Two under one id, as clients in the field send them.
     let asked = [
         client.request("http/request", whole.clone()).await,
         client.request("http/request", whole).await,
@@ -116,13 +116,13 @@ async fn a_request_for_a_whole_response_is_cancelled_too() {
         assert_eq!((&error["code"], &error["data"]["kind"]), (&json!(-32600), &json!("cancelled")));
     }
     for socket in &mut sockets {
-        // Whatever was sent, and then the end.
+        // Data that was already sent, and then the end.
         tokio::io::AsyncReadExt::read_to_end(socket, &mut Vec::new()).await.unwrap();
     }
 }
 
 #[tokio::test]
-async fn an_id_that_is_streamed_is_not_used_for_a_whole_response() {
+async fn the_id_of_a_stream_cannot_be_used_for_a_whole_response() {
     let (_server, mut client) = open_client().await;
     let mut endless = Endless::start();
     let asked = request(&endless.url, "r", &json!({"acks": true}));
@@ -138,7 +138,7 @@ async fn an_id_that_is_streamed_is_not_used_for_a_whole_response() {
 }
 
 #[tokio::test]
-async fn nothing_comes_after_a_request_was_cancelled() {
+async fn no_notification_follows_a_cancelled_request() {
     let (_server, mut client) = open_client().await;
     let endless = Endless::start();
     for _ in 0..20 {
@@ -148,7 +148,7 @@ async fn nothing_comes_after_a_request_was_cancelled() {
         client.response(cancel).await.unwrap();
         client.forget_notifications();
         client.call("environment/status", json!({})).await.unwrap();
-        assert!(client.has_no_notification(), "a cancelled body goes on");
+        assert!(client.has_no_notification(), "a cancelled body continues");
     }
 }
 
@@ -163,11 +163,12 @@ async fn a_stream_ends_with_its_connection() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_holds_the_download_back() {
+async fn a_client_that_does_not_read_stalls_its_download() {
     let (server, mut client) = open_client().await;
     let endless = Endless::start();
     client.call("http/request", request(&endless.url, "r", &json!({}))).await.unwrap();
-    // While somebody else has thousands of answers, the download gets no further than the buffers on its way.
+    // While another client gets thousands of responses, the download fills only the buffers on its
+    // way.
     let (mut other, _) = RpcClient::open(&server, json!({"clientName": "other"})).await;
     for _ in 0..5000 {
         other.call("environment/status", json!({})).await.unwrap();
@@ -179,7 +180,7 @@ async fn a_client_that_does_not_read_holds_the_download_back() {
 }
 
 #[tokio::test]
-async fn mistakes_are_told_without_the_url() {
+async fn errors_do_not_reveal_the_url() {
     let (_server, mut client) = open_client().await;
     for (url, code) in [("ftp://secret/", -32602), ("http://127.0.0.1:1/secret", -32603)] {
         let params = json!({"method": "GET", "url": url, "requestId": "r"});

@@ -1,4 +1,4 @@
-//! Answers that could be too large for a message, or too many for a client that does not read.
+//! Responses that could be too large for a message, or too many for a client that does not read.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use crate::memory::{io_count, open_over_pipe};
 
-/// A directory whose path takes eleven thousand bytes on the wire, with so many files in it. In memory if possible.
+/// Creates a directory whose path takes eleven thousand bytes on the wire, with this many files. In
+/// memory if possible.
 fn deep_directory(files: usize) -> (Scratch, PathBuf) {
     let top = Scratch::in_memory();
     let deep = top.directory(["%".repeat(240).as_str(); 15].join("/"));
@@ -24,7 +25,7 @@ fn names(listing: &Value) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_listing_that_is_too_large_for_a_message_is_refused_and_comes_in_pages() {
+async fn an_oversized_listing_is_refused_and_available_in_pages() {
     const FILES: usize = 6_500;
     let (_top, deep) = deep_directory(FILES);
     let server = TestServer::new(ServerConfig::default());
@@ -51,7 +52,7 @@ async fn a_listing_that_is_too_large_for_a_message_is_refused_and_comes_in_pages
 }
 
 #[tokio::test]
-async fn pages_are_as_large_as_asked_for() {
+async fn pages_have_the_requested_size() {
     let directory = Scratch::new();
     for name in ["a", "b", "c", "d", "e"] {
         std::fs::write(directory.path(name), "").unwrap();
@@ -89,13 +90,13 @@ async fn pages_are_as_large_as_asked_for() {
 }
 
 #[tokio::test]
-async fn an_answer_over_the_largest_message_is_an_error_and_the_connection_lives() {
+async fn a_response_over_the_largest_message_is_an_error_and_the_connection_lives() {
     let directory = Scratch::new();
     let path = directory.path("large");
     std::fs::File::create(&path).unwrap().set_len(47 << 20).unwrap();
     let server = TestServer::new(ServerConfig::default());
     let (mut client, _) = RpcClient::open(&server, json!({})).await;
-    // It fits, but not together with its id.
+    // The file fits, but not together with its id.
     let id = "i".repeat(2 << 20);
     client.send(json!({"id": id, "method": "fs/readFile", "params": {"path": uri(&path)}})).await;
     let answer = client.response_with(&json!(id)).await;
@@ -105,7 +106,7 @@ async fn an_answer_over_the_largest_message_is_an_error_and_the_connection_lives
 }
 
 #[tokio::test]
-async fn arguments_that_are_too_large_for_a_list_are_an_error() {
+async fn arguments_too_large_for_a_list_are_an_error() {
     let server = TestServer::new(ServerConfig::default());
     let (mut client, _) = RpcClient::open(&server, json!({})).await;
     let words = vec!["x".repeat(100_000); 10];
@@ -120,13 +121,13 @@ async fn arguments_that_are_too_large_for_a_list_are_an_error() {
     client.call("process/terminate", json!({"processId": "0"})).await.unwrap();
 }
 
-/// Bytes that this process has read so far. Each test is a process of its own.
+/// Returns the bytes that this process has read so far. Each test is a process of its own.
 fn bytes_read() -> u64 {
     io_count("self", "rchar: ")
 }
 
 #[tokio::test]
-async fn what_a_dead_connection_asked_for_is_not_read() {
+async fn files_requested_by_a_dead_connection_are_not_read() {
     const FILES: u64 = 40;
     const FILE_BYTES: u64 = 4 << 20;
     let directory = Scratch::new();
@@ -134,7 +135,7 @@ async fn what_a_dead_connection_asked_for_is_not_read() {
     std::fs::File::create(&path).unwrap().set_len(FILE_BYTES).unwrap();
     let server = TestServer::new(ServerConfig::default());
     let (mut client, _) = RpcClient::open(&server, json!({})).await;
-    // More answers than the transport takes, so that those behind them wait for the client to read.
+    // More responses than the transport accepts, so that later ones wait for the client to read.
     for _ in 0..100 {
         client.request("environment/status", json!({})).await;
     }
@@ -145,10 +146,10 @@ async fn what_a_dead_connection_asked_for_is_not_read() {
     client.cut().await;
     server.shutdown().await;
     let read = bytes_read() - before;
-    assert!(read < FILES * FILE_BYTES / 2, "{read} bytes were read for nobody");
+    assert!(read < FILES * FILE_BYTES / 2, "{read} bytes were read for a dead connection");
 }
 
-/// A client that asks for a file ten times, and reads nothing.
+/// Opens a client that requests a file ten times and reads nothing.
 async fn ask_without_reading(server: &Server, path: &str) -> RpcClient {
     let mut client = open_over_pipe(server, json!({})).await;
     for _ in 0..10 {
@@ -170,7 +171,7 @@ async fn clients_that_do_not_read_share_one_budget_and_others_are_served() {
         deaf.push(ask_without_reading(&server, &uri(&path)).await);
     }
     let (mut client, _) = RpcClient::open(&server, json!({})).await;
-    // Those that do not read are closed in the end, so they hold less and less.
+    // Clients that do not read are closed in the end, so they hold less and less.
     let mut most = server.buffered_bytes();
     for _ in 0..5 {
         let content = client.call("fs/readFile", json!({"path": uri(&path)})).await.unwrap();
@@ -178,11 +179,11 @@ async fn clients_that_do_not_read_share_one_budget_and_others_are_served() {
         most = most.max(server.buffered_bytes());
         assert!(most <= BUDGET, "{most} bytes");
     }
-    assert!(most > 0, "the others do not wait for anything");
+    assert!(most > 0, "the others hold no memory");
 }
 
 #[tokio::test]
-async fn a_file_that_is_too_large_for_the_budget_is_not_read() {
+async fn a_file_too_large_for_the_budget_is_not_read() {
     let directory = Scratch::new();
     let path = directory.path("large");
     std::fs::File::create(&path).unwrap().set_len(40 << 20).unwrap();

@@ -1,5 +1,5 @@
-//! Limits of processes: what a start asks for, within what operator and token allow, and what is reported.
-//! The server has no keepers here, so only the limits of each process hold, and the answer says so.
+//! Limits of processes: the limits of a start, the caps of operator and token, and the reports. The
+//! server has no keepers here, so only limits per process apply, and the response reports that.
 
 use exec_server_protocol::{Cpus, LimitValues, Principal, Subject};
 use exec_server_server::{Server, ServerConfig};
@@ -30,7 +30,7 @@ fn start(id: &str, script: &str, extra: &Value) -> Value {
     params
 }
 
-/// The exit of a process that has been started, as its notification tells.
+/// Returns the exit of a started process, from its notification.
 async fn exit_of(client: &mut RpcClient, id: &str) -> Value {
     let is_exit = |message: &Value| {
         message["method"] == "process/exited" && message["params"]["processId"] == id
@@ -55,7 +55,7 @@ async fn without_limits_nothing_is_reported() {
 }
 
 #[tokio::test]
-async fn the_answer_says_which_limits_hold() {
+async fn the_response_reports_which_limits_apply() {
     let mut client = unlimited_client(ServerConfig::default()).await;
     let limits = json!({
         "memoryBytes": 1 << 20, "pids": 9, "cpuTimeMs": 1000, "cpus": 1.5, "wallTimeMs": 60000,
@@ -74,7 +74,7 @@ async fn the_answer_says_which_limits_hold() {
 }
 
 #[tokio::test]
-async fn defaults_and_ceilings_of_the_operator_and_the_token_hold() {
+async fn defaults_and_ceilings_of_the_operator_and_the_token_apply() {
     let config = ServerConfig {
         default_limits: LimitValues {
             open_files: Some(20),
@@ -123,7 +123,7 @@ async fn defaults_and_ceilings_of_the_operator_and_the_token_hold() {
 }
 
 #[tokio::test]
-async fn the_first_name_of_start_has_the_same_limits() {
+async fn the_v0_start_method_has_the_same_limits() {
     let max_limits = LimitValues { open_files: Some(21), ..LimitValues::default() };
     let mut client = unlimited_client(ServerConfig { max_limits, ..ServerConfig::default() }).await;
     let params = json!({
@@ -136,7 +136,7 @@ async fn the_first_name_of_start_has_the_same_limits() {
 }
 
 #[tokio::test]
-async fn a_required_cgroup_that_is_missing_refuses_the_start() {
+async fn a_start_that_requires_a_missing_cgroup_is_refused() {
     let mut client = unlimited_client(ServerConfig::default()).await;
     let limits = json!({ "limits": { "memoryBytes": 1 << 30, "required": "cgroup" } });
     let error = client.call("process/start", start("p", "exit 0", &limits)).await.unwrap_err();
@@ -145,7 +145,7 @@ async fn a_required_cgroup_that_is_missing_refuses_the_start() {
     for part in ["process \"p\"", "tier \"rlimit\"", "without keepers", "Delegate=yes"] {
         assert!(message.contains(part), "{message}");
     }
-    // The name is free, and other starts go on.
+    // The id is free again, and other starts succeed.
     client.call("process/start", start("p", "exit 0", &json!({}))).await.unwrap();
 }
 
@@ -188,7 +188,7 @@ async fn hostile_limits_are_refused() {
 }
 
 #[tokio::test]
-async fn a_limit_that_was_reached_is_told_everywhere() {
+async fn a_reached_limit_is_reported_everywhere() {
     let mut client = unlimited_client(ServerConfig::default()).await;
     let limits = json!({ "limits": { "wallTimeMs": 1 }, "timeoutMs": 100_000 });
     client.call("process/start", start("w", "exec sleep 1000", &limits)).await.unwrap();

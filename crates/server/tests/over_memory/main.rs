@@ -1,5 +1,5 @@
 //! The whole server over the memory transport: no sockets, real processes.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails its test")]
 
 mod confined_files;
 mod dispatch;

@@ -1,4 +1,5 @@
-//! What the server holds stays bounded, by its own count: `buffered_bytes` of connections and `logged_bytes` of processes.
+//! The memory of the server stays bounded, by its own count: `buffered_bytes` of connections and
+//! `logged_bytes` of processes.
 
 use exec_server_server::{Server, ServerConfig};
 use exec_server_test_support::{RpcClient, Scratch, Served, TestServer, decoded, uri};
@@ -8,7 +9,7 @@ use tokio::io::{duplex, split};
 
 const MIB: usize = 1 << 20;
 
-/// A client whose connection holds little: what it does not read stays in the server.
+/// Opens a client whose connection buffers little, so that unread data stays in the server.
 pub(crate) async fn open_over_pipe(server: &Server, params: Value) -> RpcClient {
     let (near, far) = duplex(16 << 10);
     let ((read, write), (served_read, served_write)) = (split(near), split(far));
@@ -19,7 +20,7 @@ pub(crate) async fn open_over_pipe(server: &Server, params: Value) -> RpcClient 
     client
 }
 
-/// One of the counters of a process in `/proc/PID/io`.
+/// Returns one of the counters of a process in `/proc/PID/io`.
 pub(crate) fn io_count(pid: &str, name: &str) -> u64 {
     let counters = std::fs::read_to_string(format!("/proc/{pid}/io")).unwrap();
     counters.lines().find_map(|line| line.strip_prefix(name)).unwrap().parse().unwrap()
@@ -38,13 +39,13 @@ async fn soak_one_byte_writes_arrive_and_memory_stays_bounded() {
 
 async fn one_byte_writes(count: usize) {
     const RETAINED: usize = 16 << 10;
-    // The newest chunk comes beside it, and is at most what the pipe holds.
+    // The newest chunk is not included, and is at most as large as the pipe.
     const PIPE: usize = 64 << 10;
     let config =
         ServerConfig { retained_output_bytes_per_process: RETAINED, ..ServerConfig::default() };
     let server = TestServer::new(config);
     let mut client = open_over_pipe(&server, json!({})).await;
-    // Unbuffered: each byte is a write of its own.
+    // Unbuffered: each byte is a separate write.
     let script = format!(
         "dd if=/dev/zero bs=1 count={count} 2>/dev/null | tr '\\0' x | dd bs=1 2>/dev/null"
     );
@@ -70,7 +71,7 @@ async fn one_byte_writes(count: usize) {
 #[tokio::test]
 async fn a_stalled_client_costs_little_memory_and_gets_everything_afterwards() {
     const SPILL: u64 = 32 << 20;
-    // The newest chunk comes beside what may be retained.
+    // The newest chunk is not included in the retained bytes.
     const CHUNK: usize = 256 << 10;
     let config = ServerConfig { spill_output_bytes_per_process: SPILL, ..ServerConfig::default() };
     let retained = config.retained_output_bytes_per_process;
@@ -110,7 +111,8 @@ async fn a_stalled_client_costs_little_memory_and_gets_everything_afterwards() {
     assert_eq!(ended, json!({"running": true}));
 }
 
-/// Gives the server every opportunity to do more for a silent client, until it does not. Returns the most that it held.
+/// Lets the server do work for a silent client until it does no more. Returns the most memory that
+/// it held.
 async fn most_buffered(server: &Server, silent: &mut RpcClient, call: (&str, Value)) -> usize {
     let (mut other, _) = RpcClient::open(server, json!({})).await;
     let (mut before, mut most) = (0, 0);
@@ -120,16 +122,19 @@ async fn most_buffered(server: &Server, silent: &mut RpcClient, call: (&str, Val
             other.call(call.0, call.1.clone()).await.unwrap();
             most = most.max(server.buffered_bytes());
         }
-        assert!(!silent.wire().serving.is_finished(), "it was given up, with {before} bytes");
+        assert!(
+            !silent.wire().serving.is_finished(),
+            "the connection was closed, with {before} bytes"
+        );
     }
     most
 }
 
 #[tokio::test]
-async fn a_client_that_asks_for_names_and_reads_nothing_costs_a_bounded_memory() {
-    // Four megabytes of response each, all of them more than may be collected at once.
+async fn a_client_that_requests_names_and_reads_nothing_costs_bounded_memory() {
+    // Four megabytes of response each; together more than may be collected at once.
     const REQUESTS: usize = 20;
-    // Names that are being collected, 64 MiB; a response that is sent, and one that waits behind it.
+    // The names that are being collected, 64 MiB; a response that is being sent, and one behind it.
     const BOUND: usize = (64 + 2 * 5) * MIB;
     let top = Scratch::in_memory();
     let deep = top.directory(["x".repeat(240).as_str(); 15].join("/"));
@@ -156,11 +161,11 @@ async fn a_client_that_asks_for_names_and_reads_nothing_costs_a_bounded_memory()
 }
 
 #[tokio::test]
-async fn a_client_that_asks_for_much_and_reads_nothing_costs_little_memory() {
+async fn a_client_that_requests_much_and_reads_nothing_costs_little_memory() {
     const BLOCK: usize = MIB;
     const BLOCKS: usize = 64;
-    // Responses that are being made, 8 MiB; one that is sent; and those that wait to be, which the outbox
-    // lets become 1 MiB before it says no, and so one response more. All in base64.
+    // Responses that are being built, 8 MiB; one that is being sent; and the queued ones, which the
+    // outbox lets grow to 1 MiB before it refuses more, and so one response more. All in base64.
     const BOUND: usize = (8 + 1 + 1 + 1) * MIB * 4 / 3 + MIB;
     let directory = Scratch::new();
     let content: Vec<u8> = (0..BLOCK * BLOCKS).map(|at| (at / BLOCK).to_le_bytes()[0]).collect();

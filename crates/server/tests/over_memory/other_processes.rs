@@ -1,4 +1,5 @@
-//! What `/proc` tells of processes outside is not for a sandbox: also not by way of a server that runs as root.
+//! A sandbox must not read what `/proc` reveals about processes outside, not even through a server
+//! that runs as root.
 
 use std::process::{Child, Command, Stdio};
 
@@ -8,13 +9,13 @@ use serde_json::{Value, json};
 
 const SECRET: &str = "SECRET_OF_ANOTHER=abc123";
 
-/// A process that has a secret in its environment.
+/// A process with a secret in its environment.
 struct Victim(Child);
 
 impl Victim {
     fn start() -> Self {
         let (name, value) = SECRET.split_once('=').unwrap();
-        #[expect(clippy::disallowed_methods, reason = "a process that the server knows nothing of")]
+        #[expect(clippy::disallowed_methods, reason = "a process that the server does not know")]
         let mut command = Command::new("cat");
         let victim = command.env(name, value).stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
         Self(victim.unwrap())
@@ -32,7 +33,7 @@ impl Drop for Victim {
     }
 }
 
-/// Without a sandbox, all of it can be read, so that something is tried below.
+/// Without a sandbox everything is readable, so the tests below prove something.
 async fn expect_readable(victim: &Victim) {
     let server = TestServer::new(ServerConfig::default());
     let mut client = open(&server).await;
@@ -61,7 +62,7 @@ async fn expect_closed(victim: &Victim, ceiling: SandboxCeiling, sandbox: &Value
             assert!(answer.is_err(), "{name} {sandbox}: {answer:?}");
         }
     }
-    // To read it would be to take the log from whoever waits for it.
+    // Reading it would take the log from its actual reader.
     let open = json!({"path": "file:///proc/kmsg", "handleId": "kmsg", "sandbox": sandbox});
     let answer = client.call("fs/open", open).await;
     assert!(answer.is_err(), "{sandbox}: {answer:?}");
@@ -72,7 +73,7 @@ async fn open(server: &exec_server_server::Server) -> RpcClient {
 }
 
 #[tokio::test]
-async fn no_policy_lets_them_be_read() {
+async fn no_policy_makes_other_processes_readable() {
     let victim = Victim::start();
     expect_readable(&victim).await;
     let workspace = tempfile::tempdir().unwrap();

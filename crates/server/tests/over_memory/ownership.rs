@@ -1,4 +1,5 @@
-//! Sessions belong to their subject. For everybody else they do not exist, whatever method is tried.
+//! Sessions belong to their subject. For all other subjects they do not exist, whichever method
+//! they try.
 
 use std::time::{Duration, SystemTime};
 
@@ -16,7 +17,7 @@ fn with_role(name: &str, role: Role) -> Principal {
     Principal { role, ..named(name) }
 }
 
-/// Under a ceiling that every machine can enforce for files.
+/// A principal under a ceiling that every machine can enforce for files.
 fn agent(name: &str) -> Principal {
     let require = Some(SandboxLevel::ReadOnly);
     Principal { ceiling: SandboxCeiling { require, ..SandboxCeiling::default() }, ..named(name) }
@@ -40,8 +41,8 @@ fn kind(error: &Value) -> &str {
     error["data"]["kind"].as_str().unwrap_or_default()
 }
 
-/// Params that name a session, a process or something else that a client has opened, for every method.
-/// A new method does not compile until it is considered here.
+/// Returns params that name a session, a process or another resource of a client, for every method.
+/// A new method does not compile until it is added here.
 fn naming(method: Method, session: &str, process: &str) -> Value {
     let path = "file:///nonexistent/file";
     match method {
@@ -113,14 +114,14 @@ fn naming(method: Method, session: &str, process: &str) -> Value {
     }
 }
 
-/// The whole answer, with ids that do not tell a stolen one from an invented one.
+/// Returns the whole response, with ids replaced, so that stolen and invented ids compare equal.
 async fn answer(thief: &mut RpcClient, method: Method, session: &str, process: &str) -> String {
     let answer = thief.call(method.name(), naming(method, session, process)).await;
     format!("{answer:?}").replace(session, "SESSION").replace(process, "PROCESS")
 }
 
 #[tokio::test]
-async fn a_stolen_id_is_worth_as_much_as_an_invented_one_on_every_method() {
+async fn a_stolen_id_gets_the_same_response_as_an_invented_one_on_every_method() {
     let server = TestServer::new(ServerConfig::default());
     let (mut owner, session) = open(&server, named("alice")).await;
     let running = "victim-process-1";
@@ -129,19 +130,19 @@ async fn a_stolen_id_is_worth_as_much_as_an_invented_one_on_every_method() {
     for principal in [named("bob"), agent("alice"), with_role("bob", Role::Observer)] {
         for &method in Method::ALL {
             let fresh = async || match method {
-                // Its own handshake is what is tried.
+                // The handshake itself is under test.
                 Method::Initialize => connect(&server, principal.clone()),
                 _ => open(&server, principal.clone()).await.0,
             };
             let stolen = answer(&mut fresh().await, method, &session, running).await;
             let unknown = answer(&mut fresh().await, method, invented.0, invented.1).await;
-            // Sessions of earlier rounds may be on their way out.
+            // Sessions of earlier rounds may still be ending.
             let is_list = method == Method::SessionList;
             assert!(is_list || stolen == unknown, "{}: {stolen} {unknown}", method.name());
             assert!(!stolen.contains("victim") && !stolen.contains("c2VjcmV0"), "{stolen}");
         }
     }
-    // And nothing of it had an effect.
+    // And none of the calls had an effect.
     let listed = owner.call("process/list", json!({})).await.unwrap();
     assert_eq!(listed["processes"][0]["running"], true);
     let written = json!({ "processId": running, "chunk": "eA==" });
@@ -169,7 +170,7 @@ async fn an_acknowledgement_for_a_stolen_process_confirms_nothing() {
 }
 
 #[tokio::test]
-async fn the_owner_comes_back_with_another_token_and_others_do_not() {
+async fn only_the_owner_can_resume_with_another_token() {
     let server = TestServer::new(ServerConfig::default());
     let (owner, session) = open(&server, named("alice")).await;
     owner.cut().await;
@@ -198,7 +199,7 @@ async fn the_owner_comes_back_with_another_token_and_others_do_not() {
 }
 
 #[tokio::test]
-async fn an_observer_looks_and_does_not_touch() {
+async fn an_observer_may_read_but_not_change() {
     let server = TestServer::new(ServerConfig::default());
     let (mut owner, session) = open(&server, named("alice")).await;
     owner.start("p", "echo hello; exec cat", json!({ "pipeStdin": true })).await;
@@ -252,7 +253,7 @@ async fn an_admin_sees_and_ends_the_sessions_of_all() {
 }
 
 #[tokio::test]
-async fn names_are_claimed_among_what_a_client_sees() {
+async fn names_are_claimed_among_the_processes_that_a_client_sees() {
     let server = TestServer::new(ServerConfig::default());
     let (mut alice, _) = open(&server, named("alice")).await;
     let (mut again, _) = open(&server, named("alice")).await;
@@ -270,7 +271,7 @@ async fn names_are_claimed_among_what_a_client_sees() {
 }
 
 #[tokio::test]
-async fn each_subject_has_its_own_number_of_sessions() {
+async fn each_subject_has_a_session_limit_of_its_own() {
     let config = ServerConfig { max_sessions_per_subject: 2, ..ServerConfig::default() };
     let server = TestServer::new(config);
     let _first = open(&server, named("alice")).await;
@@ -283,7 +284,7 @@ async fn each_subject_has_its_own_number_of_sessions() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_forgotten_session_makes_room_for_another_of_its_subject_only() {
+async fn an_idle_session_makes_room_only_for_its_subject() {
     let minute = Duration::from_secs(60);
     let config = ServerConfig {
         max_sessions_per_subject: 1,
@@ -293,11 +294,11 @@ async fn a_forgotten_session_makes_room_for_another_of_its_subject_only() {
     let server = TestServer::new(config);
     let (alice, of_alice) = open(&server, named("alice")).await;
     let (bob, of_bob) = open(&server, named("bob")).await;
-    // The older one is not the one to go.
+    // The older session is not the one that must end.
     bob.cut().await;
     tokio::time::advance(Duration::from_secs(1)).await;
     alice.cut().await;
-    // A client that lost its connection may still come back.
+    // A client that lost its connection may still reconnect.
     let refused = connect(&server, named("alice")).call("initialize", json!({})).await;
     assert_eq!(kind(&refused.unwrap_err()), "tooManySessions");
     tokio::time::advance(minute).await;
@@ -343,7 +344,7 @@ async fn an_idle_connection_is_closed_and_its_session_stays() {
     client.ended().await;
     let mut again = connect(&server, named("alice"));
     assert_eq!(again.initialize(json!({ "resumeSessionId": session })).await, session);
-    // One that never says a word goes as well.
+    // A connection that never sends anything is closed as well.
     connect(&server, named("alice")).ended().await;
 }
 
@@ -362,8 +363,8 @@ async fn a_client_that_watches_or_observes_is_not_idle() {
     let watched = json!({ "path": directory.path(), "watchId": "w" });
     watcher.call("fs/watch", watched).await.unwrap();
     let (idle, _) = open(&server, named("alice")).await;
-    // A paused clock jumps ahead whenever the runtime waits for another thread, so it is paused only
-    // while no request is under way.
+    // A paused clock jumps ahead whenever the runtime waits for another thread, so it is paused
+    // only while no request is in progress.
     tokio::time::pause();
     idle.ended().await;
     tokio::time::resume();
@@ -376,14 +377,14 @@ async fn a_client_that_watches_or_observes_is_not_idle() {
 }
 
 #[tokio::test]
-async fn a_connection_with_something_running_is_not_idle() {
+async fn a_connection_with_work_in_progress_is_not_idle() {
     let config = ServerConfig {
         idle_connection_timeout: Duration::from_millis(1),
         ..ServerConfig::default()
     };
     let server = TestServer::new(config);
     let (mut connection, other_end) = memory();
-    // All of it is there when the server begins to read, so that no moment passes in between.
+    // Everything has arrived when the server begins to read, so no time passes in between.
     for message in [
         json!({ "id": "a", "method": "initialize", "params": { "clientName": "t" } }),
         json!({ "method": "initialized" }),
@@ -406,11 +407,11 @@ async fn a_connection_with_something_running_is_not_idle() {
 }
 
 #[tokio::test]
-async fn processes_are_limited_for_each_subject_and_in_all() {
+async fn processes_are_limited_per_subject_and_in_total() {
     let config =
         ServerConfig { max_processes_per_subject: 2, max_processes: 3, ..ServerConfig::default() };
     let server = TestServer::new(config);
-    // Two sessions of one subject share its number.
+    // Two sessions of one subject share its limit.
     let (mut first, _) = open(&server, named("alice")).await;
     let (mut second, _) = open(&server, named("alice")).await;
     let (mut bob, _) = open(&server, named("bob")).await;
@@ -423,14 +424,14 @@ async fn processes_are_limited_for_each_subject_and_in_all() {
     bob.call("process/start", start("d")).await.unwrap();
     let error = bob.call("process/start", start("e")).await.unwrap_err();
     assert!(error["message"].as_str().unwrap().contains("(max_processes)"), "{error}");
-    // A start that fails takes no place, and one that ends gives its place back.
+    // A failed start takes no place, and a process that ends frees its place.
     first.call("process/terminate", json!({ "processId": "a" })).await.unwrap();
     let failing = json!({ "processId": "f", "argv": ["/no/such/program"], "cwd": "/" });
     loop {
         match first.call("process/start", failing.clone()).await {
             Err(error) if kind(&error) == "tooManyProcesses" => tokio::task::yield_now().await,
             Err(error) => break assert_eq!(kind(&error), "programNotFound"),
-            Ok(_) => panic!("there is no such program"),
+            Ok(_) => panic!("a missing program was started"),
         }
     }
     bob.call("process/start", start("g")).await.unwrap();

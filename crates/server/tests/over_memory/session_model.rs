@@ -1,7 +1,7 @@
 //! Random operations on a session, checked against a small model of it.
 //!
-//! A process has one log of events. Whoever reads it, and by whichever call, finds the same event
-//! under the same number, and on one connection every event once and without a gap.
+//! A process has one log of events. Every reader finds the same event under the same number,
+//! whichever call it uses, and gets every event once and without a gap on one connection.
 
 use std::collections::BTreeMap;
 
@@ -17,18 +17,18 @@ const PROCESSES: usize = 8;
 
 #[derive(Default)]
 struct Process {
-    /// By sequence number: what every reader finds there.
+    /// By sequence number: the event that every reader must find there.
     log: BTreeMap<u64, Value>,
     /// The newest event that the owner was sent on any of its connections.
     seen: u64,
     /// Confirmed by a read that was answered.
     confirmed: u64,
-    /// The same when the owner attached: what comes on this connection is newer.
+    /// `seen` when the owner attached: events on this connection are newer.
     confirmed_before: u64,
-    /// The next event on the connection of the owner, once one has come.
+    /// The next event on the connection of the owner, once one has arrived.
     next: Option<u64>,
     expected: Vec<u8>,
-    /// Ends when its input is closed; others end by themselves.
+    /// Ends when its input is closed; other processes end by themselves.
     is_cat: bool,
 }
 
@@ -62,7 +62,7 @@ impl Process {
     }
 }
 
-/// The number of a notification, and what it says about the process.
+/// Returns the number of a notification, and its event.
 fn event(notification: &Value) -> (u64, Value) {
     let params = &notification["params"];
     let event = match notification["method"].as_str().unwrap() {
@@ -111,7 +111,7 @@ impl Model {
         }
     }
 
-    /// One of the processes, if there is any that is chosen from.
+    /// Returns a random process of those that `which` selects.
     fn any(&mut self, which: impl Fn(&Process) -> bool) -> Option<String> {
         let chosen = self.processes.iter().filter(|(_, process)| which(process));
         let ids: Vec<_> = chosen.map(|(id, _)| id.clone()).collect();
@@ -134,7 +134,7 @@ impl Model {
         self.processes.insert(id, Process { expected, is_cat, ..Process::default() });
     }
 
-    /// The id of a program that cannot be started is free again.
+    /// The id of a program that failed to start is free again.
     async fn start_in_vain(&mut self) {
         let params = json!({
             "processId": "vain", "argv": ["/no/such/program"], "cwd": "file:///", "env": {},
@@ -202,7 +202,7 @@ impl Model {
         }
     }
 
-    /// Takes notifications until the owner has seen the end of the process.
+    /// Reads notifications until the owner has seen the end of the process.
     async fn follow(&mut self, id: &str) {
         while !self.processes[id].is_closed() {
             let notification = self.owner.notification().await;
@@ -211,7 +211,7 @@ impl Model {
         }
     }
 
-    /// Ends all processes; every log is whole, and observers find the same in it.
+    /// Ends all processes. Every log is complete, and observers find the same events in it.
     async fn finish(&mut self) {
         let ids: Vec<String> = self.processes.keys().cloned().collect();
         for id in &ids {
@@ -243,7 +243,7 @@ impl Model {
         }
     }
 
-    /// 30 s after the end, if the client has confirmed it.
+    /// Ids are freed 30 s after the end, if the client has confirmed it.
     async fn all_ids_become_free(&mut self, ids: &[String]) {
         for id in ids {
             let ack = json!({ "processId": id, "seq": self.processes[id].seen });
@@ -271,9 +271,9 @@ impl Model {
 }
 
 #[tokio::test]
-async fn any_order_of_operations_loses_no_event_and_repeats_none() {
+async fn no_sequence_of_operations_loses_or_repeats_an_event() {
     for seed in 0..SEEDS {
-        // The last one printed is the one that failed.
+        // The last seed printed is the one that failed.
         println!("seed {seed}");
         let mut model = Model::new(seed).await;
         for _ in 0..OPERATIONS {

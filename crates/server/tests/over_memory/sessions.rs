@@ -11,7 +11,7 @@ use exec_server_transport::{Connection, Received, StreamPeer, length_prefixed};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-/// Collects a process's output from notifications until it is closed, checking the numbering.
+/// Collects a process's output from notifications until it has closed, and checks the numbering.
 async fn follow(client: &mut RpcClient, process: &str, mut seen: u64) -> (Vec<u8>, u64) {
     let mut output = Vec::new();
     loop {
@@ -35,7 +35,7 @@ async fn follow(client: &mut RpcClient, process: &str, mut seen: u64) -> (Vec<u8
 }
 
 async fn wait_for_exit(server: &TestServer, session: &str, process: &str) {
-    // An observer sees the exit while the owner is away.
+    // An observer sees the exit while the owner is disconnected.
     let (mut observer, _) = RpcClient::open(server, json!({})).await;
     let params = json!({ "sessionId": session, "processId": process });
     observer.call("process/observe", params).await.unwrap();
@@ -71,7 +71,7 @@ async fn a_client_that_acks_gets_every_unconfirmed_event_again() {
 }
 
 #[tokio::test]
-async fn a_client_that_says_where_it_stands_gets_what_comes_after() {
+async fn a_client_that_sends_positions_gets_the_later_events() {
     let server = TestServer::new(ServerConfig::default());
     let (mut client, session) = RpcClient::open(&server, json!({ "acks": true })).await;
     for id in ["behind", "level", "ahead"] {
@@ -97,7 +97,7 @@ async fn a_client_that_says_where_it_stands_gets_what_comes_after() {
         let id = params["processId"].as_str().unwrap().to_owned();
         numbers.entry(id).or_default().push(params["seq"].as_u64().unwrap());
     }
-    // A position that the log has not reached confirms nothing.
+    // A position beyond the log confirms nothing.
     let expected = [("ahead", vec![1, 2, 3, 4]), ("behind", vec![2, 3, 4])];
     assert!(numbers.iter().map(|(id, seen)| (id.as_str(), seen.clone())).eq(expected));
 }
@@ -118,7 +118,7 @@ async fn an_old_client_reads_once_and_the_rest_follows_contiguously() {
     let detached_session_ttl = Duration::from_secs(600);
     let server = TestServer::new(ServerConfig { detached_session_ttl, ..ServerConfig::default() });
     let (mut client, session) = RpcClient::open(&server, json!({})).await;
-    // More than one answer holds: 16 MiB.
+    // More than one response holds: 16 MiB.
     client.start("p", "head -c 20000000 /dev/zero; exit 4", json!({})).await;
     client.cut().await;
     wait_for_exit(&server, &session, "p").await;
@@ -129,14 +129,14 @@ async fn an_old_client_reads_once_and_the_rest_follows_contiguously() {
     let chunks = read["chunks"].as_array().unwrap();
     let got: usize = chunks.iter().map(|chunk| decoded(&chunk["chunk"]).len()).sum();
     let next = read["nextSeq"].as_u64().unwrap();
-    assert_eq!(chunks.last().unwrap()["seq"], next - 1, "a hole before nextSeq");
+    assert_eq!(chunks.last().unwrap()["seq"], next - 1, "a gap before nextSeq");
     assert!(got < 20_000_000);
     let (rest, _) = follow(&mut client, "p", next - 1).await;
     assert_eq!(got + rest.len(), 20_000_000);
 }
 
 #[tokio::test]
-async fn an_old_client_that_never_reads_is_sent_what_it_missed() {
+async fn an_old_client_that_never_reads_gets_missed_events_as_notifications() {
     let server = TestServer::new(ServerConfig::default());
     let (mut client, session) = RpcClient::open(&server, json!({})).await;
     client.start("p", "read line; echo $line", json!({ "pipeStdin": true })).await;
@@ -149,7 +149,7 @@ async fn an_old_client_that_never_reads_is_sent_what_it_missed() {
 }
 
 #[tokio::test]
-async fn a_session_that_is_still_attached_cannot_be_resumed_and_the_holder_is_untouched() {
+async fn an_attached_session_cannot_be_resumed_and_its_client_is_undisturbed() {
     let server = TestServer::new(ServerConfig::default());
     let (mut first, session) = RpcClient::open(&server, json!({})).await;
     let mut second = RpcClient::connect(&server);
@@ -206,7 +206,7 @@ async fn ttl_zero_ends_the_session_with_its_connection() {
 }
 
 #[tokio::test]
-async fn the_operator_caps_what_a_client_asks_for() {
+async fn the_operator_caps_the_ttl_that_a_client_requests() {
     let config = ServerConfig {
         max_detached_session_ttl: std::time::Duration::from_secs(7),
         ..ServerConfig::default()
@@ -219,7 +219,7 @@ async fn the_operator_caps_what_a_client_asks_for() {
 }
 
 #[tokio::test]
-async fn session_close_ends_the_session_and_its_processes_now() {
+async fn session_close_ends_the_session_and_its_processes_at_once() {
     let server = TestServer::new(ServerConfig::default());
     let (mut client, session) = RpcClient::open(&server, json!({})).await;
     client.start("p", "sleep 1000", json!({})).await;
@@ -251,7 +251,7 @@ async fn another_session_can_be_listed_and_closed() {
         let error = other.call(method, named.clone()).await.unwrap_err();
         assert_eq!(error["data"]["kind"], "unknownSession");
     }
-    assert!(other.call("process/list", json!({})).await.is_ok(), "its own session goes on");
+    assert!(other.call("process/list", json!({})).await.is_ok(), "its own session lives on");
 }
 
 #[tokio::test]
@@ -264,7 +264,7 @@ async fn a_detached_session_can_be_closed_by_another_client() {
     other.call("session/close", json!({ "sessionId": session })).await.unwrap();
     let listed = other.call("session/list", json!({})).await.unwrap();
     assert_eq!(listed["sessions"].as_array().unwrap().len(), 1);
-    // Its own by name is its own.
+    // A client may name its own session.
     other.call("session/close", json!({ "sessionId": own })).await.unwrap();
     let error = other.call("process/list", json!({})).await.unwrap_err();
     assert_eq!(error["data"]["kind"], "sessionEnded");
@@ -288,10 +288,10 @@ async fn a_session_may_be_kept_until_the_server_stops() {
 }
 
 #[tokio::test]
-async fn an_observer_may_signal_and_terminate_what_it_watches() {
+async fn an_observer_may_signal_and_terminate_an_observed_process() {
     let server = TestServer::new(ServerConfig::default());
     let (mut owner, session) = RpcClient::open(&server, json!({ "clientName": "owner" })).await;
-    // Nothing but builtins: the signal goes to the whole group, and a `sleep` in it would die loudly.
+    // Only builtins: the signal goes to the whole group, and a dying `sleep` would print a message.
     let script = "trap 'echo usr1' USR1; echo up; while :; do :; done";
     owner.start("p", script, json!({})).await;
     let (mut observer, _) = RpcClient::open(&server, json!({ "clientName": "observer" })).await;
@@ -316,14 +316,14 @@ async fn the_number_of_sessions_is_bounded() {
 }
 
 #[tokio::test]
-async fn a_session_of_finished_processes_makes_place_for_another() {
+async fn a_session_of_finished_processes_makes_room_for_another() {
     let server = TestServer::new(ServerConfig { max_sessions: 1, ..ServerConfig::default() });
     let (mut job, session) = RpcClient::open(&server, json!({ "detachedTtlMs": u64::MAX })).await;
     job.start("p", "true", json!({})).await;
     follow(&mut job, "p", 0).await;
     job.cut().await;
     let error = RpcClient::connect(&server).call("initialize", json!({})).await.unwrap_err();
-    assert_eq!(error["data"]["kind"], "tooManySessions", "its client may be about to come back");
+    assert_eq!(error["data"]["kind"], "tooManySessions", "its client may be about to reconnect");
 
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(31)).await;
@@ -339,7 +339,7 @@ async fn a_session_of_finished_processes_makes_place_for_another() {
 }
 
 #[tokio::test]
-async fn after_shutdown_begins_no_session_opens_and_everyone_hears_the_end() {
+async fn after_shutdown_begins_no_session_opens_and_every_client_gets_the_end() {
     let server = TestServer::new(ServerConfig::default());
     let (mut client, _) = RpcClient::open(&server, json!({})).await;
     client.start("p", "sleep 1000", json!({})).await;
@@ -351,7 +351,7 @@ async fn after_shutdown_begins_no_session_opens_and_everyone_hears_the_end() {
 }
 
 #[tokio::test]
-async fn the_answer_to_a_resume_comes_before_the_output() {
+async fn the_response_to_a_resume_precedes_the_output() {
     let server = TestServer::new(ServerConfig::default());
     let (mut client, mut session) = RpcClient::open(&server, json!({ "acks": true })).await;
     for number in 0..20 {
@@ -366,7 +366,7 @@ async fn the_answer_to_a_resume_comes_before_the_output() {
 }
 
 #[tokio::test]
-async fn a_resume_keeps_the_time_that_was_granted_before() {
+async fn a_resume_keeps_the_granted_ttl() {
     let server = TestServer::new(ServerConfig::default());
     let (client, session) = RpcClient::open(&server, json!({ "detachedTtlMs": 77_000 })).await;
     client.cut().await;
@@ -378,7 +378,7 @@ async fn a_resume_keeps_the_time_that_was_granted_before() {
 }
 
 #[tokio::test]
-async fn a_session_that_is_closed_in_passing_is_closed() {
+async fn a_session_is_closed_even_if_its_client_hangs_up_at_once() {
     let server = TestServer::new(ServerConfig::default());
     let (mut observer, own) = RpcClient::open(&server, json!({})).await;
     for _ in 0..20 {
@@ -393,7 +393,7 @@ async fn a_session_that_is_closed_in_passing_is_closed() {
 }
 
 #[tokio::test]
-async fn an_observer_sees_the_end_of_what_it_watches_when_the_session_ends() {
+async fn an_observer_sees_the_end_of_a_process_when_its_session_ends() {
     let server = TestServer::new(ServerConfig::default());
     let (mut owner, session) = RpcClient::open(&server, json!({})).await;
     owner.start("p", "echo up; exec sleep 1000", json!({})).await;
@@ -406,7 +406,7 @@ async fn an_observer_sees_the_end_of_what_it_watches_when_the_session_ends() {
     assert_eq!(last, 3);
 }
 
-/// A stream whose transport cannot ask, as with a harness that acknowledges nothing.
+/// A prober that cannot probe, like that of a harness that acknowledges nothing.
 #[derive(Debug)]
 struct CannotAsk;
 
@@ -416,11 +416,11 @@ impl StreamPeer for CannotAsk {
     }
 
     fn probe(&self, _: Duration) -> Pin<Box<dyn Future<Output = bool> + Send + '_>> {
-        unreachable!("it cannot ask")
+        unreachable!("it cannot probe")
     }
 }
 
-/// A client on such a stream, and its session.
+/// Opens a client on such a stream, and returns its session.
 async fn silent_client(server: &TestServer) -> (Connection, Value) {
     let (near, far) = tokio::io::duplex(1 << 16);
     let over = |stream| {
@@ -445,7 +445,7 @@ async fn next_message(client: &mut Connection) -> Value {
 }
 
 #[tokio::test]
-async fn a_client_that_the_transport_cannot_ask_is_asked_by_a_request() {
+async fn a_client_without_pings_is_probed_by_a_request() {
     let server = TestServer::new(ServerConfig::default());
     let (mut first, session) = silent_client(&server).await;
     let mut second = RpcClient::connect(&server);
@@ -460,6 +460,6 @@ async fn a_client_that_the_transport_cannot_ask_is_asked_by_a_request() {
     };
     let (refused, ()) = tokio::join!(second.call("initialize", resume.clone()), answering);
     assert_eq!(refused.unwrap_err()["code"], -32010);
-    // Now it does not answer.
+    // The client now stays silent.
     assert_eq!(second.call("initialize", resume).await.unwrap()["sessionId"], session);
 }

@@ -1,4 +1,4 @@
-//! A watch of a client that is slow to read.
+//! A watch of a client that reads slowly.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -12,14 +12,14 @@ use exec_server_protocol::{
 use exec_server_server::{Server, ServerConfig};
 use tokio::sync::{Notify, Semaphore, oneshot};
 
-/// Long enough that only a lost event reaches it.
+/// Long enough that only a lost event exceeds it.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A client that has room when the test says so.
+/// A client that has room when the test grants it.
 #[derive(Debug)]
 struct Client {
     room: Semaphore,
-    /// The server waits for room.
+    /// Notified when the server waits for room.
     asked: Notify,
     told: Mutex<Vec<ChangedNotification>>,
     news: Notify,
@@ -80,7 +80,7 @@ impl EventSink for Client {
 }
 
 #[tokio::test]
-async fn changes_that_wait_for_a_client_are_combined() {
+async fn changes_waiting_for_a_client_are_combined() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().canonicalize().unwrap();
     let (gone, last) = (root.join("gone"), root.join("last"));
