@@ -1,4 +1,4 @@
-//! Copies, and `cat`, over a connection that is lost again and again.
+//! Copies, and `cat`, over a connection that is cut repeatedly.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -12,18 +12,19 @@ use super::tree;
 use crate::support::{eventually, random_file};
 
 const FILES: usize = 300;
-/// Those that are copied at once.
+/// Files copied concurrently.
 const AT_ONCE: usize = 16;
-/// One of these is a message of about 27 KiB.
+/// Each of these is a message of about 27 KiB.
 const SMALL: usize = 20_000;
 /// Copied in blocks.
 const MEDIUM: usize = 300_000;
-/// What a connection moves before it is cut: that block and some small files, or fewer than twenty small ones.
+/// Bytes that a connection moves before it is cut: a medium block and some small files, or fewer
+/// than twenty small files.
 const PER_CONNECTION: u64 = 512 << 10;
 const LARGE: usize = 32 << 20;
 const PART: usize = 2 << 20;
 
-/// The complaints of a program, and what it says with `-v`.
+/// The error lines of a program, and its `-v` output.
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<Vec<String>>>);
 
@@ -39,7 +40,7 @@ impl Told {
         told
     }
 
-    /// Each but the first few begins when another one is copied.
+    /// Every copy but the first few begins after another one has finished.
     fn begun(&self) -> usize {
         let lines = self.0.lock().unwrap();
         lines.iter().filter(|line| !line.contains(": ")).count()
@@ -51,7 +52,7 @@ impl Told {
     }
 }
 
-/// A program that does not outlive its test.
+/// A program that is killed when its test ends.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -61,7 +62,8 @@ impl Drop for Ended {
     }
 }
 
-/// Cuts as often as the copy has advanced since the last cut: a network on which nothing gets through is another matter.
+/// Cuts as often as the copy has advanced since the last cut. A network without any progress is not
+/// tested here.
 fn every_file_survives_many_cuts(way: Way) {
     let mut copy = OnTheWay::with_bytes(way, MEDIUM);
     copy.proxy.hold_after(PER_CONNECTION);
@@ -87,10 +89,10 @@ fn every_file_survives_many_cuts(way: Way) {
     let mut cut = || {
         cuts += 1;
         copy.runtime.block_on(copy.proxy.cut(Cut::ALL[cuts % Cut::ALL.len()]));
-        eventually("the command connects again", || copy.proxy.connections() > cuts);
+        eventually("the command reconnects", || copy.proxy.connections() > cuts);
     };
     let mut begun = AT_ONCE;
-    // The last ones begin without another one after them.
+    // The last files begin without another one after them.
     while begun < FILES {
         eventually("another file is copied", || told.begun() > begun);
         cut();
@@ -114,7 +116,7 @@ fn every_file_of_a_download_survives_many_cuts() {
     every_file_survives_many_cuts(Way::Down);
 }
 
-/// `cat` of a large file, of which the first megabytes were printed.
+/// `cat` of a large file whose first megabytes were printed.
 struct Printing {
     copy: OnTheWay,
     cat: Child,
@@ -132,7 +134,7 @@ impl Printing {
         printing
     }
 
-    /// No more than a few blocks are read ahead of what is printed, so it is far from its end.
+    /// Only a few blocks are read ahead of the output, so the copy is far from the end of the file.
     fn read_on(&mut self) {
         let mut part = vec![0; PART];
         self.cat.stdout.as_mut().unwrap().read_exact(&mut part).unwrap();
@@ -143,7 +145,7 @@ impl Printing {
         self.copy.runtime.block_on(self.copy.proxy.cut(how));
     }
 
-    /// All that was printed, the exit code, and the complaints.
+    /// Returns the output, the exit code and the error lines.
     fn finish(mut self) -> (Vec<u8>, Option<i32>, String) {
         self.cat.stdout.as_mut().unwrap().read_to_end(&mut self.printed).unwrap();
         let outcome = self.cat.wait_with_output().unwrap();
@@ -153,7 +155,7 @@ impl Printing {
 }
 
 #[test]
-fn cat_goes_on_after_each_of_many_cuts() {
+fn cat_continues_after_each_of_many_cuts() {
     let mut printing = Printing::start();
     let expected = fs::read(&printing.copy.from).unwrap();
     for cut in 0..LARGE / PART - 4 {

@@ -1,4 +1,4 @@
-//! Copies that are interrupted, sources that change under them, and what a person sees.
+//! Interrupted copies, sources that change during a copy, and terminal output.
 
 use std::fs;
 use std::io::Write as _;
@@ -17,12 +17,13 @@ use crate::support::tmux::Tmux;
 use crate::support::{PROGRAM, Running, eventually, random_file};
 
 const LARGE: usize = 24 << 20;
-/// More than is ever written again.
+/// More than is ever written again after an interruption.
 const HALFWAY: u64 = 12 << 20;
-/// Bytes on the wire, where three take four, that are enough for half of the file and not for all of it.
+/// Bytes on the wire, where base64 turns three into four: enough for half of the file, but not for
+/// all of it.
 const HALFWAY_ON_THE_WIRE: u64 = 24 << 20;
 
-/// A large file on its way through a network that a test can make worse.
+/// A large file being copied over a network that a test can degrade.
 pub(super) struct OnTheWay {
     pub(super) machines: Machines,
     pub(super) runtime: Runtime,
@@ -39,7 +40,7 @@ pub(super) enum Way {
 }
 
 impl OnTheWay {
-    /// Stops in the middle of the file, until the network is resumed.
+    /// Pauses in the middle of the file until the network is resumed.
     fn new(way: Way) -> Self {
         let copy = Self::with_bytes(way, LARGE);
         copy.proxy.hold_after(HALFWAY_ON_THE_WIRE);
@@ -51,7 +52,7 @@ impl OnTheWay {
         let runtime = Runtime::new().unwrap();
         let upstream = machines.server.url().strip_prefix("ws://").unwrap().parse().unwrap();
         let proxy = runtime.block_on(FaultProxy::start(upstream));
-        // So slow that a test can see it on its way.
+        // Slow enough for a test to observe the copy.
         proxy.delay(Duration::from_millis(1));
         let (directory, arguments, to) = match way {
             Way::Up => (
@@ -76,22 +77,22 @@ impl OnTheWay {
         Running::start(self.machines.server.command(&arguments))
     }
 
-    /// Temporary files beside the destination.
+    /// Returns the size of the temporary files beside the destination.
     pub(super) fn partial_bytes(&self) -> Option<u64> {
         partial_bytes(self.to.parent().unwrap())
     }
 
     fn wait_until_halfway(&self) {
-        eventually("half of it is there", || self.partial_bytes() >= Some(HALFWAY));
-        assert!(!self.to.exists(), "nobody sees half of a file");
+        eventually("half of the file has arrived", || self.partial_bytes() >= Some(HALFWAY));
+        assert!(!self.to.exists(), "a half-written file is not visible");
     }
 
-    /// Waits for the end of a copy that succeeds and gives its summary.
+    /// Waits for a copy to succeed. Returns its summary.
     fn finish(&self, running: Running) -> Value {
         let (status, out, errors) = running.finish();
         assert_eq!(status.code(), Some(0), "{errors}");
         assert!(fs::read(&self.from).unwrap() == fs::read(&self.to).unwrap(), "the copy differs");
-        assert_eq!(self.partial_bytes(), None, "nothing is left beside it");
+        assert_eq!(self.partial_bytes(), None, "a temporary file is left");
         serde_json::from_str(&out).unwrap()
     }
 
@@ -100,7 +101,7 @@ impl OnTheWay {
             summary["resumedBytes"].as_u64().unwrap(),
             summary["transferredBytes"].as_u64().unwrap(),
         );
-        // Eight blocks may have been under way.
+        // Up to eight blocks may have been in flight.
         assert!(resumed + (8 << 20) >= HALFWAY, "{summary}");
         assert_eq!(resumed + transferred, LARGE as u64, "{summary}");
     }
@@ -121,7 +122,7 @@ impl OnTheWay {
     }
 }
 
-/// The size of the largest temporary file in a directory.
+/// Returns the size of the largest temporary file in a directory.
 fn partial_bytes(directory: &Path) -> Option<u64> {
     let entries = fs::read_dir(directory).unwrap().filter_map(Result::ok);
     let hidden = entries.filter(|entry| entry.file_name().as_bytes().starts_with(b"."));
@@ -129,17 +130,17 @@ fn partial_bytes(directory: &Path) -> Option<u64> {
 }
 
 #[test]
-fn an_upload_goes_on_after_kill_9() {
+fn an_upload_resumes_after_kill_9() {
     OnTheWay::new(Way::Up).kill_and_start_again();
 }
 
 #[test]
-fn a_download_goes_on_after_kill_9() {
+fn a_download_resumes_after_kill_9() {
     OnTheWay::new(Way::Down).kill_and_start_again();
 }
 
 #[test]
-fn a_copy_goes_on_after_ctrl_c() {
+fn a_copy_resumes_after_ctrl_c() {
     for way in [Way::Up, Way::Down] {
         let copy = OnTheWay::new(way);
         let interrupted = copy.start(&[]);
@@ -155,7 +156,7 @@ fn a_copy_goes_on_after_ctrl_c() {
 }
 
 #[test]
-fn a_cut_costs_only_what_was_under_way() {
+fn a_cut_costs_only_the_bytes_in_flight() {
     for (way, cut) in [(Way::Up, Cut::Rst), (Way::Down, Cut::MidFrame)] {
         let copy = OnTheWay::new(way);
         let mut running = copy.start(&["-v"]);
@@ -172,7 +173,7 @@ fn a_cut_costs_only_what_was_under_way() {
 }
 
 #[test]
-fn a_connection_that_stays_away_is_spoken_of() {
+fn a_long_outage_is_reported() {
     let copy = OnTheWay::new(Way::Up);
     let mut running = copy.start(&[]);
     copy.wait_until_halfway();
@@ -184,7 +185,7 @@ fn a_connection_that_stays_away_is_spoken_of() {
 }
 
 #[test]
-fn a_source_that_has_changed_is_copied_anew() {
+fn a_changed_source_is_copied_from_the_start() {
     for options in [&[][..], &["--no-resume"]] {
         let copy = OnTheWay::new(Way::Up);
         let killed = copy.start(&[]);
@@ -208,7 +209,7 @@ fn a_source_that_has_changed_is_copied_anew() {
     }
 }
 
-/// Writes the bytes of a file in another order, into the same file.
+/// Rotates the content of a file in place.
 fn turn_around(path: &Path) {
     let mut content = fs::read(path).unwrap();
     content.rotate_left(1 << 20);
@@ -217,7 +218,7 @@ fn turn_around(path: &Path) {
 }
 
 #[test]
-fn a_source_that_hides_its_change_is_copied_anew() {
+fn a_source_that_hides_its_change_is_copied_from_the_start() {
     let copy = OnTheWay::new(Way::Up);
     let killed = copy.start(&[]);
     copy.wait_until_halfway();
@@ -232,16 +233,19 @@ fn a_source_that_hides_its_change_is_copied_anew() {
     assert_eq!(status.code(), Some(0), "{errors}");
     let summary: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(summary["resumedBytes"], 0);
-    assert!(fs::read(&copy.from).unwrap() == fs::read(&copy.to).unwrap(), "the copy is a mixture");
+    assert!(
+        fs::read(&copy.from).unwrap() == fs::read(&copy.to).unwrap(),
+        "the copy mixes two versions"
+    );
 }
 
 #[test]
-fn a_source_that_is_overwritten_meanwhile_is_copied_again() {
+fn a_source_overwritten_meanwhile_is_copied_again() {
     for way in [Way::Up, Way::Down] {
         let copy = OnTheWay::new(way);
         let running = copy.start(&[]);
         copy.wait_until_halfway();
-        // So that it does not arrive before it is overwritten.
+        // Holds the copy, so that it does not finish before the source is overwritten.
         copy.proxy.black_hole();
         turn_around(&copy.from);
         copy.proxy.resume();
@@ -250,7 +254,7 @@ fn a_source_that_is_overwritten_meanwhile_is_copied_again() {
 }
 
 #[test]
-fn a_source_that_becomes_shorter_is_no_copy() {
+fn a_source_that_becomes_shorter_fails_the_copy() {
     for way in [Way::Up, Way::Down] {
         let copy = OnTheWay::new(way);
         let running = copy.start(&[]);
@@ -262,7 +266,7 @@ fn a_source_that_becomes_shorter_is_no_copy() {
         assert_eq!(status.code(), Some(1), "{way:?}: {errors}");
         assert!(errors.contains("random: became shorter while it was copied"), "{errors}");
         assert!(!copy.to.exists());
-        assert_eq!(copy.partial_bytes(), None, "nothing is left of it");
+        assert_eq!(copy.partial_bytes(), None, "a temporary file is left");
     }
 }
 
@@ -280,7 +284,7 @@ fn a_private_directory_is_private_from_the_beginning() {
     copy.to = machines.there("copy/private/random");
     let modes = ["copy", "copy/private"].map(|name| machines.there(name));
     let running = copy.start(&["-r"]);
-    eventually("the directories are there", || modes[1].exists());
+    eventually("the directories exist", || modes[1].exists());
     copy.wait_until_halfway();
     for path in &modes {
         assert_eq!(look(path), Thing::Directory { mode: 0o700 });
@@ -296,7 +300,11 @@ fn a_symlink_does_not_replace_a_directory() {
     fs::create_dir_all(machines.there("tree/name")).unwrap();
     let (code, error) = machines.cp(&["-r", &machines.local("tree/."), &machines.remote("tree")]);
     assert_eq!((code, error.lines().count()), (Some(1), 1), "{error}");
-    assert_eq!(fs::read_dir(machines.there("tree")).unwrap().count(), 1, "nothing is left");
+    assert_eq!(
+        fs::read_dir(machines.there("tree")).unwrap().count(),
+        1,
+        "a temporary file is left"
+    );
     assert!(machines.there("tree/name").is_dir());
 
     fs::remove_dir(machines.there("tree/name")).unwrap();
@@ -306,7 +314,8 @@ fn a_symlink_does_not_replace_a_directory() {
 }
 
 impl Machines {
-    /// Copies the last of these to a server that is a child of the copy, and says how to find its pid.
+    /// Copies the last of these arguments to a server that is a child of the copy. Also returns how
+    /// to find its pid.
     fn copy_to_child(&self, arguments: &[&str]) -> (Running, impl Fn() -> Pid + '_) {
         let (pid, environments) = (self.here("pid"), self.here("environments.toml"));
         let script = format!("echo $$ > {}; exec {PROGRAM} --listen stdio", pid.display());
@@ -327,7 +336,7 @@ impl Machines {
 }
 
 #[test]
-fn the_end_of_a_server_is_told_once() {
+fn the_end_of_a_server_is_reported_once() {
     const FILES: usize = 40;
     let machines = Machines::new();
     fs::create_dir(machines.here("tree")).unwrap();
@@ -336,7 +345,7 @@ fn the_end_of_a_server_is_told_once() {
         file.set_len(64 << 20).unwrap();
     }
     let (running, server) = machines.copy_to_child(&["-r", "tree"]);
-    eventually("it has begun", || {
+    eventually("the copy has started", || {
         fs::read_dir(machines.there("copy")).is_ok_and(|mut entries| entries.next().is_some())
     });
     rustix::process::kill_process(server(), Signal::KILL).unwrap();
@@ -351,11 +360,11 @@ fn the_end_of_a_server_is_told_once() {
 #[test]
 fn the_end_of_a_server_is_noticed_while_only_holes_are_copied() {
     let machines = Machines::new();
-    // Some content, and then more holes than can be read while a test runs.
+    // Some content, followed by more holes than can be read during a test.
     let sparse = random_file(machines.here.path(), 1 << 20);
     fs::OpenOptions::new().write(true).open(&sparse).unwrap().set_len(1 << 40).unwrap();
     let (running, server) = machines.copy_to_child(&["random"]);
-    eventually("it has begun", || partial_bytes(machines.there.path()) >= Some(1 << 20));
+    eventually("the copy has started", || partial_bytes(machines.there.path()) >= Some(1 << 20));
     let before = running.bytes_read();
     eventually("only holes are left", || running.bytes_read() > before + (32 << 20));
     rustix::process::kill_process(server(), Signal::KILL).unwrap();
@@ -364,7 +373,7 @@ fn the_end_of_a_server_is_noticed_while_only_holes_are_copied() {
 }
 
 #[test]
-fn a_terminal_shows_how_far_it_is() {
+fn a_terminal_shows_the_progress() {
     let copy = OnTheWay::with_bytes(Way::Up, 32 << 20);
     copy.proxy.delay(Duration::from_millis(5));
     let tmux = Tmux::start(&copy.machines.server);
@@ -382,7 +391,7 @@ fn a_terminal_shows_how_far_it_is() {
     tmux.wait_for("code-0-wide");
     let screen = tmux.screen();
     assert!(screen.contains("1 file, 32.0 MiB in "), "{screen}");
-    assert!(!screen.contains("ETA"), "the bar goes when it is done: {screen}");
+    assert!(!screen.contains("ETA"), "the bar disappears at the end: {screen}");
 
     tmux.line("clear");
     tmux.resize(20, 30);

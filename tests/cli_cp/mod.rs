@@ -1,5 +1,5 @@
-//! `exec-server cp`: both ways; `interrupted` in every way, and at a terminal; on a network of `cuts`; and directories
-//! whose copy is `unfinished`.
+//! `exec-server cp`: copies in both directions; `interrupted` copies, also at a terminal; copies
+//! with connection `cuts`; and directories whose copy is `unfinished`.
 
 mod cuts;
 mod interrupted;
@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 use crate::support::{Server, random_file, run_command};
 
-/// What is at a path, as far as a copy preserves it.
+/// A file, as far as a copy preserves it.
 #[derive(Debug, PartialEq, Eq)]
 enum Thing {
     Directory { mode: u32 },
@@ -38,7 +38,7 @@ fn look(path: &Path) -> Thing {
     }
 }
 
-/// A whole tree, the root under the empty path.
+/// Returns a whole tree; the root has the empty path.
 fn tree(root: &Path) -> BTreeMap<PathBuf, Thing> {
     let mut things = BTreeMap::new();
     let mut waiting = vec![PathBuf::new()];
@@ -55,7 +55,7 @@ fn tree(root: &Path) -> BTreeMap<PathBuf, Thing> {
     things
 }
 
-/// A tree with one of everything.
+/// Creates a tree with one file of every kind.
 fn varied_tree(root: &Path) {
     let set_mode = |name: &str, mode| {
         fs::set_permissions(root.join(name), PermissionsExt::from_mode(mode)).unwrap();
@@ -102,7 +102,7 @@ impl Machines {
         self.there.path().join(name)
     }
 
-    /// A path of the server as it is written for cp.
+    /// Returns a server path in the syntax of `cp`.
     fn remote(&self, name: &str) -> String {
         format!(":{}", self.there(name).display())
     }
@@ -111,7 +111,7 @@ impl Machines {
         self.here(name).display().to_string()
     }
 
-    /// Copies, and says the exit code and the complaints.
+    /// Copies. Returns the exit code and the error output.
     fn cp(&self, arguments: &[&str]) -> (Option<i32>, String) {
         let outcome = self.server.run(&[&["cp"], arguments].concat());
         assert_eq!(outcome.stdout, "");
@@ -130,7 +130,7 @@ impl Machines {
 }
 
 impl Drop for Machines {
-    /// An ordinary user cannot remove the content of a closed directory, nor its copies.
+    /// An ordinary user cannot remove the content of a closed directory or of its copies.
     fn drop(&mut self) {
         for top in [&self.here, &self.there] {
             open_directories(top.path());
@@ -138,7 +138,7 @@ impl Drop for Machines {
     }
 }
 
-/// Gives the owner every right to the directories below a path.
+/// Gives the owner all rights to the directories below a path.
 fn open_directories(path: &Path) {
     let _ = fs::set_permissions(path, fs::Permissions::from_mode(0o755));
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
@@ -149,7 +149,7 @@ fn open_directories(path: &Path) {
 }
 
 #[test]
-fn a_tree_is_the_same_there_and_back_again() {
+fn a_tree_survives_a_round_trip() {
     let machines = Machines::new();
     fs::create_dir(machines.here("tree")).unwrap();
     varied_tree(&machines.here("tree"));
@@ -161,7 +161,7 @@ fn a_tree_is_the_same_there_and_back_again() {
     assert_eq!(tree(&machines.here("down")), original);
     machines.copied(&["-r", &machines.remote("up"), &machines.remote("beside")]);
     assert_eq!(tree(&machines.there("beside")), original);
-    // Once more over itself: symlinks and directories that are there already are no obstacles.
+    // Once more over itself: existing symlinks and directories are no obstacles.
     fs::remove_file(machines.there("up/link")).unwrap();
     symlink("elsewhere", machines.there("up/link")).unwrap();
     // Only root can write in a closed directory.
@@ -209,7 +209,7 @@ fn a_tree_goes_from_one_server_to_another() {
 }
 
 #[test]
-fn destinations_are_those_of_cp() {
+fn destinations_work_as_in_cp() {
     let machines = Machines::new();
     fs::write(machines.here("a"), "a").unwrap();
     fs::write(machines.here("b"), "b").unwrap();
@@ -237,11 +237,11 @@ fn destinations_are_those_of_cp() {
     machines.refused(&[&dir, &machines.local("x")], "is a directory; use -r");
     machines.refused(&["-r", &dir, &a], "cannot become a directory");
     machines.refused(&[&a, &a, &dir], "another source has this name");
-    assert_eq!(fs::read(machines.there("new")).unwrap(), b"b", "what is refused changes nothing");
+    assert_eq!(fs::read(machines.there("new")).unwrap(), b"b", "a refused copy changes nothing");
 }
 
 #[test]
-fn a_symlink_is_followed_where_it_is_named_and_only_there() {
+fn only_a_symlink_named_as_a_source_is_followed() {
     let machines = Machines::new();
     fs::create_dir_all(machines.here("real")).unwrap();
     fs::write(machines.here("real/file"), "content").unwrap();
@@ -253,7 +253,7 @@ fn a_symlink_is_followed_where_it_is_named_and_only_there() {
     machines.copied(&["-r", &machines.local("to-directory"), &machines.remote("directory")]);
     assert_eq!(tree(&machines.there("directory")), tree(&machines.here("real")));
 
-    // Nothing below a destination leads out of it.
+    // No symlink below a destination leads out of it.
     let outside = machines.there("outside");
     fs::create_dir(&outside).unwrap();
     fs::create_dir_all(machines.there("into/real")).unwrap();
@@ -268,7 +268,7 @@ fn a_symlink_is_followed_where_it_is_named_and_only_there() {
 }
 
 #[test]
-fn what_is_no_file_is_skipped_and_said() {
+fn special_files_are_skipped_with_a_message() {
     let machines = Machines::new();
     fs::create_dir(machines.here("tree")).unwrap();
     fs::write(machines.here("tree/file"), "").unwrap();
@@ -281,7 +281,7 @@ fn what_is_no_file_is_skipped_and_said() {
 }
 
 #[test]
-fn bits_that_depend_on_the_owner_are_not_preserved() {
+fn set_id_bits_are_not_preserved() {
     let machines = Machines::new();
     fs::write(machines.here("program"), "").unwrap();
     fs::set_permissions(machines.here("program"), PermissionsExt::from_mode(0o6755)).unwrap();
@@ -321,7 +321,7 @@ fn many_small_files_arrive() {
 }
 
 #[test]
-fn only_what_is_known_is_counted() {
+fn unknown_counts_are_omitted() {
     let machines = Machines::new();
     fs::create_dir(machines.there("tree")).unwrap();
     fs::write(machines.there("tree/file"), "12345").unwrap();

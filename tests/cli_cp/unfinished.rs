@@ -1,4 +1,4 @@
-//! A directory that gets a new name, and a copy that does not come to its end.
+//! A directory copied to a new name, and copies of it that do not finish.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use super::interrupted::{OnTheWay, Way};
 use super::{open_directories, tree, varied_tree};
 use crate::support::{Running, eventually};
 
-/// A tree with a large file on its way to a new name, killed in the middle.
+/// A copy of a tree with a large file to a new name, killed halfway.
 struct Killed {
     copy: OnTheWay,
     from: PathBuf,
@@ -34,8 +34,8 @@ impl Killed {
         };
         copy.to = new.join("random");
         let running = copy.start(&["-r"]);
-        eventually("the directory is there", || new.exists());
-        eventually("a part of it is there", || copy.partial_bytes() >= Some(4 << 20));
+        eventually("the directory exists", || new.exists());
+        eventually("a part of the file has arrived", || copy.partial_bytes() >= Some(4 << 20));
         copy.proxy.black_hole();
         running.signal(Signal::KILL);
         drop(running);
@@ -48,7 +48,7 @@ impl Killed {
         assert_eq!((status.code(), errors.as_str()), (Some(0), ""));
     }
 
-    /// Hidden names beside the new one.
+    /// Counts the hidden names beside the new one.
     fn notes(&self) -> usize {
         let entries = fs::read_dir(self.new.parent().unwrap()).unwrap().map(Result::unwrap);
         let names = entries.map(|entry| entry.file_name().into_string().unwrap());
@@ -57,14 +57,14 @@ impl Killed {
 }
 
 #[test]
-fn the_same_command_goes_on_in_the_directory_it_has_made() {
+fn the_same_command_continues_in_its_own_directory() {
     for way in [Way::Up, Way::Down] {
         let killed = Killed::new(way);
         assert_eq!(killed.notes(), 1, "{way:?}");
         killed.copy_again();
         assert!(tree(&killed.from) == tree(&killed.new), "{way:?}: the copy differs");
         assert_eq!(killed.notes(), 0, "{way:?}");
-        // It is finished: now the name is that of a directory to copy into.
+        // The copy is finished: now the name is an existing directory to copy into.
         killed.copy_again();
         assert!(tree(&killed.from) == tree(&killed.new.join("tree")), "{way:?}");
         assert_eq!(killed.notes(), 0, "{way:?}");
@@ -94,7 +94,7 @@ fn another_directory_of_the_same_name_is_copied_into() {
     killed.copy_again();
     assert!(tree(&killed.from) == tree(&killed.new.join("tree")), "the copy differs");
 
-    // And if there is none, it is made.
+    // If the directory is missing, it is created.
     open_directories(&killed.new);
     fs::remove_dir_all(&killed.new).unwrap();
     killed.copy_again();
@@ -102,7 +102,8 @@ fn another_directory_of_the_same_name_is_copied_into() {
     assert_eq!(killed.notes(), 0);
 }
 
-/// A copy to `new`, or into it, of which the server has made the directory, and of which the command has not heard.
+/// A copy to `new`, or into it. The server has created the directory, but the command has not
+/// received the response.
 fn copy_on_one_machine(into: bool) -> (OnTheWay, Running) {
     let mut copy = OnTheWay::with_bytes(Way::Up, 1);
     let machines = &copy.machines;
@@ -113,24 +114,24 @@ fn copy_on_one_machine(into: bool) -> (OnTheWay, Running) {
         fs::create_dir(&copy.to).unwrap();
         copy.to.push("tree");
     }
-    // The server is done long before the command hears of it.
+    // The server finishes long before the command receives its response.
     copy.proxy.delay(Duration::from_millis(200));
     let running = copy.start(&["-r"]);
-    eventually("the directory is there", || copy.to.exists());
+    eventually("the directory exists", || copy.to.exists());
     (copy, running)
 }
 
-/// Waits for the end of a copy that succeeds.
+/// Waits for a copy to succeed.
 fn finish_on_one_machine(copy: &OnTheWay, running: Running) {
     let (status, _, errors) = running.finish();
     assert_eq!((status.code(), errors.as_str()), (Some(0), ""));
     let there = &copy.machines.there;
     assert!(tree(&there.path().join("tree")) == tree(&copy.to), "the copy differs");
-    assert_eq!(fs::read_dir(there.path()).unwrap().count(), 2, "nothing is left beside it");
+    assert_eq!(fs::read_dir(there.path()).unwrap().count(), 2, "a note is left beside it");
 }
 
 #[test]
-fn a_copy_on_one_machine_goes_on_after_kill_9() {
+fn a_copy_on_one_machine_resumes_after_kill_9() {
     let (copy, running) = copy_on_one_machine(false);
     copy.proxy.black_hole();
     running.signal(Signal::KILL);
@@ -141,7 +142,7 @@ fn a_copy_on_one_machine_goes_on_after_kill_9() {
 }
 
 #[test]
-fn a_copy_on_one_machine_goes_on_after_a_cut() {
+fn a_copy_on_one_machine_resumes_after_a_cut() {
     for into in [false, true] {
         let (copy, running) = copy_on_one_machine(into);
         copy.runtime.block_on(copy.proxy.cut(Cut::Rst));
@@ -150,14 +151,14 @@ fn a_copy_on_one_machine_goes_on_after_a_cut() {
 }
 
 #[test]
-fn what_failed_is_copied_by_the_same_command() {
+fn the_same_command_copies_failed_entries() {
     let killed = Killed::new(Way::Up);
     let in_the_way = killed.new.join("script");
     let _ = fs::remove_file(&in_the_way);
     fs::create_dir(&in_the_way).unwrap();
     let (status, _, errors) = killed.copy.start(&["-r"]).finish();
     assert_eq!((status.code(), errors.lines().count()), (Some(1), 1), "{errors}");
-    assert_eq!(killed.notes(), 1, "there is something left to do");
+    assert_eq!(killed.notes(), 1, "the copy is unfinished");
     fs::remove_dir(&in_the_way).unwrap();
     killed.copy_again();
     assert!(tree(&killed.from) == tree(&killed.new), "the copy differs");
@@ -165,7 +166,7 @@ fn what_failed_is_copied_by_the_same_command() {
 }
 
 #[test]
-fn no_note_is_left_where_no_directory_was_made() {
+fn no_note_is_left_without_a_new_directory() {
     let machines = super::Machines::new();
     fs::create_dir(machines.here("tree")).unwrap();
     let missing = machines.remote("missing/new");

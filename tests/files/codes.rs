@@ -1,5 +1,5 @@
-//! The codes that existing clients map to kinds of errors: -32600 for a bad value, -32004 for what is not there, -32602
-//! for params that do not decode.
+//! The error codes that existing clients map to kinds of errors: -32600 for a bad value, -32004 for
+//! a missing file, -32602 for params that do not decode.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ const NOT_FOUND: i64 = -32004;
 fn refused_with(cases: Vec<(&str, Value)>, code: i64) {
     let server = Server::start();
     for (method, params) in cases {
-        // Of its own: a request that is wrongly accepted takes no id from the next.
+        // A new client for each: a request that is wrongly accepted takes no id from the next.
         let refused = server.client().refused(method, params.clone());
         assert_eq!(refused.code, code, "{method} {params}: {refused:?}");
     }
@@ -24,7 +24,7 @@ fn refused_with(cases: Vec<(&str, Value)>, code: i64) {
 fn a_bad_value_is_an_invalid_request() {
     let scene = Scratch::new();
     fs::write(scene.path("file"), "x").unwrap();
-    // Looked at before the path is: that would be a path that does not exist.
+    // Values are checked before the path, which does not exist.
     let (path, file) = (scene.uri("missing/below"), scene.uri("file"));
     let (long, no_mode) = ("x".repeat(4096), 0o10_000);
     let walk = |options: Value| json!({"path": path, "options": options});
@@ -66,7 +66,7 @@ fn a_bad_value_is_an_invalid_request() {
             ("fs/create", json!({"path": path, "handleId": "h", "resumeKey": "a/b"})),
             ("fs/readBlock", json!({"handleId": "x".repeat(33), "offset": 0, "len": 1})),
             ("fs/writeBlock", json!({"handleId": long, "offset": 0, "chunk": ""})),
-            // What is there is not what it has to be.
+            // The file is not of the required kind.
             ("fs/readDirectory", json!({"path": file})),
             ("fs/readFile", json!({"path": uri(scene.root())})),
             ("fs/readLink", json!({"path": file})),
@@ -92,7 +92,7 @@ fn a_block_that_is_too_long_is_an_invalid_request() {
     for (method, params) in [
         ("fs/readBlock", json!({"handleId": "in", "offset": 0, "len": (1 << 20) + 1})),
         ("fs/writeBlock", json!({"handleId": "out", "offset": 0, "chunk": chunk})),
-        // The wrong way round.
+        // Handles used in the wrong direction.
         ("fs/readBlock", json!({"handleId": "out", "offset": 0, "len": 1})),
         ("fs/writeBlock", json!({"handleId": "in", "offset": 0, "chunk": ""})),
     ] {
@@ -102,10 +102,10 @@ fn a_block_that_is_too_long_is_an_invalid_request() {
 }
 
 #[test]
-fn what_is_not_there_is_not_found() {
+fn a_missing_path_is_not_found() {
     let scene = Scratch::new();
     let missing = calls_on(&scene.uri("missing/below")).into_iter().filter(|(method, params)| {
-        // These make what is missing, or are content without it, or watch for it.
+        // These create the missing path, or accept that it is missing, or watch for it.
         let is_made = ["fs/createDirectory", "fs/remove", "fs/watch"].contains(method);
         !is_made && params.get("force").is_none()
     });
@@ -120,7 +120,7 @@ fn what_is_not_there_is_not_found() {
 }
 
 #[test]
-fn only_what_does_not_decode_is_invalid_params() {
+fn only_params_that_do_not_decode_are_invalid_params() {
     let scene = Scratch::new();
     let path = scene.uri("file");
     let mut cases = Vec::new();
@@ -146,7 +146,7 @@ fn only_what_does_not_decode_is_invalid_params() {
 
 /// Existing clients look for these words.
 #[test]
-fn what_a_sandbox_refuses_says_permission_denied() {
+fn a_sandbox_refusal_contains_permission_denied() {
     let scene = Scratch::new();
     fs::create_dir(scene.path("granted")).unwrap();
     fs::create_dir(scene.path("outside")).unwrap();
@@ -164,12 +164,12 @@ fn what_a_sandbox_refuses_says_permission_denied() {
     let code = match info["capabilities"]["sandboxedFileStreaming"].as_bool().unwrap() {
         true => "sandboxDenied",
         false => {
-            return skipped("files cannot be kept to a sandbox here");
+            return skipped("file operations cannot be confined to a sandbox here");
         }
     };
     for path in ["outside/file", "outside/missing"] {
         for (method, mut params) in calls_on(&scene.uri(path)) {
-            // The other end is one that may be changed, so that only this one is refused.
+            // The other path may be changed, so only this one is refused.
             for (member, name) in
                 [("sourcePath", "granted/source"), ("destinationPath", "granted/new")]
             {

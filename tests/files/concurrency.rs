@@ -1,4 +1,4 @@
-//! Many requests at once: in order where that was asked for, in bounded memory, and all of them done.
+//! Concurrent requests: ordered on request, in bounded memory, and all of them completed.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use serde_json::json;
 use super::{Scratch, uri};
 use crate::support::{Server, decoded, encoded};
 
-/// Whoever asked for one request at a time may send a write and the read that depends on it together.
+/// With one concurrent request, a client may send a write and a read that depends on it together.
 #[test]
 fn one_request_at_a_time_means_in_order() {
     let scene = Scratch::new();
@@ -27,7 +27,7 @@ fn one_request_at_a_time_means_in_order() {
 }
 
 #[test]
-fn everything_piped_in_before_the_end_of_input_is_done_and_answered() {
+fn requests_before_the_end_of_input_are_completed() {
     const FILES: usize = 100;
     let scene = Scratch::new();
     fs::write(scene.path("large"), vec![b'x'; 5 << 20]).unwrap();
@@ -82,7 +82,7 @@ fn everything_piped_in_before_the_end_of_input_is_done_and_answered() {
 }
 
 #[test]
-fn uploads_that_nobody_closes_end_with_the_input() {
+fn open_uploads_are_removed_at_the_end_of_input() {
     let scene = Scratch::new();
     let (mut server, mut client) = Server::stdio();
     client.initialize(&json!({})).unwrap();
@@ -94,5 +94,5 @@ fn uploads_that_nobody_closes_end_with_the_input() {
     client.finish();
     while client.receive().is_some() {}
     assert_eq!(server.wait().code(), Some(0));
-    assert_eq!(scene.names(), [] as [&str; 0], "the server ended before its temporary files");
+    assert_eq!(scene.names(), [] as [&str; 0], "the server left temporary files");
 }

@@ -1,4 +1,4 @@
-//! Two clients and one file: nobody overwrites what the other wrote without knowing it.
+//! Two clients and one file: neither overwrites the other's changes unknowingly.
 
 use serde_json::json;
 
@@ -34,7 +34,7 @@ fn count_together(atomic: bool) {
     assert_eq!(scene.names(), ["counter"]);
 }
 
-/// Always the same size: only the time tells writes apart.
+/// Always the same size: only the time distinguishes the writes.
 fn text(number: usize) -> String {
     format!("{number:08}")
 }
@@ -42,11 +42,11 @@ fn text(number: usize) -> String {
 fn count(mut client: Client, path: &str, atomic: bool) -> usize {
     let mut successes = 0;
     for _ in 0..ROUNDS {
-        // First what it is to be compared with, then the content: in between it can only get newer.
+        // Reads the metadata first: the content can then only be newer than the condition.
         let seen = client.call("fs/getMetadata", json!({"path": path}));
         let content = client.call("fs/readFile", json!({"path": path}));
         let content = String::from_utf8(decoded(&content["dataBase64"])).unwrap();
-        // Half written: the other one is at it, and we would be refused.
+        // Half written: the other client is writing, so this write would be refused.
         let Ok(number) = content.parse::<usize>() else { continue };
         let written = client.try_call(
             "fs/writeFile",
@@ -66,9 +66,9 @@ fn count(mut client: Client, path: &str, atomic: bool) -> usize {
     successes
 }
 
-/// One client never has to look again: each answer says what the next write can name.
+/// A single client never has to read the metadata again: each response contains the next condition.
 #[test]
-fn the_answer_to_a_conditional_write_is_the_next_condition() {
+fn a_conditional_write_returns_the_next_condition() {
     let scene = Scratch::new();
     let path = scene.uri("file");
     let server = Server::start();
@@ -85,14 +85,14 @@ fn the_answer_to_a_conditional_write_is_the_next_condition() {
         });
         let before = seen;
         seen = client.call("fs/writeFile", params.clone());
-        assert_ne!(seen, before, "two versions that cannot be told apart");
+        assert_ne!(seen, before, "two versions are indistinguishable");
         let refused = other.refused("fs/writeFile", params);
         assert_eq!(refused.kind.as_deref(), Some("conflict"), "{refused:?}");
     }
     assert_eq!(std::fs::read(scene.path("file")).unwrap(), b"9");
 }
 
-/// Exactly one of many that create the same file wins, by each way of creating one.
+/// Exactly one of many concurrent creations of a file wins, for each way to create one.
 #[test]
 fn one_of_many_creates_a_file() {
     let scene = Scratch::new();

@@ -1,4 +1,4 @@
-//! What files say about themselves, and what is read from them.
+//! File metadata and content.
 
 use std::fs::{self, File, Permissions};
 use std::io::Write as _;
@@ -58,7 +58,7 @@ fn metadata_has_the_fields_that_existing_clients_read() {
 }
 
 #[test]
-fn a_write_keeps_the_inode_and_an_atomic_one_only_the_mode() {
+fn a_write_keeps_the_inode_but_an_atomic_write_only_the_mode() {
     let scene = Scratch::new();
     fs::write(scene.path("file"), "a longer old content").unwrap();
     fs::set_permissions(scene.path("file"), Permissions::from_mode(0o751)).unwrap();
@@ -82,7 +82,7 @@ fn a_write_keeps_the_inode_and_an_atomic_one_only_the_mode() {
 }
 
 #[test]
-fn files_that_say_they_are_empty_are_read_to_their_end() {
+fn files_that_report_size_zero_are_read_to_their_end() {
     let server = Server::start();
     let mut client = server.client();
     for path in ["/proc/version", "/proc/filesystems"] {
@@ -101,12 +101,14 @@ fn files_that_say_they_are_empty_are_read_to_their_end() {
 }
 
 #[test]
-fn a_terabyte_with_nothing_in_it_is_read_where_one_looks() {
+fn any_block_of_a_sparse_terabyte_can_be_read() {
     const LEN: u64 = 1 << 40;
     let scene = Scratch::new();
     let file = File::create(scene.path("sparse")).unwrap();
     if let Err(error) = file.set_len(LEN) {
-        return skipped(format_args!("no file is so large here: {error}"));
+        return skipped(format_args!(
+            "the file system does not support such a large file: {error}"
+        ));
     }
     file.write_all_at(b"the end", LEN - 7).unwrap();
     let server = Server::start();
@@ -130,7 +132,7 @@ fn a_terabyte_with_nothing_in_it_is_read_where_one_looks() {
 }
 
 #[test]
-fn a_file_that_grows_is_read_as_far_as_it_is_at_some_moment() {
+fn a_read_of_a_growing_file_is_a_consistent_prefix() {
     let scene = Scratch::new();
     let line = |number: usize| format!("{number:07}\n");
     let mut file = File::create(scene.path("log")).unwrap();
@@ -159,7 +161,7 @@ fn a_file_that_grows_is_read_as_far_as_it_is_at_some_moment() {
     });
     assert_eq!(read(&mut client, &scene.uri("log")).len(), written * 8);
 
-    // A handle sees what came after it was opened.
+    // A handle also reads data that was appended after it was opened.
     client.call("fs/open", json!({"path": scene.uri("log"), "handleId": "h"}));
     file.write_all(line(written).as_bytes()).unwrap();
     let params = json!({"handleId": "h", "offset": written * 8, "len": 100});
@@ -168,7 +170,7 @@ fn a_file_that_grows_is_read_as_far_as_it_is_at_some_moment() {
     assert_eq!(block["eof"], true);
 }
 
-/// Numbered lines of 8 bytes; the last may be cut.
+/// Expects numbered lines of 8 bytes; the last may be cut.
 fn expect_lines(content: &[u8]) {
     for (index, found) in content.chunks(8).enumerate() {
         let expected = format!("{index:07}\n");
@@ -177,7 +179,7 @@ fn expect_lines(content: &[u8]) {
 }
 
 #[test]
-fn an_open_file_is_read_whatever_happens_to_its_name() {
+fn an_open_file_survives_changes_of_its_name() {
     let scene = Scratch::new();
     let path = scene.uri("file");
     let server = Server::start();

@@ -1,4 +1,4 @@
-//! How many, how long, how large.
+//! Limits on number, length and size.
 
 use std::fs::{self, File};
 
@@ -14,7 +14,7 @@ fn a_connection_has_128_handles_and_others_have_their_own() {
     let path = scene.uri("file");
     let server = Server::start();
     let mut client = server.client();
-    // Both kinds count together.
+    // Both kinds of handles count.
     for number in 0..127 {
         client.call("fs/open", json!({"path": path, "handleId": format!("{number}")}));
     }
@@ -26,7 +26,7 @@ fn a_connection_has_128_handles_and_others_have_their_own() {
     server.client().call("fs/open", json!({"path": path, "handleId": "0"}));
     client.call("fs/close", json!({"handleId": "5"}));
     client.call("fs/open", json!({"path": path, "handleId": "one more"}));
-    // What could not be opened holds no place.
+    // A failed open takes no slot.
     client.call("fs/close", json!({"handleId": "6"}));
     for _ in 0..200 {
         let missing = json!({"path": scene.uri("missing"), "handleId": "m"});
@@ -36,7 +36,7 @@ fn a_connection_has_128_handles_and_others_have_their_own() {
 }
 
 #[test]
-fn ids_and_blocks_have_a_length() {
+fn ids_and_blocks_have_a_maximum_length() {
     let scene = Scratch::new();
     fs::write(scene.path("file"), "x").unwrap();
     let path = scene.uri("file");
@@ -69,7 +69,7 @@ fn ids_and_blocks_have_a_length() {
 }
 
 #[test]
-fn a_message_carries_a_file_of_47_mebibytes_and_no_more() {
+fn a_message_carries_at_most_47_mebibytes_of_content() {
     const MOST: usize = 47 << 20;
     let scene = Scratch::new();
     let path = scene.uri("large");
@@ -87,7 +87,7 @@ fn a_message_carries_a_file_of_47_mebibytes_and_no_more() {
 }
 
 #[test]
-fn modes_that_are_not_permission_bits_are_refused() {
+fn modes_beyond_the_permission_bits_are_refused() {
     let scene = Scratch::new();
     let path = scene.uri("new");
     let server = Server::start();

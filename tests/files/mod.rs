@@ -1,6 +1,6 @@
-//! `fs/*` of the real binary, asked by clients that know nothing but the text of the protocol.
+//! `fs/*` of the real binary, with clients that know only the text of the protocol.
 
-#![expect(clippy::print_stdout, reason = "what was measured, and why something was not tried")]
+#![expect(clippy::print_stdout, reason = "prints measurements, and why a test was skipped")]
 
 mod codes;
 mod concurrency;
@@ -33,7 +33,8 @@ fn write(client: &mut Client, path: &str, content: impl AsRef<[u8]>) {
     client.call("fs/writeFile", json!({"path": path, "dataBase64": encoded(content)}));
 }
 
-/// The methods whose last component is looked at, with params that would make them succeed on a file or a directory.
+/// The methods that act on the last component of a path, with params that would succeed on a file
+/// or directory.
 fn calls_on(path: &str) -> Vec<(&'static str, Value)> {
     let content = encoded("new");
     vec![
@@ -61,7 +62,7 @@ fn calls_on(path: &str) -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// The same request, but no symlink is to be followed.
+/// The same request without following symlinks.
 fn without_symlinks(mut params: Value) -> Value {
     params["followSymlinks"] = false.into();
     params

@@ -1,4 +1,4 @@
-//! Names that are not text, and directories with very many of them.
+//! Names that are not text, and directories with very many names.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -24,7 +24,7 @@ fn only<'a>(result: &'a Value, list: &str) -> &'a Value {
 }
 
 #[test]
-fn names_that_are_not_text_come_back_as_they_were_through_every_method() {
+fn names_that_are_not_text_round_trip_through_every_method() {
     let scene = Scratch::new();
     let server = Server::start();
     let mut client = server.client();
@@ -35,7 +35,7 @@ fn names_that_are_not_text_come_back_as_they_were_through_every_method() {
     write(&mut client, &uri(odd(&scene, "")), "needle");
     assert_eq!(fs::read(odd(&scene, "")).unwrap(), b"needle");
 
-    // From here on the name is the one that the server listed.
+    // From here on, uses the name as listed by the server.
     let listing = client.call("fs/readDirectory", json!({"path": root}));
     let listed = only(&listing, "entries");
     assert!(listed["fileName"].as_str().unwrap().contains('\u{fffd}'), "{listed}");
@@ -94,7 +94,7 @@ fn names_that_are_not_text_come_back_as_they_were_through_every_method() {
 }
 
 #[test]
-fn a_hundred_thousand_entries_are_refused_by_a_listing_and_cut_by_a_walk() {
+fn a_listing_refuses_100_000_entries_and_a_walk_truncates_them() {
     const ENTRIES: usize = 100_000;
     // In memory if possible: so many names keep a slow disk busy for minutes.
     let memory = Scratch::in_memory();

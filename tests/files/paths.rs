@@ -1,4 +1,4 @@
-//! What a path may say, and where symlinks in it lead.
+//! The syntax of paths, and symlinks in them.
 
 use std::os::unix::fs::symlink;
 
@@ -8,7 +8,7 @@ use super::{INVALID_PARAMS, INVALID_REQUEST, Scratch, calls_on, read, without_sy
 use crate::support::Server;
 
 #[test]
-fn a_path_that_is_disguised_or_not_of_this_machine_is_refused_by_every_method() {
+fn every_method_refuses_disguised_and_foreign_paths() {
     let server = Server::start();
     let mut client = server.client();
     for path in [
@@ -45,7 +45,7 @@ fn a_path_that_is_disguised_or_not_of_this_machine_is_refused_by_every_method() 
 }
 
 #[test]
-fn a_path_that_is_no_text_is_refused() {
+fn a_path_that_is_not_a_string_is_refused() {
     let server = Server::start();
     let mut client = server.client();
     for path in [json!(1), json!(null), json!(["/tmp"]), json!({"path": "/tmp"})] {
@@ -54,7 +54,7 @@ fn a_path_that_is_no_text_is_refused() {
     }
 }
 
-/// `a/b/file`, and for each component of it a path in which that one is a symlink.
+/// Creates `a/b/file`, and for each of its components a path in which that one is a symlink.
 fn scene_with_links() -> (Scratch, [String; 3]) {
     let scene = Scratch::new();
     std::fs::create_dir_all(scene.path("a/b")).unwrap();
@@ -68,7 +68,7 @@ fn scene_with_links() -> (Scratch, [String; 3]) {
 }
 
 #[test]
-fn a_symlink_at_any_place_is_followed_unless_that_was_forbidden() {
+fn a_symlink_anywhere_in_a_path_is_followed_unless_forbidden() {
     let (scene, paths) = scene_with_links();
     let server = Server::start();
     let mut client = server.client();
@@ -85,15 +85,15 @@ fn a_symlink_at_any_place_is_followed_unless_that_was_forbidden() {
     client.call("fs/readFile", null);
 }
 
-/// Each of these would have an effect behind the link, or bring something from there.
+/// Each of these methods would otherwise change or return a file behind the link.
 #[test]
-fn every_method_refuses_a_symlink_above_the_name_if_it_is_to() {
+fn every_method_refuses_symlinks_above_the_name_on_request() {
     let (scene, _) = scene_with_links();
     let server = Server::start();
     let mut client = server.client();
     let path = scene.uri("first/b/file");
     for (method, params) in calls_on(&path) {
-        // These have no such member: they are asked where the path leads, or look below it.
+        // These have no such member: they return where a path leads, or work on the tree below it.
         if ["canonicalize", "readDirectory", "walk", "glob", "search", "watch", "copy"]
             .contains(&method.trim_start_matches("fs/"))
         {
@@ -103,7 +103,7 @@ fn every_method_refuses_a_symlink_above_the_name_if_it_is_to() {
         for (member, missing) in
             [("sourcePath", "/nonexistent/source"), ("destinationPath", "/nonexistent/new")]
         {
-            // The other path of a rename is sound.
+            // The other path of a rename is valid.
             if params[member] == missing {
                 params[member] = scene.uri("a/b/file").into();
             }
@@ -117,7 +117,7 @@ fn every_method_refuses_a_symlink_above_the_name_if_it_is_to() {
 }
 
 #[test]
-fn a_name_that_is_made_removed_or_moved_is_the_link_itself() {
+fn creating_removing_and_moving_act_on_the_link_itself() {
     let (scene, [_, _, link]) = scene_with_links();
     let server = Server::start();
     let mut client = server.client();
@@ -136,7 +136,7 @@ fn a_name_that_is_made_removed_or_moved_is_the_link_itself() {
 }
 
 #[test]
-fn a_loop_is_an_error_and_followed_by_nobody() {
+fn a_symlink_loop_is_an_error_in_every_method() {
     let scene = Scratch::new();
     symlink("two", scene.path("one")).unwrap();
     symlink("one", scene.path("two")).unwrap();
@@ -149,7 +149,7 @@ fn a_loop_is_an_error_and_followed_by_nobody() {
                 continue;
             }
             let refused = client.refused(method, params);
-            // Where the other end of a copy is missing, that may be found first.
+            // If the other path of a copy is missing, that may be reported first.
             assert!(
                 refused.message.contains("too many symlinks") || method == "fs/copy",
                 "{method} {path}: {refused:?}"
@@ -157,14 +157,14 @@ fn a_loop_is_an_error_and_followed_by_nobody() {
         }
     }
     assert_eq!(scene.names(), ["one", "two"]);
-    // The loop itself is a name like any other.
+    // The loop itself can be removed like any other name.
     client.call("fs/remove", json!({"path": scene.uri("one")}));
     assert_eq!(scene.names(), ["two"]);
 }
 
-/// As for the kernel: up from where the link leads, not back from where it stands.
+/// As in the kernel: `..` goes up from the target of the link, not from the place of the link.
 #[test]
-fn dots_behind_a_symlink_go_up_from_its_target() {
+fn dots_after_a_symlink_go_up_from_its_target() {
     let scene = Scratch::new();
     std::fs::create_dir_all(scene.path("deep/inner")).unwrap();
     std::fs::write(scene.path("deep/mark"), "deep").unwrap();
@@ -186,7 +186,7 @@ fn dots_behind_a_symlink_go_up_from_its_target() {
 }
 
 #[test]
-fn what_is_missing_is_not_found_and_named() {
+fn the_error_names_a_missing_path() {
     let scene = Scratch::new();
     let server = Server::start();
     let mut client = server.client();

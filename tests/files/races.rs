@@ -1,5 +1,5 @@
-//! A directory is exchanged with a symlink to another one while files in it are worked on. The crate `host` has the deep
-//! race; this one shows that what a client says about symlinks arrives there, for each method.
+//! A directory is exchanged with a symlink to another one while files in it are used. Crate `host`
+//! has the thorough race test; this one shows that `followSymlinks` takes effect for each method.
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,18 +10,18 @@ use serde_json::{Value, json};
 use super::{Scratch, without_symlinks};
 use crate::support::{Client, Server, decoded, encoded};
 
-/// What the outside has and the inside has not: its content, its size, its mode.
+/// Content, size and mode that exist only outside.
 const INSIDE: &str = "inside";
-const OUTSIDE: &str = "the outside, which nobody is to see";
+const OUTSIDE: &str = "the outside, which must stay secret";
 
 #[test]
-fn nothing_reaches_through_a_directory_that_becomes_a_symlink() {
+fn no_method_escapes_through_a_directory_that_becomes_a_symlink() {
     race(250);
 }
 
 #[test]
 #[ignore = "soak: 400,000 requests, run by `just soak-counts`"]
-fn soak_nothing_reaches_through_a_directory_that_becomes_a_symlink() {
+fn soak_no_method_escapes_through_a_directory_that_becomes_a_symlink() {
     race(27_000);
 }
 
@@ -51,7 +51,7 @@ fn race(rounds: usize) {
                         done += 1;
                     }
                     Err(failure) if failure.kind.as_deref() == Some("symlink") => refused += 1,
-                    // Names come and go; what counts is where.
+                    // Names come and go; only their place matters.
                     Err(_) => {}
                 }
             }
@@ -94,7 +94,7 @@ fn requests(scene: &Scratch, round: usize) -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Writes in place are seen half done by those who read meanwhile, but they never make anything longer.
+/// Concurrent reads may see a partial write, but partial writes never make a file longer.
 fn expect_inside(method: &str, result: &Value) {
     match method {
         "fs/readFile" => assert!(INSIDE.as_bytes().starts_with(&decoded(&result["dataBase64"]))),

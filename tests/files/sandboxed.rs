@@ -1,11 +1,11 @@
-//! What `environment/info` says of streams under a policy is what there is.
+//! `environment/info` reports whether streams work under a policy.
 
 use serde_json::{Value, json};
 
 use super::{INVALID_REQUEST, Scratch, uri};
 use crate::support::{Client, ServerBuilder, decoded, encoded};
 
-/// Everything may be read, and one directory written.
+/// Everything is readable, and one directory is writable.
 fn policy(scene: &Scratch) -> Value {
     let root = json!({"path": {"type": "special", "value": {"kind": "root"}}, "access": "read"});
     let inside = uri(scene.path("inside"));
@@ -40,7 +40,7 @@ fn stream(client: &mut Client, scene: &Scratch, sandbox: &Value) {
 }
 
 #[test]
-fn a_server_says_that_it_streams_under_a_policy_where_it_does() {
+fn a_server_reports_whether_it_streams_under_a_policy() {
     let scene = Scratch::new();
     std::fs::create_dir(scene.path("inside")).unwrap();
     std::fs::write(scene.path("source"), "content").unwrap();

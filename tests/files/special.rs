@@ -1,4 +1,4 @@
-//! FIFOs, sockets and devices: refused, never waited for, never touched.
+//! FIFOs, sockets and devices: refused, without blocking or touching them.
 
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -14,7 +14,7 @@ use super::{INVALID_REQUEST, Scratch, calls_on, uri};
 use crate::support::machine::is_root;
 use crate::support::{Client, Server};
 
-/// A name for each kind; the device only if we may make one.
+/// Creates one file of each kind; the device only if this user may create one.
 fn special_files(scene: &Scratch) -> Vec<&'static str> {
     let make = |name, kind, device| mknodat(CWD, scene.path(name), kind, 0o666.into(), device);
     make("fifo", FileType::Fifo, 0).unwrap();
@@ -23,13 +23,13 @@ fn special_files(scene: &Scratch) -> Vec<&'static str> {
     let tty = rustix::fs::makedev(5, 0);
     match is_root().then(|| make("device", FileType::CharacterDevice, tty)) {
         Some(Ok(())) => names.push("device"),
-        _ => skipped("special files that are devices: only root can make one"),
+        _ => skipped("device files: only root can create one"),
     }
     names
 }
 
 #[test]
-fn the_content_of_a_special_file_is_refused_by_every_method_that_would_open_it() {
+fn every_method_refuses_the_content_of_a_special_file() {
     let scene = Scratch::new();
     let server = Server::start();
     let mut client = server.client();
@@ -54,7 +54,7 @@ fn the_content_of_a_special_file_is_refused_by_every_method_that_would_open_it()
 }
 
 #[test]
-fn devices_that_everybody_has_are_refused() {
+fn standard_devices_are_refused() {
     let server = Server::start();
     let mut client = server.client();
     for device in ["/dev/zero", "/dev/null", "/dev/tty", "/dev/full"] {
@@ -66,7 +66,7 @@ fn devices_that_everybody_has_are_refused() {
 }
 
 #[test]
-fn a_special_file_is_described_listed_and_left_out_of_trees() {
+fn a_special_file_is_listed_but_left_out_of_trees() {
     let scene = Scratch::new();
     let server = Server::start();
     let mut client = server.client();
@@ -91,17 +91,18 @@ fn a_special_file_is_described_listed_and_left_out_of_trees() {
     assert_eq!(copy.names_in("tree"), ["plain"]);
 }
 
-/// Each request answers while nobody is at the other end of the FIFO, and with 20 of each under way the server serves others.
+/// Each request gets a response although the FIFO has no other end. With 20 of each in flight, the
+/// server serves other clients.
 #[test]
-fn no_request_on_a_special_file_is_ever_waited_for() {
+fn no_request_on_a_special_file_blocks() {
     let scene = Scratch::new();
     let names = special_files(&scene);
     let server = Server::with(&["--concurrent-requests", "8"]);
     for name in names {
         let mut client = server.client();
-        // If anybody had opened the FIFO for writing, its reader would see the end of that.
+        // If a request had opened the FIFO for writing, its reader would see the end of file.
         let reader = reader(&scene.path(name));
-        // What makes the name something else comes last, and once.
+        // Methods that change the name come last, and run once.
         let (last, calls): (Vec<_>, Vec<_>) = calls_on(&scene.uri(name))
             .into_iter()
             .partition(|(method, _)| ["fs/remove", "fs/rename"].contains(method));
@@ -119,7 +120,7 @@ fn no_request_on_a_special_file_is_ever_waited_for() {
         }
         client.call("environment/status", json!({}));
         for id in ids {
-            // Refused or not: it has answered.
+            // The outcome does not matter, only that there is a response.
             let _ = client.answer(id);
         }
         assert_untouched(reader.as_ref());
@@ -141,7 +142,7 @@ fn assert_untouched(fifo: Option<&File>) {
     let Some(fifo) = fifo else { return };
     let mut watched = [PollFd::new(fifo, PollFlags::IN)];
     let now = rustix::event::Timespec::default();
-    assert_eq!(poll(&mut watched, Some(&now)).unwrap(), 0, "somebody opened the FIFO");
+    assert_eq!(poll(&mut watched, Some(&now)).unwrap(), 0, "the FIFO was opened");
 }
 
 fn assert_lives(client: &mut Client) {

@@ -1,4 +1,5 @@
-//! Storage that is full, closed or cut off: the error reaches the caller, and what was there is still there.
+//! Full, restricted or failing storage: the error reaches the caller, and existing files stay
+//! intact.
 
 use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -16,12 +17,13 @@ use crate::support::{Client, Server, ServerBuilder, command, encoded, run_comman
 const SMALL: usize = 256 << 10;
 const TOO_MUCH: usize = 1 << 20;
 
-/// Runs a server for which a directory is a file system of 256 KiB, seen by nobody else. `None` where that is not allowed.
+/// Runs a server that sees a file system of 256 KiB in a directory, in a private mount namespace.
+/// `None` if that is not allowed.
 fn server_with_small_storage(directory: &Path) -> Option<Server> {
     server_with(&format!("mount -t tmpfs -o size={SMALL} tmpfs {}", directory.display()))
 }
 
-/// The same of 1 MiB, where space cannot be reserved.
+/// The same with 1 MiB, on a file system that cannot reserve space.
 fn server_without_reservation(image: &Path, directory: &Path) -> Option<Server> {
     let (image, directory) = (image.display(), directory.display());
     let make = format!("mkfs.ext2 -q -F -b 1024 {image} 1024");
@@ -34,7 +36,7 @@ fn server_with(mount: &str) -> Option<Server> {
     attempt.args([namespace, "sh", "-c", mount]);
     let outcome = run_command(attempt);
     if outcome.code != Some(0) {
-        skipped(format_args!("no such storage can be mounted here: {}", outcome.stderr.trim()));
+        skipped(format_args!("cannot mount the storage: {}", outcome.stderr.trim()));
         return None;
     }
     let script = format!("{mount} && exec \"$@\"");
@@ -55,13 +57,13 @@ fn expect_full(client: &mut Client, method: &str, params: Value) {
 }
 
 #[test]
-fn a_full_disk_is_told_and_leaves_neither_half_files_nor_temporary_ones() {
+fn a_full_disk_leaves_no_partial_or_temporary_files() {
     let scene = Scratch::new();
     let Some(server) = server_with_small_storage(scene.root()) else { return };
     let mut client = server.client();
     let (root, old, new) = (uri(scene.root()), scene.uri("old"), scene.uri("new"));
     write(&mut client, &old, "old content");
-    assert_eq!(scene.names(), [] as [&str; 0], "the storage is the server's own");
+    assert_eq!(scene.names(), [] as [&str; 0], "only the server sees its storage");
     let much = encoded(vec![b'x'; TOO_MUCH]);
 
     let atomic = json!({"path": old, "dataBase64": much, "atomic": true});
@@ -87,7 +89,7 @@ fn a_full_disk_is_told_and_leaves_neither_half_files_nor_temporary_ones() {
     assert_eq!(read(&mut client, &old), b"old content");
     assert_eq!(listed(&mut client, &root), ["old"]);
 
-    // Nothing of all that still takes room.
+    // None of these attempts still occupies space.
     let most = vec![b'y'; SMALL * 5 / 8];
     write(&mut client, &new, &most);
     let copy = json!({"sourcePath": new, "destinationPath": scene.uri("copy")});
@@ -101,7 +103,7 @@ fn a_full_disk_is_told_and_leaves_neither_half_files_nor_temporary_ones() {
 }
 
 #[test]
-fn a_write_for_which_there_is_no_room_leaves_the_old_content() {
+fn a_write_without_space_leaves_the_old_content() {
     let scene = Scratch::new();
     let Some(server) = server_with_small_storage(scene.root()) else { return };
     let mut client = server.client();
@@ -119,17 +121,17 @@ fn a_write_for_which_there_is_no_room_leaves_the_old_content() {
         assert_eq!(metadata["mode"], 0o600, "{condition}");
         assert_eq!(listed(&mut client, &root), ["old"], "{condition}");
     }
-    // What was reserved is free again.
+    // The reserved space is free again.
     let rest = vec![b'r'; SMALL / 4];
     write(&mut client, &scene.uri("rest"), &rest);
-    // It fits where there is content already.
+    // The same content fits over the existing one.
     let same = vec![b's'; content.len()];
     write(&mut client, &old, &same);
     assert!(read(&mut client, &old) == same);
 }
 
 #[test]
-fn a_copy_for_which_there_is_no_room_leaves_the_old_content() {
+fn a_copy_without_space_leaves_the_old_content() {
     let (scene, elsewhere) = (Scratch::new(), Scratch::new());
     let Some(server) = server_with_small_storage(scene.root()) else { return };
     let mut client = server.client();
@@ -148,7 +150,7 @@ fn a_copy_for_which_there_is_no_room_leaves_the_old_content() {
         assert_eq!(metadata["mode"], 0o600, "{source}");
         assert_eq!(listed(&mut client, &root), ["old"], "{source}");
     }
-    // What was reserved is free again, and a copy fits where there is content already.
+    // The reserved space is free again, and a copy fits over the existing content.
     write(&mut client, &scene.uri("rest"), vec![b'r'; SMALL / 4]);
     let same = vec![b's'; content.len()];
     std::fs::write(elsewhere.path("same"), &same).unwrap();
@@ -157,9 +159,9 @@ fn a_copy_for_which_there_is_no_room_leaves_the_old_content() {
     assert!(read(&mut client, &old) == same);
 }
 
-/// A hole takes no room until it is written.
+/// A hole takes no space until it is written.
 #[test]
-fn a_write_into_holes_for_which_there_is_no_room_leaves_them() {
+fn a_write_into_holes_without_space_leaves_them() {
     const LEN: usize = 2 * SMALL;
     let scene = Scratch::new();
     let Some(server) = server_with_small_storage(scene.root()) else { return };
@@ -178,7 +180,7 @@ fn a_write_into_holes_for_which_there_is_no_room_leaves_them() {
 }
 
 #[test]
-fn where_room_cannot_be_reserved_it_is_tried_out_beside_the_file() {
+fn without_reservation_space_is_tested_with_a_temporary_file() {
     let (scene, elsewhere) = (Scratch::new(), Scratch::new());
     let image = elsewhere.path("image");
     let Some(server) = server_without_reservation(&image, scene.root()) else { return };
@@ -212,7 +214,7 @@ fn where_room_cannot_be_reserved_it_is_tried_out_beside_the_file() {
 }
 
 #[test]
-fn a_limit_on_the_size_of_files_is_an_error_and_not_the_end_of_the_server() {
+fn the_file_size_limit_is_an_error_and_does_not_kill_the_server() {
     let (scene, elsewhere) = (Scratch::new(), Scratch::new());
     std::fs::write(elsewhere.path("much"), vec![0; TOO_MUCH]).unwrap();
     let script = "ulimit -f 128 && exec \"$@\"";
@@ -239,18 +241,18 @@ fn a_limit_on_the_size_of_files_is_an_error_and_not_the_end_of_the_server() {
     assert_eq!(scene.names(), ["old"]);
     assert_eq!(std::fs::read(scene.path("old")).unwrap(), b"old content");
     write(&mut client, &path, "fits");
-    // To its children the signal means what it means to everybody.
+    // Children get the default action of the signal.
     let file = scene.path("child");
     let script = format!("exec head -c {TOO_MUCH} /dev/zero > {}", file.display());
     let transcript = client.run(&shell("large", &script));
     assert_eq!(transcript.exit_code, Some(128 + i64::from(Signal::XFSZ.as_raw())));
 }
 
-/// There is nothing at the beginning of anybody's memory, and the kernel says so as a broken disk does.
+/// The start of a process's memory is unmapped; reading it returns EIO, as from a broken disk.
 #[test]
 fn an_error_of_the_device_reaches_the_caller() {
     if !is_root() {
-        return skipped("only a server of root may open our memory");
+        return skipped("only root may open the memory of another process");
     }
     let server = Server::start();
     let mut client = server.client();
@@ -269,7 +271,7 @@ fn an_error_of_the_device_reaches_the_caller() {
 }
 
 #[test]
-fn the_server_does_not_show_itself() {
+fn the_server_does_not_reveal_its_own_memory() {
     let server = Server::start();
     let mut client = server.client();
     for path in ["/proc/self/environ", "/proc/self/mem", "/proc/thread-self/environ"] {
@@ -280,7 +282,7 @@ fn the_server_does_not_show_itself() {
     client.call("fs/readFile", json!({"path": "/proc/meminfo"}));
 }
 
-/// A server of an ordinary user, and a directory of that user's.
+/// Starts a server of an ordinary user, with a directory of that user.
 fn server_of_an_ordinary_user(scene: &Scratch) -> (Server, [TemporaryMode; 2]) {
     let mode = |name: &str, mode| {
         std::fs::set_permissions(scene.path(name), Permissions::from_mode(mode)).unwrap();
@@ -309,7 +311,7 @@ fn server_of_an_ordinary_user(scene: &Scratch) -> (Server, [TemporaryMode; 2]) {
 }
 
 #[test]
-fn what_the_system_forbids_an_ordinary_user_is_permission_denied() {
+fn an_ordinary_user_gets_permission_denied() {
     let scene = Scratch::new();
     let (server, _closed) = server_of_an_ordinary_user(&scene);
     let mut client = server.client();
@@ -336,7 +338,7 @@ fn what_the_system_forbids_an_ordinary_user_is_permission_denied() {
         ("fs/getMetadata", json!({"path": below})),
         ("fs/canonicalize", json!({"path": below})),
         ("fs/readFile", json!({"path": below})),
-        // What the server itself may not give away.
+        // Files of the server itself, which it must not reveal.
         ("fs/readFile", json!({"path": "/proc/self/environ"})),
         ("fs/open", json!({"path": "/proc/self/mem", "handleId": "c"})),
     ] {
@@ -345,27 +347,27 @@ fn what_the_system_forbids_an_ordinary_user_is_permission_denied() {
         assert_eq!(refused.code, INVALID_REQUEST, "{method} {params}: {refused:?}");
     }
     if is_root() {
-        // The file is somebody else's.
+        // The file belongs to another user.
         let params = json!({"path": scene.uri("sealed/open"), "mode": 0o777});
         let refused = client.refused("fs/setPermissions", params);
         assert_eq!(refused.kind.as_deref(), Some("permissionDenied"), "{refused:?}");
     }
-    // What the file itself allows, its directory cannot forbid.
+    // The file permits the write; its directory cannot prevent it.
     write(&mut client, &sealed, "new");
     assert_eq!(std::fs::read(scene.path("sealed/open")).unwrap(), b"new");
     assert_eq!(scene.names_in("own"), ["file"]);
 
     let walked = client.call("fs/walk", json!({"path": uri(scene.root())}));
     let found = walked["entries"].as_array().unwrap();
-    assert!(found.iter().any(|entry| entry["path"] == own), "the walk goes on: {walked}");
+    assert!(found.iter().any(|entry| entry["path"] == own), "the walk continues: {walked}");
     let errors = walked["errors"].as_array().unwrap();
     assert_eq!(errors.len(), 1, "{walked}");
     assert_eq!(errors[0]["path"], scene.uri("unreadable"));
 }
 
-/// Killed when so much of the new content has been written, whenever that is.
+/// Killed once a certain part of the new content has been written.
 #[test]
-fn a_server_that_is_killed_in_an_atomic_write_leaves_the_old_file_or_the_new_one() {
+fn a_server_killed_in_an_atomic_write_leaves_a_complete_file() {
     const LEN: usize = 4 << 20;
     let scene = Scratch::new();
     let (file, path) = (scene.path("file"), scene.uri("file"));
@@ -387,7 +389,7 @@ fn a_server_that_is_killed_in_an_atomic_write_leaves_the_old_file_or_the_new_one
         drop(server);
         let content = std::fs::read(&file).unwrap();
         assert_eq!(content.len(), LEN, "round {round}");
-        assert!(content.iter().all(|byte| *byte == content[0]), "half of each, round {round}");
+        assert!(content.iter().all(|byte| *byte == content[0]), "a mix of both, round {round}");
         left_old += usize::from(content[0] == b'o');
         for name in scene.names().iter().filter(|name| *name != "file") {
             assert!(name.starts_with(".file.") && name.ends_with(".tmp"), "{name}");
@@ -395,7 +397,7 @@ fn a_server_that_is_killed_in_an_atomic_write_leaves_the_old_file_or_the_new_one
         let server = Server::start();
         let again = json!({"path": path, "dataBase64": encoded("again"), "atomic": true});
         server.client().call("fs/writeFile", again);
-        assert_eq!(scene.names(), ["file"], "what was left went with the next write");
+        assert_eq!(scene.names(), ["file"], "the next write replaces the abandoned file");
     }
     println!("{left_old} of 8 were killed before the new file was there");
 }

@@ -1,4 +1,5 @@
-//! Files that are written in blocks: there when closed, gone with their connection, found again by their key.
+//! Files written in blocks: visible once closed, removed with their connection, resumed by their
+//! key.
 
 use std::fs;
 
@@ -31,7 +32,7 @@ fn blocks(count: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_file_takes_its_name_when_it_is_closed_and_not_before() {
+fn a_file_takes_its_name_only_when_it_is_closed() {
     let scene = Scratch::new();
     fs::write(scene.path("file"), "old").unwrap();
     let server = Server::start();
@@ -59,7 +60,7 @@ fn a_file_takes_its_name_when_it_is_closed_and_not_before() {
 }
 
 #[test]
-fn an_upload_goes_with_its_connection_however_that_ends() {
+fn an_upload_is_removed_when_its_connection_ends() {
     let scene = Scratch::new();
     fs::write(scene.path("file"), "old").unwrap();
     let server = Server::start();
@@ -68,20 +69,20 @@ fn an_upload_goes_with_its_connection_however_that_ends() {
         create(&mut client, &scene, &json!({}));
         write_block(&mut client, 0);
         assert_eq!(scene.names().len(), 2, "{cut:?}");
-        // Some are under way when it happens.
+        // Some requests are in flight when the connection ends.
         for number in 1..4 {
             let chunk = encoded(block(number));
             let params = json!({"handleId": "up", "offset": number * BLOCK, "chunk": chunk});
             client.request("fs/writeBlock", params);
         }
         client.cut(cut);
-        eventually("the temporary file is gone", || scene.names() == ["file"]);
+        eventually("the temporary file is removed", || scene.names() == ["file"]);
         assert_eq!(fs::read(scene.path("file")).unwrap(), b"old", "{cut:?}");
     }
 }
 
 #[test]
-fn an_upload_whose_connection_ends_at_once_leaves_nothing() {
+fn an_upload_whose_connection_ends_at_once_leaves_no_file() {
     let scene = Scratch::new();
     let server = Server::start();
     for _ in 0..50 {
@@ -92,10 +93,10 @@ fn an_upload_whose_connection_ends_at_once_leaves_nothing() {
         }
         client.cut(Cut::Rst);
     }
-    // What was still in the queue when its connection ended may begin, but not stay.
+    // Requests still queued when their connection ended may start, but must leave no file.
     let mut last = server.client();
     last.call("session/list", json!({}));
-    eventually("every temporary file is gone", || scene.names().is_empty());
+    eventually("every temporary file is removed", || scene.names().is_empty());
 }
 
 #[test]
@@ -114,12 +115,12 @@ fn handles_are_not_part_of_a_session() {
     let mut client = server.resume(&session, &json!({}));
     let refused = client.refused("fs/writeBlock", block);
     assert_eq!(refused.kind.as_deref(), Some("unknownHandle"), "{refused:?}");
-    // Only `committed` says that a file is there.
+    // Only `committed` confirms that the file exists.
     assert_eq!(client.call("fs/close", json!({"handleId": "up"})), json!({}));
 }
 
 #[test]
-fn an_upload_with_a_key_goes_on_where_it_was_cut() {
+fn an_upload_with_a_key_resumes_after_a_cut() {
     let scene = Scratch::new();
     let server = Server::start();
     let key = json!({"resumeKey": "digest-of_1"});
@@ -136,7 +137,7 @@ fn an_upload_with_a_key_goes_on_where_it_was_cut() {
 
     let mut client = server.client();
     let size = loop {
-        // Until the server has noticed the cut.
+        // Retries until the server has noticed the cut.
         match client.try_call("fs/create", same.clone()) {
             Ok(created) => break created["size"].as_u64().unwrap(),
             Err(failure) => assert_eq!(failure.kind.as_deref(), Some("conflict"), "{failure:?}"),
@@ -158,7 +159,8 @@ fn an_upload_with_a_key_goes_on_where_it_was_cut() {
     }
 }
 
-/// Nobody is left who could remove it. With a key the next server goes on with it; without, it goes when the name is written again.
+/// The killed server cannot remove the file. With a key the next server continues it; without, the
+/// next write to the name replaces it.
 #[test]
 fn a_server_that_is_killed_leaves_a_temporary_file_and_the_old_one() {
     let scene = Scratch::new();
@@ -181,7 +183,7 @@ fn a_server_that_is_killed_leaves_a_temporary_file_and_the_old_one() {
     let mut client = server.client();
     assert_eq!(create(&mut client, &scene, &json!({})), 0);
     client.call("fs/close", json!({"handleId": "up", "discard": true}));
-    assert_eq!(scene.names().len(), 2, "what cannot be resumed is still there");
+    assert_eq!(scene.names().len(), 2, "the file without a key still exists");
     assert_eq!(create(&mut client, &scene, &json!({"resumeKey": "k"})), BLOCK as u64);
     write_block(&mut client, 1);
     client.call("fs/close", json!({"handleId": "up"}));

@@ -1,4 +1,4 @@
-//! Changes, told as they happen.
+//! Change notifications.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ fn watch(client: &mut Client, path: &str, recursive: bool) {
     assert_eq!(client.call("fs/watch", params)["path"], path);
 }
 
-/// Takes notifications until one tells of this path; returns that change.
+/// Takes notifications until one mentions this path. Returns that change.
 fn change_of(client: &mut Client, path: &str) -> Value {
     loop {
         let changed = client.notification();
@@ -30,7 +30,7 @@ fn change_of(client: &mut Client, path: &str) -> Value {
 }
 
 #[test]
-fn each_kind_of_change_is_told_with_its_name() {
+fn each_kind_of_change_is_reported_with_its_name() {
     let scene = Scratch::new();
     let elsewhere = Scratch::new();
     let server = Server::start();
@@ -56,7 +56,7 @@ fn each_kind_of_change_is_told_with_its_name() {
 }
 
 #[test]
-fn a_tree_is_watched_with_what_is_made_in_it() {
+fn new_directories_of_a_tree_are_watched() {
     let scene = Scratch::new();
     fs::create_dir_all(scene.path("a/b")).unwrap();
     let server = Server::start();
@@ -64,7 +64,7 @@ fn a_tree_is_watched_with_what_is_made_in_it() {
     watch(&mut client, &uri(scene.root()), true);
     fs::write(scene.path("a/b/file"), "x").unwrap();
     assert_eq!(change_of(&mut client, &scene.uri("a/b/file"))["kind"], "created");
-    // Made at once, so that the watch of each directory comes too late for what is in it.
+    // Created at once, so that the watch of each directory comes too late for its content.
     fs::create_dir_all(scene.path("c/d/e")).unwrap();
     fs::write(scene.path("c/d/e/file"), "x").unwrap();
     change_of(&mut client, &scene.uri("c/d/e/file"));
@@ -78,7 +78,7 @@ fn a_tree_is_watched_with_what_is_made_in_it() {
 }
 
 #[test]
-fn a_file_stays_watched_when_it_is_replaced() {
+fn a_replaced_file_stays_watched() {
     let scene = Scratch::new();
     fs::write(scene.path("file"), "0").unwrap();
     let server = Server::start();
@@ -98,7 +98,7 @@ fn a_file_stays_watched_when_it_is_replaced() {
 }
 
 #[test]
-fn what_is_made_again_is_watched_again() {
+fn a_recreated_path_is_watched_again() {
     let scene = Scratch::new();
     fs::create_dir(scene.path("d")).unwrap();
     fs::write(scene.path("d/file"), "0").unwrap();
@@ -119,7 +119,7 @@ fn what_is_made_again_is_watched_again() {
 }
 
 #[test]
-fn a_directory_that_is_made_again_has_its_files() {
+fn files_of_a_recreated_directory_are_reported() {
     let scene = Scratch::new();
     let server = Server::start();
     let mut client = server.client();
@@ -131,7 +131,7 @@ fn a_directory_that_is_made_again_has_its_files() {
         fs::remove_dir_all(scene.path("src")).unwrap();
         fs::create_dir(scene.path("src")).unwrap();
         fs::write(scene.path("src/a"), "1").unwrap();
-        // If a window ends in between, it is told before that it was removed.
+        // If a window ends in between, the removal is reported first.
         while change_of(&mut client, &scene.uri("src/a"))["kind"] == "removed" {}
     }
 }
@@ -141,7 +141,7 @@ fn changes_that_the_kernel_dropped_are_declared() {
     let queue = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
     let queue: usize = queue.trim().parse().unwrap();
     if queue > 100_000 {
-        return skipped(format_args!("the kernel queues {queue} events"));
+        return skipped(format_args!("the kernel queue is too large: {queue} events"));
     }
     let scene = Scratch::new();
     let server = Server::start();
@@ -149,14 +149,14 @@ fn changes_that_the_kernel_dropped_are_declared() {
     fs::write(scene.path("one"), "x").unwrap();
     watch(&mut client, &uri(scene.root()), false);
     server.signal(Signal::STOP);
-    // Of two names only, so that nothing but the kernel's queue can be too small.
+    // Only two names, so that only the kernel's queue can overflow.
     for _ in 0..queue / 2 + 1_000 {
         fs::rename(scene.path("one"), scene.path("other")).unwrap();
         fs::rename(scene.path("other"), scene.path("one")).unwrap();
     }
     server.signal(Signal::CONT);
     while client.notification()["params"]["rescan"] != true {}
-    // It watches on, once it has emptied the queue.
+    // It continues to watch once it has emptied the queue.
     let told = (0..).find(|number| {
         let name = format!("after{number}");
         fs::create_dir(scene.path(&name)).unwrap();

@@ -1,4 +1,4 @@
-//! A server that is told to stop, and requests that are under way.
+//! Shutdown with requests in flight.
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -7,7 +7,7 @@ use super::{Web, delta, get, streamed};
 use crate::support::{Server, decoded, eventually};
 
 #[test]
-fn requests_under_way_are_finished_before_the_server_ends() {
+fn requests_in_flight_finish_before_the_server_exits() {
     let (whole, pieces) = (Web::start(), Web::start());
     let mut server = Server::with(&["--shutdown-grace-period-ms", "600000"]);
     let (mut client, mut other) = (server.client(), server.client());
@@ -36,14 +36,14 @@ fn requests_under_way_are_finished_before_the_server_ends() {
 }
 
 #[test]
-fn what_does_not_end_is_given_up_after_the_grace_period() {
+fn unfinished_requests_are_dropped_after_the_grace_period() {
     let web = Web::start();
     let mut server = Server::with(&["--shutdown-grace-period-ms", "100"]);
     let (mut client, mut other) = (server.client(), server.client());
     client.request("http/request", get(&web, "/never"));
     other.call("http/request", streamed(&web, "/stall"));
-    eventually("both have arrived", || web.asked().len() == 2);
+    eventually("both requests have arrived", || web.asked().len() == 2);
     server.signal(Signal::TERM);
     assert_eq!(server.wait().code(), Some(0));
-    eventually("the other server is let go", || web.abandoned() == 2);
+    eventually("the requests to the web server are cancelled", || web.abandoned() == 2);
 }

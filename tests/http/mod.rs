@@ -1,4 +1,4 @@
-//! `http/*` of the real binary, against a real web server.
+//! `http/*` of the real binary, with a real web server.
 
 mod drain;
 mod requests;
@@ -13,7 +13,7 @@ use web::Web;
 
 const INVALID_PARAMS: i64 = -32602;
 
-/// Params of a `GET`, to be added to.
+/// Returns the params of a `GET` request, to be extended.
 fn get(web: &Web, path: &str) -> Value {
     json!({"method": "GET", "url": web.at(path), "requestId": "r"})
 }
@@ -35,7 +35,7 @@ fn header<'a>(response: &'a Value, name: &str) -> Option<&'a str> {
         .map(|header| header["value"].as_str().unwrap())
 }
 
-/// The next piece of the body of the request `r`, which must be the one with this number.
+/// Receives the next chunk of the body of request `r`, which must have this number.
 fn delta(client: &mut Client, seq: u64) -> (Vec<u8>, Value) {
     let notification = client.notification();
     assert_eq!(notification["method"], "http/request/bodyDelta");
@@ -47,7 +47,7 @@ fn delta(client: &mut Client, seq: u64) -> (Vec<u8>, Value) {
     (bytes, params)
 }
 
-/// A body to its end, and the last notification about it.
+/// Receives a body to its end. Also returns its last notification.
 fn rest_of_body(client: &mut Client) -> (Vec<u8>, Value) {
     let mut body = Vec::new();
     for seq in 1.. {

@@ -1,4 +1,4 @@
-//! Requests answered whole.
+//! Requests with buffered responses.
 
 use serde_json::json;
 
@@ -6,7 +6,7 @@ use super::{INVALID_PARAMS, Web, get, header, streamed, with};
 use crate::support::{Cut, Server, ServerBuilder, decoded, encoded, eventually};
 
 #[test]
-fn a_request_is_sent_as_it_was_said() {
+fn a_request_is_sent_as_specified() {
     let web = Web::start();
     let server = Server::start();
     let mut client = server.client();
@@ -33,7 +33,7 @@ fn a_request_is_sent_as_it_was_said() {
 }
 
 #[test]
-fn redirects_are_followed_or_shown() {
+fn redirects_are_followed_or_returned() {
     let web = Web::start();
     let server = Server::start();
     let mut client = server.client();
@@ -48,20 +48,21 @@ fn redirects_are_followed_or_shown() {
     assert_eq!(header(&stopped, "location"), Some("/echo"));
     let before = web.asked().len();
     client.refused("http/request", get(&web, "/loop"));
-    assert_eq!(web.asked().len(), before + 11, "the first and ten more");
+    assert_eq!(web.asked().len(), before + 11, "the first request and ten redirects");
 }
 
 #[test]
-fn what_does_not_answer_in_time_is_given_up() {
+fn a_slow_response_times_out() {
     let web = Web::start();
     let server = Server::start();
     let mut client = server.client();
     let soon = json!({"timeoutMs": 200});
-    // Without headers; with headers, but not the whole body; without headers of a streamed body.
+    // Without headers; with headers but an incomplete body; without headers of a streamed body.
     for params in [get(&web, "/never"), get(&web, "/stall"), streamed(&web, "/never")] {
         let before = web.abandoned();
-        // On a loaded machine the time may be over before the other server was reached: asked again.
-        eventually("the other server is let go", || {
+        // On a loaded machine the timeout may expire before the web server is reached. Then the
+        // request is repeated.
+        eventually("the request to the web server is cancelled", || {
             let refused = client.refused("http/request", with(params.clone(), &soon));
             assert_eq!(refused.kind.as_deref(), Some("timedOut"), "{refused:?}");
             assert!(!refused.message.contains("127.0.0.1"), "{refused:?}");
@@ -71,7 +72,7 @@ fn what_does_not_answer_in_time_is_given_up() {
 }
 
 #[test]
-fn a_download_that_breaks_off_is_an_error() {
+fn an_incomplete_download_is_an_error() {
     let web = Web::start();
     let server = Server::start();
     let mut client = server.client();
@@ -89,7 +90,7 @@ fn a_download_that_breaks_off_is_an_error() {
 }
 
 #[test]
-fn what_cannot_be_a_request_is_refused() {
+fn an_invalid_request_is_refused() {
     let web = Web::start();
     let server = Server::start();
     let mut client = server.client();
@@ -148,7 +149,7 @@ fn a_header_takes_its_value_from_the_servers_environment() {
     }
     assert_eq!(web.asked().len(), 1);
 
-    // Whoever is asked must not learn it for somebody else.
+    // The redirecting server must not obtain the value for another one.
     let away = with_variable(&format!("/to?{}", other.at("/echo")), "SERVICE_TOKEN");
     let response = client.call("http/request", away);
     assert_eq!(response["status"], 302);
@@ -180,7 +181,7 @@ fn an_operator_adds_and_removes_protected_variables() {
 }
 
 #[test]
-fn international_hosts_are_normalised_and_proxies_used() {
+fn international_hosts_are_normalised_and_sent_to_proxies() {
     let proxy = Web::start();
     let server = ServerBuilder::new().variable("HTTP_PROXY", &proxy.url()).start();
     let mut client = server.client();
@@ -196,28 +197,28 @@ fn international_hosts_are_normalised_and_proxies_used() {
 }
 
 #[test]
-fn a_request_that_nobody_waits_for_any_more_is_ended() {
+fn a_request_ends_with_its_connection() {
     let web = Web::start();
     let server = Server::start();
     for (index, cut) in Cut::ALL.into_iter().enumerate() {
         let mut client = server.client();
         client.request("http/request", get(&web, "/never"));
-        eventually("it was asked", || web.asked().len() == index + 1);
+        eventually("the web server received the request", || web.asked().len() == index + 1);
         client.cut(cut);
-        eventually("it was let go", || web.abandoned() == index + 1);
+        eventually("the request to the web server is cancelled", || web.abandoned() == index + 1);
     }
 }
 
-/// A request that only waits takes none of the places of others.
+/// A request that only waits takes no slot from other requests.
 #[test]
-fn many_slow_requests_delay_nobody() {
+fn many_slow_requests_do_not_delay_others() {
     let web = Web::start();
     let server = Server::with(&["--concurrent-requests", "2"]);
     let mut client = server.client();
     for _ in 0..50 {
         client.request("http/request", get(&web, "/never"));
     }
-    eventually("all are under way", || web.asked().len() == 50);
+    eventually("all requests have arrived", || web.asked().len() == 50);
     client.call("fs/getMetadata", json!({"path": "/"}));
     client.call("http/request", get(&web, "/echo"));
 }

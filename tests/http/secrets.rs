@@ -1,4 +1,4 @@
-//! What was asked of whom is nobody's business who reads the log.
+//! Neither URLs nor header values of requests appear in the log.
 
 use serde_json::{Value, json};
 
@@ -17,11 +17,11 @@ const SECRETS: [&str; 8] = [
 ];
 
 #[test]
-fn neither_urls_nor_values_are_in_the_log_of_a_server_that_says_everything() {
+fn neither_urls_nor_values_are_in_the_log_at_any_level() {
     let web = Web::start();
     let directory = tempfile::tempdir().unwrap();
     let log = directory.path().join("log");
-    // To a file: a pipe that nobody reads would fill, and hold the server up.
+    // Logs to a file: an unread pipe would fill up and block the server.
     let script = format!("exec \"$@\" 2> {}", log.display());
     let server = ServerBuilder::new()
         .through(&["sh", "-c", &script, "sh"])
@@ -30,7 +30,7 @@ fn neither_urls_nor_values_are_in_the_log_of_a_server_that_says_everything() {
         .variable("OPENAI_API_KEY", "secret-variable-value")
         .start();
     let mut errors = exercise(&server, &web);
-    // Through a proxy, so that there is a name to be kept.
+    // Through a proxy, so that a host name appears in a successful request.
     let proxied = ServerBuilder::new()
         .through(&["sh", "-c", &script.replace("2>", "2>>"), "sh"])
         .arguments(&["--log", "trace"])
@@ -50,7 +50,7 @@ fn neither_urls_nor_values_are_in_the_log_of_a_server_that_says_everything() {
     drop((client, server, proxied));
 
     let text = std::fs::read_to_string(&log).unwrap();
-    assert!(text.contains("TRACE") || text.contains("DEBUG"), "it says nothing: {text}");
+    assert!(text.contains("TRACE") || text.contains("DEBUG"), "the log is empty: {text}");
     errors.push(text);
     for secret in SECRETS.iter().copied().chain([web.port.to_string().as_str()]) {
         for text in &errors {
@@ -60,7 +60,7 @@ fn neither_urls_nor_values_are_in_the_log_of_a_server_that_says_everything() {
     }
 }
 
-/// All ways that a request can go; returns what clients were told of those that failed.
+/// Makes requests with all outcomes. Returns the error messages that clients received.
 fn exercise(server: &Server, web: &Web) -> Vec<String> {
     let mut client = server.client();
     let credentials = format!("http://secret-user:secret-password@127.0.0.1:{}", web.port);
@@ -100,7 +100,7 @@ fn exercise(server: &Server, web: &Web) -> Vec<String> {
     refused(json!({"headers": [protected]}), "/echo");
     refused(json!({"headers": [{"name": "A", "value": "secret-header-value\n"}]}), "/echo");
     refused(json!({"headers": [{"name": "secret-header-value: x", "value": ""}]}), "/echo");
-    // TLS to what does not speak it.
+    // TLS to a server that does not support it.
     refused(json!({"url": web.at("/secret-path").replace("http", "https")}), "");
     told
 }

@@ -1,4 +1,4 @@
-//! Bodies that come in pieces.
+//! Bodies streamed in chunks.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::{INVALID_PARAMS, Web, delta, get, header, rest_of_body, streamed, wit
 use crate::support::{Client, Cut, Server, decoded, eventually};
 
 #[test]
-fn a_body_of_unknown_length_comes_in_numbered_pieces() {
+fn a_body_of_unknown_length_arrives_in_numbered_chunks() {
     let web = Web::start();
     let server = Server::start();
     let mut client = server.client();
@@ -20,7 +20,7 @@ fn a_body_of_unknown_length_comes_in_numbered_pieces() {
     }
 }
 
-/// Each event is here before the next is sent.
+/// Each event arrives before the next is sent.
 #[test]
 fn events_arrive_while_their_stream_is_open() {
     let web = Web::start();
@@ -33,7 +33,7 @@ fn events_arrive_while_their_stream_is_open() {
         let (bytes, params) = delta(&mut client, seq);
         assert_eq!(bytes, event.as_bytes());
         assert_eq!(params["done"], false);
-        // The connection is free for others.
+        // The connection remains usable for other requests.
         client.call("environment/status", json!({}));
     }
     web.end_stream();
@@ -43,7 +43,7 @@ fn events_arrive_while_their_stream_is_open() {
 }
 
 #[test]
-fn a_stream_that_breaks_off_ends_with_an_error() {
+fn an_incomplete_stream_ends_with_an_error() {
     let web = Web::start();
     let server = Server::start();
     let mut client = server.client();
@@ -62,7 +62,7 @@ fn a_stream_that_breaks_off_ends_with_an_error() {
     assert!(last["error"].is_string(), "{last}");
 }
 
-/// The timeout of a stream ends with its headers. That it has passed, another request shows.
+/// The timeout of a stream covers only its headers. Another request shows that it has passed.
 #[test]
 fn a_stream_outlives_its_timeout() {
     let web = Web::start();
@@ -85,7 +85,7 @@ fn an_id_names_one_stream_at_a_time() {
     let refused = client.refused("http/request", streamed(&web, "/echo"));
     assert_eq!(refused.code, INVALID_PARAMS, "{refused:?}");
     assert_eq!(refused.kind.as_deref(), Some("duplicateId"), "{refused:?}");
-    // On another connection it names something else.
+    // On another connection the id names another stream.
     let mut other = server.client();
     other.call("http/request", streamed(&web, "/pieces"));
     assert_eq!(rest_of_body(&mut other).0, b"one,two,three");
@@ -103,35 +103,36 @@ fn a_stream_ends_with_its_connection_or_when_it_is_cancelled() {
         let mut client = server.client();
         client.call("http/request", streamed(&web, "/stall"));
         client.cut(cut);
-        eventually("the other server is let go", || web.abandoned() == index + 1);
+        eventually("the request to the web server is cancelled", || web.abandoned() == index + 1);
     }
     let before = web.abandoned();
     let mut client = server.client();
     client.call("http/request", streamed(&web, "/stall"));
     assert_eq!(client.call("http/cancel", json!({"requestId": "r"})), json!({}));
-    eventually("the other server is let go", || web.abandoned() == before + 1);
-    // Before the headers, too.
+    eventually("the request to the web server is cancelled", || web.abandoned() == before + 1);
+    // Cancels before the headers, too.
     let asked = web.asked().len();
     let id = client.request("http/request", streamed(&web, "/never"));
-    eventually("it was asked", || web.asked().len() > asked);
+    eventually("the web server received the request", || web.asked().len() > asked);
     client.call("http/cancel", json!({"requestId": "r"}));
     assert_eq!(client.answer(id).unwrap_err().kind.as_deref(), Some("cancelled"));
-    eventually("the other server is let go", || web.abandoned() == before + 2);
+    eventually("the request to the web server is cancelled", || web.abandoned() == before + 2);
 }
 
 #[test]
-fn a_client_that_does_not_read_holds_the_download_back() {
+fn a_client_that_does_not_read_throttles_the_download() {
     download_slowly(256 << 20);
 }
 
 #[test]
 #[ignore = "soak: 1 GiB, run by `just soak-counts`"]
-fn soak_a_client_that_does_not_read_holds_the_download_back() {
+fn soak_a_client_that_does_not_read_throttles_the_download() {
     download_slowly(1 << 30);
 }
 
 fn download_slowly(len: u64) {
-    /// The outbox of the connection, a piece on its way there, and the buffers of both HTTP libraries.
+    /// The outbox of the connection, a chunk on its way there, and the buffers of both HTTP
+    /// libraries.
     const IN_PROGRAMS: u64 = 4 << 20;
     let under_way = 2 * largest_socket_buffers() + IN_PROGRAMS;
     let web = Web::start();
@@ -139,7 +140,7 @@ fn download_slowly(len: u64) {
     let (mut client, mut other) = (server.client(), server.client());
     client.request("http/request", streamed(&web, &format!("/pattern?{len}")));
     let mut sent = u64::MAX;
-    // It has stopped when it had every opportunity to go on, and did not.
+    // The download has stopped if it made no progress despite every opportunity.
     while sent != web.sent() || sent == 0 {
         sent = web.sent();
         for _ in 0..50 {
@@ -147,7 +148,7 @@ fn download_slowly(len: u64) {
         }
     }
     let most = under_way.min(40 << 20);
-    assert!(sent <= most, "{sent} bytes were taken for a client that reads nothing");
+    assert!(sent <= most, "{sent} bytes were buffered for a client that reads nothing");
 
     let mut received = 0;
     for seq in 1.. {
@@ -155,7 +156,7 @@ fn download_slowly(len: u64) {
         expect_pattern(received, &bytes);
         received += bytes.len() as u64;
         let ahead = web.sent().saturating_sub(received);
-        assert!(ahead <= under_way, "{ahead} bytes were taken for a client that reads slowly");
+        assert!(ahead <= under_way, "{ahead} bytes were buffered for a client that reads slowly");
         if params["done"] == true {
             assert_eq!(params["error"], Value::Null);
             break;
@@ -164,7 +165,7 @@ fn download_slowly(len: u64) {
     assert_eq!(received, len);
 }
 
-/// What the kernel holds of one TCP connection at most, at both of its ends.
+/// Returns the most that the kernel buffers for one TCP connection, at both of its ends.
 fn largest_socket_buffers() -> u64 {
     let largest = |name: &str| {
         let sizes = std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).unwrap();
@@ -182,9 +183,9 @@ fn expect_pattern(mut at: u64, mut bytes: &[u8]) {
     }
 }
 
-/// It reads its socket for others, and still the body waits for it.
+/// The client reads its socket for other messages, and still the body waits for confirmations.
 #[test]
-fn a_client_that_confirms_gets_a_window_of_the_body_ahead() {
+fn a_confirming_client_receives_one_window_ahead() {
     const LEN: u64 = 32 << 20;
     let web = Web::start();
     let server = Server::start();
@@ -194,15 +195,16 @@ fn a_client_that_confirms_gets_a_window_of_the_body_ahead() {
     let (mut received, mut last) = (0, 0);
     while received < LEN {
         let ahead = take_while_it_comes(&mut client, &mut last);
-        assert!(ahead > 0, "nothing came after a confirmation");
-        assert!(ahead <= 4 << 20, "{ahead} bytes came ahead of a confirmation");
+        assert!(ahead > 0, "no chunk after a confirmation");
+        assert!(ahead <= 4 << 20, "{ahead} bytes arrived ahead of a confirmation");
         received += ahead;
         client.notify("http/request/ack", json!({"requestId": "r", "seq": last}));
     }
     assert_eq!(received, LEN);
 }
 
-/// At least one piece, and then all that came before the answers to a few other requests.
+/// Receives at least one chunk, and then all that arrive before the responses to a few other
+/// requests.
 fn take_while_it_comes(client: &mut Client, last: &mut u64) -> u64 {
     let mut taken = 0;
     let mut take = |message: &Value| {

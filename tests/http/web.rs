@@ -1,4 +1,4 @@
-//! A web server that answers by the path, and tells what it was asked and what became of its answers.
+//! A web server that responds by path, and records requests and the fate of its responses.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -19,11 +19,11 @@ pub(super) struct Web {
     pub(super) port: u16,
     pushes: mpsc::Sender<Push>,
     seen: Arc<Seen>,
-    /// Dropped, it ends the server.
+    /// Dropping it stops the server.
     _running: oneshot::Sender<()>,
 }
 
-/// What tests look at, and what requests share.
+/// State inspected by tests and shared by requests.
 struct Seen {
     asked: Mutex<Vec<Asked>>,
     abandoned: AtomicUsize,
@@ -51,7 +51,7 @@ impl Asked {
 enum Push {
     Bytes(&'static str),
     End,
-    /// The connection ends in the middle.
+    /// Breaks the connection within the body.
     BreakOff,
 }
 
@@ -89,7 +89,7 @@ impl Web {
         format!("{}{path}", self.url())
     }
 
-    /// Gives `/stream` its next piece; waits until it has taken the one before.
+    /// Supplies the next chunk of `/stream`. Waits until the previous one was taken.
     pub(super) fn push(&self, text: &'static str) {
         self.pushes.blocking_send(Push::Bytes(text)).ok().unwrap();
     }
@@ -102,17 +102,17 @@ impl Web {
         self.pushes.blocking_send(Push::BreakOff).ok().unwrap();
     }
 
-    /// Every request so far.
+    /// Returns all requests so far.
     pub(super) fn asked(&self) -> Vec<Asked> {
         self.seen.asked.lock().unwrap().clone()
     }
 
-    /// Requests that somebody gave up before they were answered to the end.
+    /// Returns the number of requests whose response was not completed.
     pub(super) fn abandoned(&self) -> usize {
         self.seen.abandoned.load(Ordering::Relaxed)
     }
 
-    /// Bytes of `/pattern` that were handed to a connection.
+    /// Returns the number of bytes of `/pattern` handed to a connection.
     pub(super) fn sent(&self) -> u64 {
         self.seen.sent.load(Ordering::Relaxed)
     }
@@ -186,7 +186,7 @@ fn describe(asked: &Asked) -> String {
     format!("{} {}", asked.method, String::from_utf8_lossy(&asked.body))
 }
 
-/// Counts what is dropped before it is over.
+/// Counts responses that are dropped before they are complete.
 struct Unfinished(Option<Arc<Seen>>);
 
 impl Drop for Unfinished {
@@ -204,19 +204,19 @@ struct Answer {
 
 enum Content {
     Whole(Bytes),
-    /// With no length known in advance.
+    /// Of unknown length.
     Pieces(VecDeque<Bytes>),
-    /// What the test pushes.
+    /// Pushed by the test.
     Pushed,
     Stalled,
-    /// Bytes that tell where they belong.
+    /// Bytes that reveal their position.
     Pattern {
         at: u64,
         len: u64,
     },
 }
 
-/// Of `/pattern`: byte `i` of each piece of 64 KiB is the number of the piece.
+/// The chunk size of `/pattern`: each byte contains the number of its chunk.
 pub(super) const PIECE: u64 = 64 << 10;
 
 pub(super) fn pattern_byte(at: u64) -> u8 {
@@ -238,7 +238,7 @@ impl Body for Answer {
             (Content::Pieces(pieces), Some(_)) => {
                 let piece = pieces.pop_front();
                 if piece.as_ref().is_some_and(Bytes::is_empty) {
-                    // What came before is to be on its way before the rest is looked at.
+                    // Flushes the data so far before the rest is produced.
                     context.waker().wake_by_ref();
                     return Poll::Pending;
                 }
@@ -276,7 +276,7 @@ impl Body for Answer {
         }
     }
 
-    /// A connection drops a body whose length it knows as soon as it has all of it.
+    /// A connection drops a body of known length as soon as it has all of it.
     fn is_end_stream(&self) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! A client of the field that knows nothing but the contract.
+//! A client of another implementation that relies only on the contract.
 
 use std::path::Path;
 

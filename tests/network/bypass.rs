@@ -1,4 +1,4 @@
-//! Every attempt reaches something without a policy, and nothing under one.
+//! Every attempt reaches a server without a policy, and none under one.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::support::{AckingInbox, Client, Inbox as _};
 pub(super) const PRELUDE: &str = include_str!("prelude.py");
 
 #[test]
-fn there_are_enough_attempts_and_each_has_its_name() {
+fn there_are_enough_attempts_with_unique_names() {
     let groups = [ADDRESSES, NAMES, KERNEL, PROXY, REQUESTS, SOCKS];
     let names: BTreeSet<&str> = groups.iter().copied().flatten().map(|one| one.name).collect();
     assert_eq!(names.len(), groups.iter().map(|group| group.len()).sum::<usize>());
@@ -20,17 +20,17 @@ fn there_are_enough_attempts_and_each_has_its_name() {
 }
 
 #[test]
-fn no_address_leads_around_the_policy() {
+fn no_address_bypasses_the_policy() {
     attack(ADDRESSES);
 }
 
 #[test]
-fn no_name_and_no_name_server_leads_around_the_policy() {
+fn no_name_and_no_name_server_bypasses_the_policy() {
     attack(NAMES);
 }
 
 #[test]
-fn no_other_protocol_and_no_other_process_leads_around_the_policy() {
+fn no_other_protocol_and_no_other_process_bypasses_the_policy() {
     attack(KERNEL);
 }
 
@@ -40,7 +40,7 @@ fn the_http_proxy_connects_to_allowed_hosts_only() {
 }
 
 #[test]
-fn no_request_means_more_than_the_policy_saw() {
+fn no_request_reaches_more_than_the_policy_saw() {
     attack(REQUESTS);
 }
 
@@ -50,21 +50,21 @@ fn the_socks_proxy_connects_to_allowed_hosts_only() {
 }
 
 #[test]
-fn nothing_leads_an_ordinary_user_around_the_policy() {
+fn an_ordinary_user_cannot_bypass_the_policy() {
     for attempts in [ADDRESSES, NAMES, KERNEL] {
         attack_in(World::of_nobody(), attempts);
     }
 }
 
-/// Where there are no namespaces, Landlock and seccomp leave the way to the proxies and no other.
+/// Without namespaces, Landlock and seccomp allow only connections to the proxies.
 #[test]
-fn nothing_leads_around_the_policy_without_namespaces() {
+fn no_attempt_bypasses_the_policy_without_namespaces() {
     for attempts in [ADDRESSES, NAMES, KERNEL] {
         attack_in(World::without_namespaces(), attempts);
     }
 }
 
-/// A process of the same user that no rules bind, and that has a socket. Returns its pid.
+/// Starts an unrestricted process of the same user that has a socket. Returns its pid.
 fn start_victim(world: &mut World, client: &mut Client) -> String {
     let program = "
 import os, socket
@@ -78,12 +78,12 @@ kept.accept()";
     inbox.transcript().text().trim().to_owned()
 }
 
-/// How an attempt ended, from what its program said.
+/// The outcome of an attempt, as reported by its program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Escaped,
     Refused,
-    /// No answer was to be expected: the servers know.
+    /// No response is expected; the servers' records decide.
     Sent,
     Impossible,
     Mistaken,
@@ -136,12 +136,12 @@ fn attack_in(world: Result<World, String>, attempts: &[Attempt]) {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// What a run without a policy shows, unless it shows that the attempt is none.
+/// The outcome of a run without a policy, unless it shows that the attempt does not work.
 enum Control {
     Succeeded,
-    /// It leads nobody else anywhere, with or without a policy.
+    /// Reaches no server for other users, with or without a policy.
     OnlyForRoot,
-    /// This machine lacks what it needs.
+    /// This machine lacks a requirement.
     Impossible,
 }
 
@@ -199,7 +199,7 @@ fn make(
         rules["require"] = "transparent".into();
     }
     let program = format!("{PRELUDE}\n{}", attempt.code);
-    // A reset connection is an error, and not the end of the shell.
+    // A reset connection must be an error instead of killing the shell.
     let script = attempt.code.strip_prefix("#!").map(|script| format!("trap '' PIPE; {script}"));
     let argv = match &script {
         Some(script) => ["/bin/bash", "-c", script],

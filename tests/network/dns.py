@@ -1,4 +1,4 @@
-"""The name server of the world. It records every question, and knows these names."""
+"""The name server of the world. It records every question and knows these names."""
 
 import ipaddress
 import struct
@@ -23,7 +23,7 @@ NAMES = {
     "x.localhost": ["127.0.0.1"],
     "zero.test": ["0.0.0.0"],
 }
-# The first question of an attempt has one answer, and every later one another.
+# The first query of an attempt gets one answer, every later one another.
 REBINDING = "rebind.test"
 REBINDING_ANSWERS = ["93.184.216.34", "10.0.0.5"]
 TYPES = {1: "A", 28: "AAAA", 16: "TXT", 15: "MX", 33: "SRV", 10: "NULL", 255: "ANY", 5: "CNAME"}
@@ -63,7 +63,7 @@ class Names:
             return [(16, b"\x07reached")]
         addresses = NAMES.get(name, [])
         if name == REBINDING:
-            # Resolvers ask for both kinds of addresses at once.
+            # Resolvers query both address families at once.
             addresses = [REBINDING_ANSWERS[min(self.asked, 1)]]
             self.asked += kind == "A"
         version = {"A": 4, "AAAA": 6}.get(kind)

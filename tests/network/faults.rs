@@ -1,5 +1,5 @@
-//! A question is open, and the client, the session or the server goes away: refused in time, and
-//! nothing else suffers.
+//! The client, the session or the server disappears while a question is open: the access is refused
+//! in time, and other processes are not affected.
 
 use exec_server_test_support::skipped;
 use rustix::process::Signal;
@@ -72,7 +72,7 @@ fn answer(client: &mut Client, question: &Value, decision: &Value) {
 }
 
 #[test]
-fn a_question_is_asked_again_after_a_cut() {
+fn a_question_is_repeated_after_a_cut() {
     let Some(mut world) = world() else { return };
     let mut client = world.server().client_with(&json!({"acks": true}));
     let start = asking(&mut world, "judge(named('asked.test'))", 600_000);
@@ -96,9 +96,9 @@ fn a_question_is_asked_again_after_a_cut() {
     assert!(!world.contacts().is_empty());
 }
 
-/// A client decides about names. It cannot know where they lead.
+/// A client decides about names. It cannot know their addresses.
 #[test]
-fn an_allowed_name_of_a_private_address_is_refused() {
+fn an_allowed_name_with_a_private_address_is_refused() {
     let Some(mut world) = world() else { return };
     let mut client = world.client();
     let start = asking(&mut world, "judge(named('internal.test'))", 600_000);
@@ -114,7 +114,7 @@ fn an_allowed_name_of_a_private_address_is_refused() {
 }
 
 #[test]
-fn a_session_that_ends_ends_its_questions() {
+fn closing_a_session_ends_its_questions() {
     let Some(mut world) = world() else { return };
     let mut client = world.client();
     let start = asking(&mut world, "judge(named('asked.test'))", 600_000);
@@ -130,9 +130,9 @@ fn a_session_that_ends_ends_its_questions() {
     assert_eq!(other.run(&shell("after", "echo fine")).text(), "fine\n");
 }
 
-/// It costs the process that asks, and nobody else.
+/// Only the process that asks is affected.
 #[test]
-fn a_client_that_never_answers_refuses() {
+fn an_unanswered_question_is_a_refusal() {
     let Some(mut world) = world() else { return };
     let mut client = world.client();
     let code = "
@@ -158,7 +158,7 @@ judge(named('asked.test'))";
     assert_eq!(transcript.exit_code, Some(42), "{}", transcript.text());
     assert!(decisions.iter().all(|decided| decided["decision"] == "deny"), "{decisions:?}");
     assert_eq!(decisions[0]["source"], "decider");
-    // Too late: the server does not mind.
+    // A late answer does no harm.
     answer(&mut client, &question, &json!({"type": "allow"}));
     assert_eq!(client.call("environment/status", json!({}))["status"], "ready");
     assert_eq!(world.leaks(), []);
@@ -179,8 +179,8 @@ fn a_server_that_is_killed_leaves_no_managed_process() {
     assert_eq!(world.leaks(), []);
 }
 
-/// More than the server asks at once: those beyond the limit are refused, and the rest waits for
-/// its answers.
+/// More questions than the server asks at once: those beyond the limit are refused, the others wait
+/// for their answers.
 #[test]
 fn too_many_questions_are_refused_and_not_queued() {
     const ATTEMPTS: usize = 257;
@@ -214,7 +214,7 @@ print(refused)"
         let facts = json!([decided["decision"], decided["source"], decided["scope"]]);
         assert_eq!(facts, json!(["deny", "proxy_state", "non_domain"]));
     }
-    // No other process, nor the client itself, waits for them.
+    // Neither other processes nor the client wait for them.
     assert_eq!(client.run(&shell("other", "echo fine")).text(), "fine\n");
     for question in std::mem::take(&mut listener.questions) {
         answer(&mut client, &question, &json!({"type": "deny", "reason": "no"}));
@@ -224,7 +224,7 @@ print(refused)"
     assert_eq!(world.leaks(), []);
 }
 
-/// Each process may ask a little, and all of them together no more than the client can be asked.
+/// Each process may ask a few questions, and all together no more than the client accepts.
 #[test]
 fn processes_share_the_limit_of_questions() {
     const EACH: usize = 32;

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What a world offers to programs, below DIRECTORY/www: a repository, and a package for pip, npm and cargo.
+# Creates the content of a world for programs, below DIRECTORY/www: a repository, and packages for
+# pip, npm and cargo.
 set -euo pipefail
 cd -- "$1"
 www="$PWD/www"
@@ -18,7 +19,7 @@ if command -v git >/dev/null; then
     git -C "$www/git/library.git" update-server-info
 fi
 
-# Only root can let another user in.
+# Only root can log in other users.
 if command -v dropbear >/dev/null && command -v ssh-keygen >/dev/null && [ "$(id -u)" -eq 0 ]; then
     ssh-keygen -q -t ed25519 -N '' -f user_key
     install -D -m 600 user_key.pub git/.ssh/authorized_keys

@@ -1,5 +1,5 @@
-//! Managed networking, attacked and used, in a world of its own: recording servers with public,
-//! private and metadata addresses, in a network namespace that the test makes.
+//! Managed networking under attack and in normal use, in an isolated world: recording servers with
+//! public, private and metadata addresses, in a network namespace that the test creates.
 
 mod ancestor;
 mod attempts;

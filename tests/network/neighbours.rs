@@ -1,4 +1,4 @@
-//! What managed processes must not reach besides hosts: the server that runs them, and each other.
+//! Other targets that managed processes must not reach: the server that runs them, and each other.
 
 use exec_server_test_support::skipped;
 use serde_json::{Value, json};
@@ -24,13 +24,13 @@ with socket.create_connection((os.environ["HOST"], int(os.environ["PORT"])), 30)
     blocked(data)
 "#;
 
-/// The connection would come from the server itself, which has no reason to refuse itself.
+/// The connection would come from the server itself, which the server has no reason to refuse.
 #[test]
 fn a_process_cannot_reach_its_server_through_the_gate() {
     try_to_reach_the_server("");
 }
 
-/// Here the proxies of its gate are on the machine's own loopback.
+/// Here the proxies of the gate listen on the machine's own loopback.
 #[test]
 fn a_process_without_namespaces_cannot_reach_its_server_either() {
     try_to_reach_the_server("namespaces,bubblewrap");
@@ -56,7 +56,8 @@ fn try_to_reach_the_server(without: &str) {
     let binding = json!({"networkProxy": {"proxy": {
         "allowLocalBinding": true, "domains": {format!("loopback.test:{port}"): "allow"},
     }}});
-    // Refused from the start where Landlock would open them on every host.
+    // Only with namespaces: Landlock alone would open the ports on every host, so the start is
+    // refused.
     let loopback = without.is_empty().then_some(("127.0.0.1", loopback));
     let ways = [("127.0.0.1", literal), ("localhost", localhost), ("loopback.test", binding)];
     for (host, fields) in ways.into_iter().chain(loopback) {
@@ -65,7 +66,7 @@ fn try_to_reach_the_server(without: &str) {
     }
 }
 
-/// Names of one process mean nothing to another, nor do its proxies serve others.
+/// A process cannot use the synthetic addresses of another, nor its proxies.
 #[test]
 fn a_process_has_nothing_of_the_network_of_another() {
     let Some(mut world) = made(World::new()) else { return };

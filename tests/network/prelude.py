@@ -1,4 +1,4 @@
-# What the attempts share. Exit code 0: got out; 42: refused; 43: sent, and no answer is to be expected.
+# Shared by the attempts. Exit codes: 0 escaped, 42 refused, 43 sent without expecting a response.
 import errno, os, socket, struct, sys
 
 V4, V6, TCP, UDP = socket.AF_INET, socket.AF_INET6, socket.SOCK_STREAM, socket.SOCK_DGRAM
@@ -38,7 +38,7 @@ def judge(data):
 
 
 def sent(data):
-    """Where the first of two requests may be answered."""
+    """For attempts whose first of two requests may get a response."""
     leave(43, f"sent, and got {data[-300:]}")
 
 
@@ -66,7 +66,7 @@ def named(host, port=80, data=None):
 
 
 def proxy(data):
-    """To the HTTP proxy, and nothing else to send."""
+    """Sends to the HTTP proxy and ends the direction."""
     with socket.create_connection(PROXY, 30) as connection:
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
@@ -74,7 +74,7 @@ def proxy(data):
 
 
 def through(target, data=GET, host=None):
-    """CONNECT; `target` may be anything."""
+    """Sends CONNECT with any `target`."""
     with socket.create_connection(PROXY, 30) as connection:
         host = target if host is None else host
         connection.sendall(b"CONNECT " + target + b" HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")
@@ -91,7 +91,7 @@ def through(target, data=GET, host=None):
 
 
 def socks(address, command=1, data=GET):
-    """SOCKS5 with an address as it is on the wire."""
+    """Sends a SOCKS5 request with an address in wire format."""
     with socket.create_connection(SOCKS, 30) as connection:
         connection.settimeout(30)
         connection.sendall(b"\5\1\0")
@@ -117,7 +117,7 @@ def query(name, kind):
 
 
 def dns(name, kind, server="93.184.216.53"):
-    """One question over UDP; every server answers."""
+    """Sends one query over UDP; every server responds."""
     with socket.socket(V4, UDP) as question:
         question.settimeout(30)
         question.connect((server, 53))
@@ -126,7 +126,7 @@ def dns(name, kind, server="93.184.216.53"):
 
 
 def make(*kind):
-    """A socket of a kind that knows no rules."""
+    """Creates a socket of a kind that no rules cover."""
     try:
         socket.socket(*kind)
     except OSError as error:

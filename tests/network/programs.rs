@@ -1,5 +1,4 @@
-//! Programs that people use reach the hosts that the policy allows, with and without proxies, and
-//! no others.
+//! Common programs reach the hosts that the policy allows, with and without proxies, and no others.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,15 +9,15 @@ use serde_json::json;
 use super::world::{World, allow};
 use crate::support::{command, eventually, run_command};
 
-/// Something that a program does with `allowed.test`.
+/// A use of `allowed.test` by a program.
 struct Use {
     name: &'static str,
     needs: &'static [&'static str],
-    /// The rules that suffice.
+    /// Rules that suffice.
     allow: &'static [&'static str],
-    /// For bash.
+    /// Run by bash.
     script: &'static str,
-    /// Found in its output if it worked.
+    /// Contained in the output of a successful run.
     expected: &'static str,
 }
 
@@ -178,7 +177,7 @@ print $s \"GET / HTTP/1.0\\r\\n\\r\\n\"; print <$s>'",
 ];
 
 #[test]
-fn programs_reach_the_hosts_that_they_may_and_no_others() {
+fn programs_reach_only_allowed_hosts() {
     let mut world = match World::new() {
         Ok(world) => world,
         Err(why) => return skipped(format_args!("programs under network policies: {why}")),
@@ -215,25 +214,26 @@ fn programs_reach_the_hosts_that_they_may_and_no_others() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// The first packet says who asks for which database: it must arrive as it was sent.
+/// Data must arrive even if the program exits right after sending it.
 #[test]
-fn words_that_a_program_sends_and_ends_are_delivered() {
+fn data_sent_just_before_exit_is_delivered() {
     let mut world = match World::new() {
         Ok(world) => world,
-        Err(why) => return skipped(format_args!("the last words of a program: {why}")),
+        Err(why) => return skipped(format_args!("data sent just before exit: {why}")),
     };
     let mut client = world.client();
     let script = "echo farewell > /dev/tcp/allowed.test/6379";
     let fields = allow(&["allowed.test:6379"]);
     let ending = world.run(&mut client, &["/bin/bash", "-c", script], &fields);
     assert_eq!(ending.code, Some(0), "{ending:?}");
-    eventually("the words of a program that has ended arrive", || {
+    eventually("the data of the exited program arrives", || {
         world.contacts().iter().any(|contact| contact.1.contains("farewell"))
     });
 }
 
+/// The first packet names user and database, and must arrive unchanged.
 #[test]
-fn a_database_hears_what_its_client_says() {
+fn a_database_receives_its_clients_packet() {
     let mut world = match World::new() {
         Ok(world) => world,
         Err(why) => return skipped(format_args!("psql under a network policy: {why}")),
@@ -255,7 +255,7 @@ fn a_database_hears_what_its_client_says() {
     assert_eq!(facts, json!(["allowed.test", 5432, "allow", "socks5_tcp"]));
 }
 
-/// `cargo` may be a proxy of rustup, which looks below the home directory.
+/// `cargo` may be a rustup proxy, which looks below the home directory.
 fn toolchain() -> Vec<(&'static str, String)> {
     let variable = |name: &str| std::env::var(name).ok();
     let below_home = || Some(format!("{}/.rustup", variable("HOME")?));
@@ -264,7 +264,7 @@ fn toolchain() -> Vec<(&'static str, String)> {
     home.into_iter().chain(name).collect()
 }
 
-/// Whether there is such a program, or file.
+/// Whether this program or file exists.
 fn has(world: &World, program: &str) -> bool {
     if let Some(name) = program.strip_prefix("$WORLD/") {
         return world.path(name).exists();

@@ -1,5 +1,5 @@
-"""Proxies that do whatever they are told, at the ports of the proxies of a managed process: what these refuse can be
-done by others."""
+"""Unrestricted proxies at the ports of a managed process's proxies. They show that the refused attempts would
+otherwise succeed."""
 
 import ipaddress
 import select
@@ -7,7 +7,7 @@ import socket
 
 
 def http_proxy(connection):
-    """Takes the last host that a request may mean, and sends on every byte of it."""
+    """Connects to the last host that a request may mean, and forwards every byte."""
     data = connection.recv(65536)
     while data:
         while b"\n" not in data and (more := connection.recv(65536)):
@@ -20,7 +20,7 @@ def http_proxy(connection):
             connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
             goal.sendall(rest)
             return relay(connection, goal)
-        # A second request, and what does not look like one: both go on.
+        # A second request, and data that does not look like one: both are forwarded.
         request, _, following = data.partition(b"\r\n\r\n")
         if following.startswith((b"GET http:", b"POST http:")):
             request, data = request + b"\r\n\r\n", following
@@ -41,13 +41,13 @@ def target_of(words, request):
     for scheme in (b"http://", b"https://", b"//", b"ftp://"):
         if uri.lower().startswith(scheme):
             uri = uri[len(scheme) :].split(b"/")[0]
-            # A front trusts the URI and a back the header.
+            # A frontend trusts the URI, a backend the header.
             return host[-1] if host and host[-1] != uri else uri
     return host[-1]
 
 
 def dial(target, default_port):
-    """Like C code would: after the last `@`, up to a NUL."""
+    """Parses like C code: after the last `@`, up to a NUL."""
     target = target.rsplit(b"@")[-1].split(b"\0")[0].split(b"%00")[0]
     if target.startswith(b"["):
         host, _, port = target[1:].partition(b"]")
@@ -116,7 +116,7 @@ def exactly(connection, count):
 
 
 def relay(one, other):
-    """Until both have closed their directions."""
+    """Copies until both ends have closed their direction."""
     ends = {one: other, other: one}
     with other:
         while ends:

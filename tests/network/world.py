@@ -27,7 +27,7 @@ ADDRESSES = [
     "2606:2800:220:1::1/128",
     "fd00::5/128",
     "fe80::5/128",
-    # How NAT64, 6to4 and SIIT write 93.184.216.35, and NAT64 10.0.0.5.
+    # 93.184.216.35 in the formats of NAT64, 6to4 and SIIT, and 10.0.0.5 in that of NAT64.
     "64:ff9b::5db8:d823/128",
     "2002:5db8:d823::1/128",
     "::ffff:0:5db8:d823/128",
@@ -38,7 +38,7 @@ HOSTS = "127.0.0.1 localhost\n::1 localhost\n"
 
 
 class Records:
-    """What happened, and the threads in which more of it may happen."""
+    """Recorded contacts, and the threads that may record more."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -56,7 +56,7 @@ class Records:
         thread.start()
 
     def wait(self):
-        """Until all connections are over: their clients have ended."""
+        """Waits until all connections are closed: their clients have exited."""
         while True:
             with self.lock:
                 threads, self.threads = self.threads, []
@@ -114,7 +114,7 @@ class World:
             receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
             receiver.bind((host, 53))
             self.selector.register(receiver, selectors.EVENT_READ, ("dns", None))
-        # Such as the one of Docker: it fetches what it is told to.
+        # Like the Docker socket: fetches any URL it is given.
         for name in [f"{self.directory}/fetcher.sock", "\0fetcher"]:
             listener = socket.socket(socket.AF_UNIX)
             listener.bind(name)
@@ -131,13 +131,13 @@ class World:
                         return
                     self.settle()
                     print(json.dumps(self.records.take()), flush=True)
-                    # Other sockets of this round have been handled by now, and would block.
+                    # The other sockets of this round have been handled by now, and would block.
                     break
                 else:
                     self.handle(key)
 
     def settle(self):
-        """Until every contact that has been made is recorded."""
+        """Waits until every contact so far is recorded."""
         pending = True
         while pending:
             self.records.wait()
@@ -153,7 +153,7 @@ class World:
         if kind == "tcp":
             connection = key.fileobj.accept()[0]
             connection.settimeout(20)
-            # Proxies are no goal, they only lead to one.
+            # Proxies are not targets; they only lead to one.
             if service not in (http_proxy, socks_proxy):
                 self.records.add(label(connection), "connected")
             self.records.spawn(self.guarded, service, connection)
@@ -251,7 +251,7 @@ class World:
         return received
 
     def finish(self, connection):
-        """Reads on: what a client sends behind its request is recorded, too."""
+        """Continues to read, so that data after a request is recorded too."""
         if isinstance(connection, ssl.SSLSocket):
             connection = connection.unwrap()
         connection.shutdown(socket.SHUT_WR)
@@ -261,7 +261,7 @@ class World:
 
 def set_up(directory):
     batch = "link set lo up\n" + "".join(f"address add {address} dev lo nodad\n" for address in ADDRESSES)
-    # Word by word: `nodad` is for IPv6.
+    # Line by line: `nodad` is only valid for IPv6.
     batch = "\n".join(line if ":" in line else line.removesuffix(" nodad") for line in batch.splitlines())
     subprocess.run(["ip", "-batch", "-"], input=batch + "\n", text=True, check=True)
     with open("/etc/passwd") as file:

@@ -1,5 +1,5 @@
-//! A world with recording servers, in network and mount namespaces of its own, and a server under
-//! test inside it.
+//! A world with recording servers, in its own network and mount namespaces, and a server under test
+//! inside it.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::support::{
     Client, Running, Server, ServerBuilder, Start, Transcript, command, program, run_command,
 };
 
-/// Names of the world whose look-up by the server itself is no leak.
+/// Names whose lookup by the server itself is not a leak.
 const OWN_LOOKUPS: [&str; 14] = [
     "allowed.test",
     "sub.allowed.test",
@@ -31,12 +31,12 @@ const OWN_LOOKUPS: [&str; 14] = [
     "second.test",
 ];
 
-/// One contact: with which server, and what it was told.
+/// One contact: the server, and the data that it received.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 pub(crate) struct Contact(pub(crate) String, pub(crate) String);
 
 pub(super) struct World {
-    /// First, so that it is gone before its network is.
+    /// First, so that it is dropped before its network.
     server: Option<Server>,
     servers: Running,
     directory: TempDir,
@@ -45,12 +45,12 @@ pub(super) struct World {
 }
 
 impl World {
-    /// With a server inside. `Err` says why there can be no such world here.
+    /// Creates a world with a server. `Err` contains the reason why that is impossible here.
     pub(super) fn new() -> Result<Self, String> {
         Self::build(&[], "")
     }
 
-    /// The same, where sandboxes have no namespaces.
+    /// The same without namespaces for sandboxes.
     pub(super) fn without_namespaces() -> Result<Self, String> {
         Self::build(&[], "namespaces,bubblewrap")
     }
@@ -74,7 +74,7 @@ impl World {
         Ok(Self::around(server, servers, directory, true))
     }
 
-    /// With these arguments for the server, which makes no use of these mechanisms.
+    /// With these arguments for the server, which does not use these mechanisms.
     pub(super) fn build(arguments: &[&str], without: &str) -> Result<Self, String> {
         let (servers, directory) = start_servers()?;
         let socket = format!("unix://{}/server.sock", directory.path().display());
@@ -106,7 +106,7 @@ impl World {
         self.server().client()
     }
 
-    /// Whether sandboxes of the server have them.
+    /// Whether sandboxes of the server use namespaces.
     pub(super) fn has_namespaces(&self) -> bool {
         self.has_namespaces
     }
@@ -120,13 +120,13 @@ impl World {
         self.directory.path().join(name)
     }
 
-    /// The contacts since the last call, once all of them are recorded.
+    /// Returns the contacts since the last call, once all of them are recorded.
     pub(super) fn contacts(&mut self) -> Vec<Contact> {
         self.servers.say("take\n");
         serde_json::from_str(&self.servers.line()).unwrap()
     }
 
-    /// The same, without questions that the server asks for hosts that may be reached.
+    /// Like [`Self::contacts`], without the server's own lookups of allowed hosts.
     pub(super) fn leaks(&mut self) -> Vec<Contact> {
         let is_own = |contact: &Contact| {
             let Contact(place, what) = contact;
@@ -136,7 +136,7 @@ impl World {
         self.contacts().into_iter().filter(|contact| !is_own(contact)).collect()
     }
 
-    /// A start in this world, with these fields besides.
+    /// Builds a start request in this world, with these additional fields.
     pub(super) fn start(&mut self, argv: &[&str], fields: &Value) -> Start {
         self.processes += 1;
         let mut start = program(&format!("process-{}", self.processes), argv)
@@ -156,7 +156,7 @@ impl World {
     }
 }
 
-/// How a process ended, and what was said about its network meanwhile.
+/// The end of a process, and the decisions and records about its network.
 #[derive(Debug)]
 pub(super) struct Ending {
     pub(super) code: Option<i64>,
@@ -182,7 +182,7 @@ pub(super) fn finish(client: &mut Client, start: &Start) -> Ending {
     Ending { code: exit_code, output, decisions }
 }
 
-/// Rules that allow these patterns.
+/// Returns rules that allow these patterns.
 pub(super) fn allow(patterns: &[&str]) -> Value {
     json!({"network": {"allow": patterns, "require": "transparent"}})
 }
@@ -192,7 +192,7 @@ pub(super) fn python() -> &'static str {
     if Path::new(of_system).exists() { of_system } else { "python3" }
 }
 
-/// The servers, and the directory that they serve.
+/// Starts the servers. Also returns the directory that they serve.
 pub(crate) fn start_servers() -> Result<(Running, TempDir), String> {
     let namespaces: &[&str] =
         if is_root() { &["--net", "--mount"] } else { &["-U", "-r", "--net", "--mount"] };

@@ -1,4 +1,4 @@
-//! Other protocols, other ways to a socket, and other processes that have one.
+//! Other protocols, other ways to get a socket, and other processes that have one.
 
 use super::Proof::{Contact, Word};
 use super::{Attempt, attempt};
@@ -261,7 +261,7 @@ escaped([os.readlink(f'{path}/{name}') for name in os.listdir(path)])",
     attempt(
         "inherited_descriptors",
         "
-# Without a policy this program makes one itself: the look at the table is the attempt.
+# Without a policy this program makes one itself: reading the table is the attempt.
 if os.environ.get('CONTROL'):
     kept = socket.create_connection((OTHER, 80))
 for name in os.listdir('/proc/self/fd'):

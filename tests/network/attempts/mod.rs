@@ -1,5 +1,5 @@
-//! Ways around a network policy. Each is a small program that reaches something without a policy,
-//! and nothing with one.
+//! Attempts to bypass a network policy. Each is a small program that reaches a server without a
+//! policy, and none with one.
 
 mod addresses;
 mod kernel;
@@ -20,26 +20,26 @@ pub(super) use socks::SOCKS;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Attempt {
     pub(super) name: &'static str,
-    /// In Python, after `prelude.py`; for the shell, if it starts with `#!`.
+    /// Python code that follows `prelude.py`, or a shell script if it starts with `#!`.
     pub(super) code: &'static str,
     pub(super) policy: Policy,
     pub(super) proof: Proof,
-    /// Servers that the policy lets it reach. All others must not hear of it.
+    /// Servers that the policy allows it to reach. All others must receive nothing.
     pub(super) may_reach: &'static [&'static str],
-    /// It succeeds where there are no namespaces, as `enforcement` says: Landlock knows ports and
-    /// no addresses, and root without a sandbox for files writes every file, also those of the
-    /// kernel.
+    /// It succeeds where there are no namespaces, which `enforcement` reports: Landlock restricts
+    /// ports but not addresses, and root without a file sandbox may write every file, including
+    /// those of the kernel.
     pub(super) needs_namespaces: bool,
 }
 
-/// How a run without a policy shows that the attempt is one.
+/// How a run without a policy proves that the attempt works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Proof {
-    /// The program got an answer of a server, and that server knows.
+    /// The program received a response of a server, and the server recorded it.
     Answer,
-    /// A server knows, whatever the program got.
+    /// A server recorded it, whatever the program received.
     Contact,
-    /// The program says so.
+    /// The program reports it.
     Word,
 }
 
@@ -47,25 +47,25 @@ pub(super) enum Proof {
 pub(super) enum Policy {
     /// `allowed.test`
     Allowed,
-    /// Names whose addresses are not to be reached.
+    /// Names whose addresses must not be reached.
     Misleading,
     /// The subdomains of `allowed.test`
     Subdomains,
-    /// All of `allowed.test` but for one subdomain and an address.
+    /// All of `allowed.test` except one subdomain and one address.
     Denied,
     /// One port of `allowed.test`
     OnePort,
-    /// `allowed.test` by methods that change nothing.
+    /// `allowed.test` with safe methods.
     Limited,
-    /// `allowed.test`, with datagrams by SOCKS5.
+    /// `allowed.test`, with datagrams over SOCKS5.
     Datagrams,
     Nothing,
-    /// Only a port of the client's own proxy.
+    /// Only one port of the client's own proxy.
     LoopbackPort,
 }
 
 impl Policy {
-    /// The fields of a start.
+    /// Returns the fields of a start request.
     pub(super) fn fields(self) -> Value {
         let rules =
             |allow: &[&str], deny: &[&str]| json!({"network": {"allow": allow, "deny": deny}});

@@ -1,4 +1,4 @@
-//! Names that no rule allows, names that lead astray, and DNS as a way out.
+//! Names that no rule allows, misleading names, and DNS as an exfiltration channel.
 
 use super::Policy::{Denied, Misleading, Subdomains};
 use super::Proof::Contact;

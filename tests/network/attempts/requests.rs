@@ -1,12 +1,10 @@
-//! Requests that mean one thing to the proxy and another to a server, and what limited mode
-//! refuses.
+//! Requests that proxy and server interpret differently, and requests that limited mode refuses.
 
 use super::Policy::Limited;
 use super::Proof::Contact;
 use super::{Attempt, attempt};
 
-/// A server may hear of these only what no attempt says: a text with `smuggled` is a leak wherever
-/// it arrives.
+/// The server that these attempts may reach. A text with `smuggled` is a leak at any server.
 const ALLOWED: &[&str] = &["93.184.216.34:80"];
 
 pub(in super::super) const REQUESTS: &[Attempt] = &[

@@ -21,7 +21,7 @@ fn directory() -> Option<PathBuf> {
     std::env::var_os(DIRECTORY).map(PathBuf::from)
 }
 
-#[expect(clippy::disallowed_methods, reason = "the test itself, as another process")]
+#[expect(clippy::disallowed_methods, reason = "the test runs itself as another process")]
 fn command(program: &str) -> Command {
     Command::new(program)
 }
@@ -108,9 +108,9 @@ fn a_full_file_system_is_reported() {
     match status {
         Ok(status) if status.success() => {}
         Ok(status) if matches!(status.code(), Some(1 | NO_MOUNT)) => {
-            skipped(format_args!("no tmpfs in a namespace of our own ({status})"));
+            skipped(format_args!("no tmpfs in a private namespace ({status})"));
         }
-        Err(error) => skipped(format_args!("no unshare ({error})")),
+        Err(error) => skipped(format_args!("cannot run unshare: {error}")),
         Ok(status) => panic!("{status}"),
     }
 }
@@ -150,7 +150,7 @@ fn an_ordinary_user_gets_permission_errors() {
         return;
     }
     if !rustix::process::geteuid().is_root() {
-        skipped("only root becomes another user");
+        skipped("only root can become another user");
         return;
     }
     let scene = Scratch::new();

@@ -11,7 +11,7 @@ use exec_server_test_support::Scratch;
 use crate::scene::{ATOMIC, BOTH, PLAIN, mode};
 
 #[test]
-fn every_write_changes_what_a_condition_sees() {
+fn every_conditional_write_has_a_later_time() {
     let scene = Scratch::new();
     for (index, options) in BOTH.into_iter().enumerate() {
         let path = scene.path(index.to_string());

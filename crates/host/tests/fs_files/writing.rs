@@ -54,7 +54,7 @@ fn an_atomic_write_keeps_the_mode_and_other_links() {
 #[test]
 fn an_atomic_write_as_root_keeps_the_owner() {
     if !rustix::process::geteuid().is_root() {
-        skipped("only root may give files away");
+        skipped("only root may change the owner of a file");
         return;
     }
     let scene = Scratch::new();
@@ -88,7 +88,7 @@ fn an_atomic_write_keeps_the_access_list_and_takes_none_from_the_directory() {
     let listed = scene.file_with_mode("listed", "old", 0o600);
     let plain = scene.file_with_mode("plain", "old", 0o660);
     if let Err(errno) = rustix::fs::setxattr(&listed, ACCESS, &list, XattrFlags::empty()) {
-        skipped(format_args!("no access lists here ({errno})"));
+        skipped(format_args!("the file system has no access lists: {errno}"));
         return;
     }
     let inherited = "system.posix_acl_default";
@@ -170,7 +170,7 @@ fn any_name_can_be_written() {
 #[test]
 fn kernel_files_can_be_written() {
     if !rustix::process::geteuid().is_root() {
-        skipped("only root writes settings of the kernel");
+        skipped("only root may write kernel settings");
         return;
     }
     let path = Path::new("/proc/sys/kernel/core_uses_pid");

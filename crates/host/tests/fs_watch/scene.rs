@@ -96,8 +96,8 @@ impl Told {
     pub(crate) async fn more(&mut self) {
         let next = tokio::time::timeout(TIMEOUT, self.watch.next()).await;
         let last = &self.changes[self.changes.len().saturating_sub(20)..];
-        let batch = next.unwrap_or_else(|_| panic!("nothing more after {last:?}"));
-        let batch = batch.expect("the watcher lives");
+        let batch = next.unwrap_or_else(|_| panic!("no more changes after {last:?}"));
+        let batch = batch.expect("the watcher is open");
         assert!(batch.rescan || !batch.changes.is_empty(), "a batch is not empty");
         self.changes.extend(batch.changes);
         self.rescan |= batch.rescan;
