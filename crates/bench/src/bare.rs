@@ -1,4 +1,4 @@
-//! The machine's own limit: the same work with nothing in between.
+//! The machine's own limit: the same work without a server.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -11,28 +11,28 @@ use rustix::pty::OpenptFlags;
 
 use super::program::{KilledOnDrop, Program};
 
-/// Spawns and waits, without any pipe.
+/// Spawns the program and waits, without any pipe.
 pub(super) fn run(program: &Program) -> anyhow::Result<()> {
     check(&mut program.command().spawn()?)
 }
 
-/// Spawns, reads standard output and error to their ends, and waits.
+/// Spawns the program, reads its stdout and stderr to the end, and waits.
 pub(super) fn run_with_pipes(program: &Program) -> anyhow::Result<()> {
     let output = program.command().stdout(Stdio::piped()).stderr(Stdio::piped()).output()?;
-    ensure!(output.status.success(), "a bare program ended with {}", output.status);
+    ensure!(output.status.success(), "a bare program exited with {}", output.status);
     Ok(())
 }
 
-/// How a pipe is read.
+/// A way to read a pipe.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PipeReader {
-    /// What the pipe is grown to; `None` leaves the system's default.
+    /// The pipe's capacity; `None` is the system's default.
     pub(super) pipe_bytes: Option<usize>,
     pub(super) read_bytes: usize,
 }
 
 impl PipeReader {
-    /// Which one is best differs from machine to machine, so all are tried.
+    /// All are tried, because the best one differs between machines.
     pub(super) const ALL: [Self; 4] = [
         Self { pipe_bytes: None, read_bytes: 64 << 10 },
         Self { pipe_bytes: Some(256 << 10), read_bytes: 128 << 10 },
@@ -40,13 +40,13 @@ impl PipeReader {
         Self { pipe_bytes: Some(1 << 20), read_bytes: 256 << 10 },
     ];
 
-    /// Spawns, reads standard output to its end, waits, and returns how much there was.
+    /// Spawns the program, reads its stdout to the end, and waits. Returns the number of bytes.
     pub(super) fn run(self, program: &Program) -> anyhow::Result<u64> {
         let mut child = program.command().stdout(Stdio::piped()).spawn()?;
-        let mut stdout = child.stdout.take().context("the child has no standard output")?;
+        let mut stdout = child.stdout.take().context("the child has no stdout")?;
         #[cfg(target_os = "linux")]
         if let Some(bytes) = self.pipe_bytes {
-            // Refused to users who have many large pipes already; the default then is their limit.
+            // Refused to users who already have many large pipes; the default is their limit then.
             let _ = rustix::pipe::fcntl_setpipe_size(&stdout, bytes);
         }
         let mut buffer = vec![0; self.read_bytes];
@@ -62,7 +62,7 @@ impl PipeReader {
     }
 }
 
-/// A program on a terminal of its own, and our end of that terminal.
+/// A program on a terminal, and the master's end of that terminal.
 #[derive(Debug)]
 pub(super) struct Terminal {
     master: File,
@@ -105,6 +105,6 @@ fn open_pty() -> io::Result<(OwnedFd, OwnedFd)> {
 
 fn check(child: &mut Child) -> anyhow::Result<()> {
     let status = child.wait()?;
-    ensure!(status.success(), "a bare program ended with {status}");
+    ensure!(status.success(), "a bare program exited with {status}");
     Ok(())
 }

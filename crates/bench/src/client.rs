@@ -1,5 +1,5 @@
-//! The client of a measurement: one session, and as little work per message as JSON and base64 allow.
-//! Messages are parsed into borrowed fields; output is decoded into one buffer that is used again.
+//! The client of a measurement: one session, with as little work per message as JSON and base64
+//! allow. Messages are parsed into borrowed fields; output is decoded into one reused buffer.
 
 use anyhow::{Context as _, bail, ensure};
 use exec_server_protocol::{
@@ -23,14 +23,14 @@ pub(super) struct Client {
     decoded: Vec<u8>,
 }
 
-/// What a process writes to and reads from.
+/// The stdio of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stdio {
     Pipes,
     Terminal,
 }
 
-/// Where a process runs, and what holds it.
+/// The directory, sandbox and network of a process.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Surroundings<'a> {
     pub(super) cwd: &'a PathUri,
@@ -43,17 +43,17 @@ pub(super) enum Event<'a> {
     Output(&'a [u8]),
     /// The last event of a process.
     Closed,
-    /// What no measurement looks at.
+    /// An event that no measurement uses.
     Other,
 }
 
 impl Client {
-    /// A session that is ready for work.
+    /// Connects and opens a session.
     pub(super) fn connect(server: &BenchServer, nagle: Nagle) -> anyhow::Result<Self> {
         Self::over(Socket::WebSocket(WebSocket::connect(server.endpoint(), nagle)?))
     }
 
-    /// The same over a connection that is open already.
+    /// Opens a session over an existing connection.
     pub(super) fn over(socket: Socket) -> anyhow::Result<Self> {
         let mut client = Self { socket, last_request: 0, last_process: 0, decoded: Vec::new() };
         client.call::<rpc::Initialize>(&InitializeParams {
@@ -61,22 +61,22 @@ impl Client {
             ..InitializeParams::default()
         })?;
         client.socket.send(br#"{"method":"initialized"}"#)?;
-        // The answer shows that the notification before it has had its effect.
+        // The response shows that the preceding notification has taken effect.
         client.call::<rpc::EnvironmentStatus>(&Empty {})?;
         Ok(client)
     }
 
-    /// The connection alone, for requests that are not about processes.
+    /// Returns the bare connection, for requests that do not concern processes.
     pub(super) fn into_socket(self) -> Socket {
         self.socket
     }
 
-    /// Runs a program from its start to its close, and returns how much it wrote.
+    /// Runs a program from its start to its close. Returns the size of its output.
     pub(super) fn run(&mut self, program: &Program) -> anyhow::Result<u64> {
         self.run_in(program, Surroundings { cwd: &root()?, sandbox: None, network: None })
     }
 
-    /// The same in a directory, in a sandbox, and with a managed network.
+    /// Like [`Self::run`], in a directory, in a sandbox, and with a managed network.
     pub(super) fn run_in(
         &mut self,
         program: &Program,
@@ -88,7 +88,7 @@ impl Client {
         Ok(written)
     }
 
-    /// Takes the output of the process that runs, until it is closed.
+    /// Passes on the output of the running process until it is closed.
     pub(super) fn until_closed(&mut self, mut output: impl FnMut(&[u8])) -> anyhow::Result<()> {
         loop {
             match self.next_event()? {
@@ -99,7 +99,7 @@ impl Client {
         }
     }
 
-    /// Asks for a start without waiting for the answer. Returns the process's id.
+    /// Sends a start request without waiting for the response. Returns the process id.
     pub(super) fn start(&mut self, program: &Program, stdio: Stdio) -> anyhow::Result<String> {
         let tty = stdio == Stdio::Terminal;
         let params = StartParams { tty, ..self.start_params(program, &root()?) };
@@ -107,7 +107,7 @@ impl Client {
         Ok(params.process_id)
     }
 
-    /// The same in a directory, in a sandbox, and with a managed network.
+    /// Like [`Self::start`], in a directory, in a sandbox, and with a managed network.
     pub(super) fn start_in(
         &mut self,
         program: &Program,
@@ -117,7 +117,7 @@ impl Client {
         self.request::<rpc::ProcessStart>(&params)
     }
 
-    /// The same, and waits until the process runs.
+    /// Like [`Self::start_in`], and waits until the process runs.
     pub(super) fn start_and_wait(
         &mut self,
         program: &Program,
@@ -144,7 +144,8 @@ impl Client {
         StartParams::new(self.last_process.to_string(), program.argv().to_vec(), cwd.clone())
     }
 
-    /// Reads so many files, with `depth` requests under way, and checks that each has `bytes`.
+    /// Reads the given files with `depth` requests in flight, and checks that each has `bytes`
+    /// bytes.
     pub(super) fn read_files<'a>(
         &mut self,
         depth: usize,
@@ -164,21 +165,22 @@ impl Client {
                 sent += 1;
             }
             let message: FileMessage<'_> = serde_json::from_slice(self.socket.receive_message()?)
-                .context("the server sent something unexpected")?;
+                .context("the server sent an unexpected message")?;
             if let Some(error) = message.error {
                 bail!("the server refused a request: {error}");
             }
-            let text = message.result.context("the server sent no answer")?.data_base64;
+            let text =
+                message.result.context("the server sent a message without a result")?.data_base64;
             self.decoded.clear();
             base64_simd::STANDARD
                 .decode_append(text, &mut self.decoded)
-                .context("the server sent bytes that are not base64")?;
-            ensure!(self.decoded.len() == bytes, "a file was not read whole");
+                .context("the server sent invalid base64")?;
+            ensure!(self.decoded.len() == bytes, "a file was not read completely");
         }
         Ok(())
     }
 
-    /// Sends input without waiting for the answer.
+    /// Sends input without waiting for the response.
     pub(super) fn write(&mut self, process_id: &str, byte: u8) -> anyhow::Result<()> {
         self.request::<rpc::ProcessWrite>(&WriteParams {
             process_id: process_id.to_owned(),
@@ -187,10 +189,10 @@ impl Client {
         })
     }
 
-    /// The next thing the server says. A refused request and a failed process are errors.
+    /// Returns the next event. A refused request and a failed process are errors.
     pub(super) fn next_event(&mut self) -> anyhow::Result<Event<'_>> {
         let message: Message<'_> = serde_json::from_slice(self.socket.receive_message()?)
-            .context("the server sent something unexpected")?;
+            .context("the server sent an unexpected message")?;
         if let Some(error) = message.error {
             bail!("the server refused a request: {error}");
         }
@@ -202,7 +204,7 @@ impl Client {
                 self.decoded.clear();
                 base64_simd::STANDARD
                     .decode_append(params.chunk.unwrap_or_default(), &mut self.decoded)
-                    .context("the server sent output that is not base64")?;
+                    .context("the server sent output with invalid base64")?;
                 Ok(Event::Output(&self.decoded))
             }
             "process/exited" => {
@@ -214,13 +216,13 @@ impl Client {
         }
     }
 
-    /// Sends a request and waits for its answer, past everything that comes before it.
+    /// Sends a request and waits for its response, skipping everything before it.
     fn call<R: Rpc>(&mut self, params: &R::Params) -> anyhow::Result<()> {
         self.request::<R>(params)?;
         loop {
             let text = self.socket.receive_message()?;
             let message: Message<'_> =
-                serde_json::from_slice(text).context("the server sent something unexpected")?;
+                serde_json::from_slice(text).context("the server sent an unexpected message")?;
             if let Some(error) = message.error {
                 bail!("the server refused {}: {error}", R::METHOD.name());
             }
@@ -244,7 +246,7 @@ impl Client {
 }
 
 fn root() -> anyhow::Result<PathUri> {
-    PathUri::from_path("/").context("the root is no path")
+    PathUri::from_path("/").context("the root is not a valid path")
 }
 
 #[derive(Deserialize)]

@@ -1,4 +1,4 @@
-//! Where a server listens, and the byte stream to it: TCP, or TLS over TCP.
+//! The endpoint of a server and the byte stream to it: TCP, or TLS over TCP.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,10 +12,10 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-/// A server that sends nothing for this long hangs.
+/// A server that sends nothing for this long is considered hung.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Whether the client lets the kernel hold small messages back.
+/// Whether the kernel may delay the client's small messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Nagle {
     /// The default of a socket, which many clients never change.
@@ -23,7 +23,7 @@ pub(super) enum Nagle {
     Off,
 }
 
-/// How to reach a server.
+/// The address of a server, and how to authenticate.
 #[derive(Debug)]
 pub(super) struct Endpoint {
     address: SocketAddr,
@@ -50,7 +50,7 @@ impl Endpoint {
         self.address
     }
 
-    /// The bearer token, if the server asks for one.
+    /// Returns the bearer token, if the server requires one.
     pub(super) fn token(&self) -> Option<&str> {
         self.security.as_ref().map(|security| security.token.as_str())
     }
@@ -68,18 +68,19 @@ impl Endpoint {
 }
 
 impl Security {
-    /// `certificate` is a PEM file with the only certificate the client trusts.
+    /// Creates the security settings. `certificate` is a PEM file with the only certificate that
+    /// the client trusts.
     pub(super) fn new(certificate: &Path, token: String) -> anyhow::Result<Self> {
         let mut roots = RootCertStore::empty();
         let certificate = CertificateDer::from_pem_file(certificate)
             .context("cannot read the server's certificate")?;
-        roots.add(certificate).context("the server's certificate is not usable")?;
+        roots.add(certificate).context("the server's certificate is invalid")?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut tls = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .with_root_certificates(roots)
             .with_no_client_auth();
-        // A resumed handshake is cheaper. Every connection must do a full one.
+        // A resumed handshake is cheaper, so every connection must do a full one.
         tls.resumption = Resumption::disabled();
         Ok(Self { tls: Arc::new(tls), token })
     }

@@ -1,5 +1,6 @@
-//! From the connect of a client that leaves Nagle's algorithm on to the answer of its first request. The
-//! request stands behind a notification, which has no answer that could acknowledge it.
+//! Measures the time from the connect of a client with Nagle's algorithm to the response of its
+//! first request. The request follows a notification, which has no response that could acknowledge
+//! it.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -15,14 +16,14 @@ use super::server::BenchServer;
 const WARM_UP: usize = 10;
 /// The upgrade, `initialize` and the first request.
 const EXCHANGES: usize = 3;
-/// About what such a message takes.
+/// The approximate size of these messages.
 const MESSAGE: [u8; 128] = [b'x'; 128];
 
 pub(super) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
     let server = BenchServer::start()?;
     let echo = TcpListener::bind("127.0.0.1:0")?;
     let address = echo.local_addr()?;
-    // It ends with this process.
+    // The thread ends with this process.
     thread::spawn(move || echo.incoming().flatten().for_each(|socket| drop(send_back(socket))));
     let [mut ours, mut bare] = std::array::from_fn(|_| Samples::default());
     for round in 0..WARM_UP + scale.starts {

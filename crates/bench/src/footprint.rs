@@ -1,4 +1,4 @@
-//! What an idle server holds in memory, and what each idle session adds to it.
+//! Measures the memory of an idle server, and what each idle session adds to it.
 
 use std::thread;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use super::usage;
 const MIB: f64 = (1 << 20) as f64;
 const KIB: f64 = 1024.0;
 
-/// Memory that stayed the same for so many looks is settled.
+/// Memory counts as settled when this many samples are equal.
 const EQUAL_LOOKS: usize = 10;
 const MAX_LOOKS: usize = 300;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
 
 pub(super) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
     let server = BenchServer::start()?;
-    // Connected once, so that everything a server starts late has been started.
+    // Connected once, so that the server has started everything that it starts lazily.
     drop(Client::connect(&server, Nagle::Off)?);
     let idle = settled_bytes(server.pid())?;
     let children = usage::children(server.pid())?;
@@ -44,12 +44,12 @@ pub(super) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
     ])
 }
 
-/// Looks until the number no longer changes, within a bound.
+/// Samples until the number no longer changes, within a bound.
 pub(super) fn settled_bytes(pid: u32) -> anyhow::Result<u64> {
     let mut last = usage::resident_bytes(pid)?;
     let mut equal = 0;
     for _ in 0..MAX_LOOKS {
-        #[expect(clippy::disallowed_methods, reason = "there is no event for memory that settles")]
+        #[expect(clippy::disallowed_methods, reason = "no event reports that memory has settled")]
         thread::sleep(BETWEEN_LOOKS);
         let now = usage::resident_bytes(pid)?;
         equal = if now == last { equal + 1 } else { 0 };

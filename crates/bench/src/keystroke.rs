@@ -1,4 +1,4 @@
-//! A byte to a program on a terminal and back: what typing feels like.
+//! Measures a byte to a program on a terminal and back, as a user experiences it when typing.
 
 use anyhow::ensure;
 
@@ -12,7 +12,7 @@ use super::samples::Samples;
 use super::server::BenchServer;
 
 const KEY: u8 = b'k';
-/// Says that the terminal is raw: from here on a byte comes back once, and by way of the program.
+/// Reports that the terminal is raw. From then on each byte is returned once, by the program.
 const READY: u8 = b'!';
 const SCRIPT: &str = "stty raw -echo && printf ! && exec cat";
 
@@ -43,7 +43,7 @@ pub(super) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
     ])
 }
 
-/// A program on a terminal of a server, which sends back what is typed.
+/// A program on a terminal of a server that echoes its input.
 #[derive(Debug)]
 pub(super) struct RemoteTerminal {
     client: Client,
@@ -58,24 +58,21 @@ impl RemoteTerminal {
         Ok(terminal)
     }
 
-    /// Sends a key and waits until it comes back.
+    /// Sends a key and waits for its echo.
     pub(super) fn type_key(&mut self) -> anyhow::Result<()> {
         self.client.write(&self.process_id, KEY)?;
         self.expect_output(KEY)
     }
 
-    /// Waits for output, which must be this one byte.
+    /// Waits for output, which must be this single byte.
     fn expect_output(&mut self, expected: u8) -> anyhow::Result<()> {
         loop {
             match self.client.next_event()? {
                 Event::Output(bytes) => {
-                    ensure!(
-                        bytes == [expected],
-                        "the terminal returned something else than the key"
-                    );
+                    ensure!(bytes == [expected], "the terminal did not return the key");
                     return Ok(());
                 }
-                Event::Closed => anyhow::bail!("the program on the terminal ended"),
+                Event::Closed => anyhow::bail!("the program on the terminal exited"),
                 Event::Other => {}
             }
         }

@@ -1,4 +1,4 @@
-//! From the request to start `/bin/true` to the notification that it has closed.
+//! Measures the time from the request to start `/bin/true` to the notification that it has closed.
 
 use super::Scale;
 use super::bare;

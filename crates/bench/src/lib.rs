@@ -1,11 +1,11 @@
-//! `exec-server bench`: what this server costs, against what this machine can do at all.
+//! `exec-server bench`: compares the cost of this server with the limits of this machine.
 //!
-//! Every measurement does the same work twice, in turn within the same rounds: through a server of
-//! its own over a real WebSocket, and bare, with nothing in between or no more than a minimal
-//! server. TLS, sandboxes, managed networks and relays are compared with the same work without
-//! them. Ratios travel between machines; seconds do not. Only the wire and what the kernel tells
-//! about a process are known here, nothing of the server's insides. A missed target is a result,
-//! not a failure.
+//! Every measurement does the same work twice, alternating within the same rounds: through its own
+//! server over a real WebSocket, and bare, without a server or with a minimal one. TLS, sandboxes,
+//! managed networks and relays are compared with the same work without them. Ratios are comparable
+//! between machines; seconds are not. This crate knows only the wire protocol and the kernel's
+//! figures about a process, nothing of the server's internals. A missed target is a result, not a
+//! failure.
 
 mod bare;
 mod client;
@@ -40,12 +40,12 @@ use anyhow::Context as _;
 
 use report::{Report, Row};
 
-/// How much work each measurement does.
+/// The amount of work of each measurement.
 #[derive(Debug, Clone, Copy)]
 struct Scale {
     starts: usize,
     keystrokes: usize,
-    /// Repetitions of the measurements that take long enough to be one sample.
+    /// Repetitions of measurements that take long enough to be one sample.
     rounds: usize,
     processes_per_round: usize,
     flood_bytes: u64,
@@ -60,7 +60,7 @@ struct Scale {
     stream_bytes: u64,
     connects: usize,
     managed_processes: usize,
-    /// Environments of a cluster.
+    /// The number of environments of a cluster.
     environments: usize,
     active_streams: usize,
 }
@@ -105,7 +105,7 @@ impl Scale {
     };
 }
 
-/// Processes that want to run, on average, on a machine that does nothing else.
+/// The average number of runnable processes on an otherwise idle machine.
 const QUIET_LOAD: f64 = 0.7;
 
 type Measure = fn(Scale) -> anyhow::Result<Vec<Row>>;
@@ -138,8 +138,8 @@ const MEASUREMENTS: [(&str, Measure); 25] = [
     ("a cluster of rendezvous nodes", relay::measure_cluster),
 ];
 
-/// Call this early in `main`. Returns `None` unless this process was started to take part in a measurement; then it
-/// does and returns how that ended.
+/// Runs the hidden mode of a measurement if the arguments select one, and returns its exit code.
+/// Otherwise returns `None`. Call it early in `main`.
 pub fn take_part_if_asked() -> Option<ExitCode> {
     writer::write_blocks_if_asked()
         .or_else(files::serve_files_if_asked)
@@ -147,13 +147,13 @@ pub fn take_part_if_asked() -> Option<ExitCode> {
         .or_else(network::copy_if_asked)
 }
 
-/// Measures everything, or only what has `only` in its name, and prints a table or JSON.
+/// Runs the measurements whose names contain `only`, or all, and prints a table or JSON.
 pub fn run(quick: bool, json: bool, only: &str) -> anyhow::Result<ExitCode> {
-    anyhow::ensure!(cfg!(target_os = "linux"), "bench reads /proc, which only Linux has");
+    anyhow::ensure!(cfg!(target_os = "linux"), "bench requires Linux: it reads /proc");
     let wanted: Vec<_> = MEASUREMENTS.iter().filter(|(name, _)| name.contains(only)).collect();
     if wanted.is_empty() {
         let names = MEASUREMENTS.map(|(name, _)| name).join(", ");
-        anyhow::bail!("no measurement has {only:?} in its name; they are: {names}");
+        anyhow::bail!("no measurement matches {only:?}; available: {names}");
     }
     let scale = if quick { Scale::QUICK } else { Scale::FULL };
     warn_of_other_work();
@@ -173,12 +173,13 @@ pub fn run(quick: bool, json: bool, only: &str) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Processes that share a core and processes that have one each differ by a factor of two and more.
+/// Warns of other work on the machine: sharing a core changes the results by a factor of two or
+/// more.
 fn warn_of_other_work() {
     if let Some(load) = usage::load().filter(|load| *load > QUIET_LOAD) {
         let _ = writeln!(
             io::stderr(),
-            "the load of this machine is {load}: other work disturbs what follows, ratios included"
+            "the load of this machine is {load}: other work distorts results and ratios"
         );
     }
 }

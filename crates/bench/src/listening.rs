@@ -1,4 +1,4 @@
-//! How long a server takes from its spawn to the URL on its standard output.
+//! Measures the time from the spawn of a server to the URL on its stdout.
 
 use super::Scale;
 use super::bare;

@@ -1,5 +1,5 @@
-//! What limits, metrics and the audit log cost: the same work on a server with all of them and on a plain
-//! one.
+//! Measures the cost of limits, metrics and the audit log: the same work on a server with all of
+//! them and on a plain one.
 
 use super::Scale;
 use super::client::Client;

@@ -1,4 +1,5 @@
-//! How fast output arrives: large writes as fast as the child can, and short lines with one write each.
+//! Measures the throughput of output: large writes as fast as the child can, and short lines with
+//! one write each.
 
 use anyhow::ensure;
 
@@ -17,8 +18,8 @@ const FLOOD_BLOCK: usize = 256 << 10;
 const LINE: usize = 16;
 const GIB: f64 = (1 << 30) as f64;
 
-/// From a child that does nothing but write large blocks, which is as fast as a pipe can be fed, and from an
-/// everyday program that makes its output with small writes.
+/// Measures a child that does nothing but write large blocks, which is as fast as a pipe can be
+/// filled, and an ordinary program that writes in small pieces.
 pub(super) fn measure_flood(scale: Scale) -> anyhow::Result<Vec<Row>> {
     let bytes = scale.flood_bytes;
     let blocks = writer(FLOOD_BLOCK, bytes / FLOOD_BLOCK as u64)?;
@@ -69,7 +70,7 @@ pub(super) fn measure_lines(scale: Scale) -> anyhow::Result<Vec<Row>> {
     ])
 }
 
-/// Medians of the rounds, in seconds, and the processor time of all rounds together.
+/// Medians of the rounds in seconds, and the CPU time of all rounds together.
 struct Transfer {
     ours: f64,
     bare: f64,
@@ -87,7 +88,7 @@ fn transfer(program: &Program, bytes: u64, rounds: usize) -> anyhow::Result<Tran
         let before = server.cpu_seconds()?;
         let written = ours.time(|| client.run(program))?;
         cpu += server.cpu_seconds()? - before;
-        ensure!(written == bytes, "{written} of {bytes} bytes arrived");
+        ensure!(written == bytes, "{written} of {bytes} bytes received");
 
         let before = usage::cpu_seconds(std::process::id())?;
         for (reader, samples) in &mut bare {

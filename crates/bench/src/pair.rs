@@ -1,5 +1,5 @@
-//! The same work on two sides, in turn within the same rounds. The sides differ in one thing, whose
-//! cost is the result.
+//! The same work on two sides, alternating within the same rounds. The sides differ in one thing,
+//! and the result is the cost of that thing.
 
 use anyhow::ensure;
 
@@ -13,7 +13,7 @@ use super::writer::writer;
 const WARM_UP: usize = 10;
 const BLOCK: usize = 256 << 10;
 
-/// Servers, clients or results.
+/// Two servers, clients or results.
 #[derive(Debug)]
 pub(super) struct Pair<T> {
     pub(super) ours: T,
@@ -21,8 +21,8 @@ pub(super) struct Pair<T> {
 }
 
 impl<T> Pair<T> {
-    /// Does the work on both sides in turn, and returns the medians in seconds. The first
-    /// `warm_up` rounds are not counted: they fill caches and grow buffers.
+    /// Does the work on both sides in turn. Returns the medians in seconds. The first `warm_up`
+    /// rounds are not counted: they fill caches and grow buffers.
     pub(super) fn time<R>(
         &mut self,
         warm_up: usize,
@@ -41,7 +41,7 @@ impl<T> Pair<T> {
         Ok(Pair { ours: ours.median(), limit: limit.median() })
     }
 
-    /// The same for short work, as often as processes are started.
+    /// Like [`Self::time`], for short work that is repeated as often as process starts.
     pub(super) fn time_starts<R>(
         &mut self,
         scale: Scale,
@@ -52,19 +52,19 @@ impl<T> Pair<T> {
 }
 
 impl Pair<Client> {
-    /// Seconds from the start of a process to its close.
+    /// Measures the seconds from the start of a process to its close.
     pub(super) fn measure_starts(&mut self, scale: Scale) -> anyhow::Result<Pair<f64>> {
         let program = Program::nothing();
         self.time_starts(scale, |client| client.run(&program))
     }
 
-    /// Bytes per second of a process that writes as fast as it can.
+    /// Measures the bytes per second of a process that writes as fast as it can.
     pub(super) fn measure_output(&mut self, scale: Scale) -> anyhow::Result<Pair<f64>> {
         let bytes = scale.flood_bytes;
         let program = writer(BLOCK, bytes / BLOCK as u64)?;
         let medians = self.time(1, scale.rounds, |client| {
             let written = client.run(&program)?;
-            ensure!(written == bytes, "{written} of {bytes} bytes arrived");
+            ensure!(written == bytes, "{written} of {bytes} bytes received");
             Ok(())
         })?;
         let rate = |seconds| bytes as f64 / seconds;
@@ -73,7 +73,7 @@ impl Pair<Client> {
 }
 
 impl Pair<f64> {
-    /// The row of a comparison. `is` says what the other side was.
+    /// Returns the row of a comparison. `is` describes the other side.
     pub(super) fn row(&self, name: &str, unit: Unit, is: &'static str) -> Row {
         Row::new(name, unit, self.ours).limit(Limit { value: self.limit, is })
     }

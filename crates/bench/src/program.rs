@@ -1,4 +1,4 @@
-//! A command line that runs through the server and bare alike, and the one place of the benchmark that
+//! A command line that runs through the server and bare alike. Only this module of the benchmark
 //! starts programs.
 
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::Context as _;
 
-/// What to run: always with an empty environment, so that both ways run exactly the same.
+/// A program with an empty environment, so that both sides run exactly the same.
 #[derive(Debug, Clone)]
 pub(super) struct Program {
     argv: Vec<String>,
@@ -17,12 +17,12 @@ impl Program {
         Self { argv: vec![executable.to_owned()] }
     }
 
-    /// Does nothing, successfully: the cheapest program there is.
+    /// Returns a program that succeeds without doing anything: the cheapest program there is.
     pub(super) fn nothing() -> Self {
         Self::new("/bin/true")
     }
 
-    /// This executable, in a hidden mode that its first argument names.
+    /// Returns this executable in the hidden mode that its first argument selects.
     pub(super) fn this(mode: &str) -> anyhow::Result<Self> {
         let executable = std::env::current_exe()?;
         let executable = executable.to_str().context("the path of this program is not UTF-8")?;
@@ -38,7 +38,7 @@ impl Program {
         &self.argv
     }
 
-    /// The same as a bare command without input or output.
+    /// Returns the same program as a bare command without input or output.
     pub(super) fn command(&self) -> Command {
         let mut command = command(Path::new(&self.argv[0]));
         command.args(&self.argv[1..]);
@@ -46,10 +46,10 @@ impl Program {
     }
 }
 
-/// A command with an empty environment and no standard input or output.
+/// Returns a command with an empty environment and without stdin and stdout.
 #[expect(
     clippy::disallowed_methods,
-    reason = "the bare side of a comparison, and a server of our own"
+    reason = "the bare side of a comparison, and the benchmark's own servers"
 )]
 pub(super) fn command(executable: &Path) -> Command {
     let mut command = Command::new(executable);
@@ -57,13 +57,13 @@ pub(super) fn command(executable: &Path) -> Command {
     command
 }
 
-/// A child that does not outlive its measurement.
+/// A child that is killed at the end of its measurement.
 #[derive(Debug)]
 pub(super) struct KilledOnDrop(pub(super) Child);
 
 impl Drop for KilledOnDrop {
     fn drop(&mut self) {
-        // Both fail only for a child that is already gone.
+        // Both fail only if the child has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,4 +1,4 @@
-//! How many processes a second one connection gets through, with 64 in flight.
+//! Measures the processes per second of one connection with 64 in flight.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -13,7 +13,7 @@ use super::samples::Samples;
 use super::server::BenchServer;
 
 const IN_FLIGHT: usize = 64;
-/// Which number of threads spawns fastest differs from machine to machine, so some are tried.
+/// Several are tried, because the fastest number of threads differs between machines.
 const THREADS: [usize; 4] = [2, 4, 16, 64];
 
 pub(super) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
@@ -23,7 +23,8 @@ pub(super) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
     let mut ours = Samples::default();
     let mut bare = THREADS.map(|threads| (threads, Samples::default()));
     for _ in 0..scale.rounds {
-        // A session of its own: finished processes stay readable for a while, and count.
+        // A session of its own: finished processes stay readable for a while and count against the
+        // limit.
         let mut client = Client::connect(&server, Nagle::Off)?;
         ours.time(|| run_through(&mut client, &program, count))?;
         for (threads, samples) in &mut bare {
@@ -61,6 +62,6 @@ fn run_bare(threads: usize, program: &Program, count: usize) -> anyhow::Result<(
     };
     thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        workers.into_iter().try_for_each(|worker| worker.join().expect("a worker does not panic"))
+        workers.into_iter().try_for_each(|worker| worker.join().expect("workers do not panic"))
     })
 }

@@ -1,4 +1,4 @@
-//! Results, as one table or as JSON. Knows how a number looks, not how it came about.
+//! Results as a table or as JSON. Knows how a number is formatted, not how it was measured.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ pub(super) struct Report {
     pub(super) rows: Vec<Row>,
 }
 
-/// One measurement. Values are in the unit's own measure, without prefixes.
+/// One measurement. Values are in the base unit, without prefixes.
 #[derive(Debug)]
 pub(super) struct Row {
     name: String,
@@ -21,7 +21,7 @@ pub(super) struct Row {
     target: Option<Target>,
 }
 
-/// What the machine does with nothing in between.
+/// The machine's result without a server.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limit {
     pub(super) value: f64,
@@ -42,10 +42,10 @@ pub(super) enum Unit {
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Target {
-    /// Of the ratio to the limit.
+    /// Bounds of the ratio to the limit.
     RatioAtMost(f64),
     RatioAtLeast(f64),
-    /// Of the value itself.
+    /// Bounds of the value itself.
     AtMost(f64),
     AtLeast(f64),
 }
@@ -65,7 +65,8 @@ impl Row {
         self
     }
 
-    /// `None` without a limit, or when the limit is too small to be measured.
+    /// Returns the ratio to the limit. `None` without a limit, or if the limit is too small to be
+    /// measured.
     fn ratio(&self) -> Option<f64> {
         self.limit.map(|limit| self.ours / limit.value).filter(|ratio| ratio.is_finite())
     }
@@ -120,7 +121,7 @@ const MIB: f64 = KIB * KIB;
 const COLUMNS: usize = 7;
 const HEADINGS: [&str; COLUMNS] =
     ["measurement", "ours", "limit", "ratio", "target", "met", "the machine's limit is"];
-/// Numbers are easier to compare when their ends stand below each other.
+/// Numbers are easier to compare when right-aligned.
 const RIGHT_ALIGNED: std::ops::Range<usize> = 1..5;
 
 impl fmt::Display for Report {
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_aligned_and_judges() {
+    fn the_table_is_aligned_and_shows_whether_targets_are_met() {
         let expected = "\
 measurement       ours      limit   ratio       target  met  the machine's limit is
 latency        1.50 ms    1.00 ms  1.50 ×      ≤ 1.8 ×  yes  bare
@@ -209,7 +210,7 @@ untargeted     25.0 µs    1.00 ms  0.03 ×                    bare
     }
 
     #[test]
-    fn json_says_the_same() {
+    fn json_has_the_same_results() {
         let json = serde_json::to_value(report()).unwrap();
         assert_eq!(json["quick"], true);
         let latency = &json["measurements"][0];
@@ -225,7 +226,7 @@ untargeted     25.0 µs    1.00 ms  0.03 ×                    bare
     }
 
     #[test]
-    fn a_limit_too_small_to_measure_gives_no_ratio() {
+    fn a_limit_too_small_to_measure_has_no_ratio() {
         let row = Row::new("cpu", Unit::CpuSecondsPerGib, 2.0)
             .limit(Limit { value: 0.0, is: "bare" })
             .target(Target::RatioAtMost(1.0));

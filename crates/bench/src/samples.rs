@@ -1,4 +1,4 @@
-//! Durations of the same work, repeated.
+//! Durations of repeated work.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 pub(super) struct Samples(Vec<Duration>);
 
 impl Samples {
-    /// Does the work once and notes how long it took.
+    /// Does the work once and records its duration.
     pub(super) fn time<T>(
         &mut self,
         work: impl FnOnce() -> anyhow::Result<T>,
@@ -17,20 +17,21 @@ impl Samples {
         Ok(outcome)
     }
 
-    /// Notes a duration that was measured elsewhere.
+    /// Records a duration that was measured elsewhere.
     pub(super) fn add(&mut self, duration: Duration) {
         self.0.push(duration);
     }
 
-    /// In seconds.
+    /// Returns the median in seconds.
     pub(super) fn median(&self) -> f64 {
         self.percentile(50)
     }
 
-    /// The smallest sample, in seconds, that at least this many in a hundred do not exceed.
+    /// Returns the smallest sample, in seconds, that at least `percent` percent of the samples do
+    /// not exceed.
     ///
     /// # Panics
-    /// Without any sample.
+    /// Panics without samples.
     pub(super) fn percentile(&self, percent: usize) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();

@@ -1,4 +1,4 @@
-//! What a sandbox costs: the same work with and without it, through the same server.
+//! Measures the cost of a sandbox: the same work with and without it, through the same server.
 
 use anyhow::Context as _;
 use exec_server_protocol::{PathUri, SandboxRequest};
@@ -20,20 +20,20 @@ const BYTES: usize = 4 << 10;
 const DEPTH: usize = 32;
 /// Requests that are timed together.
 const SLICE: usize = 500;
-/// Policies that take turns, and requests in all.
+/// The number of alternating policies and the total number of requests.
 const POLICIES: usize = 100;
 const ALTERNATING: usize = 10_000;
-/// What a server without pools that are bounded would exceed at once.
+/// A server with unbounded pools would exceed this at once.
 const MAX_THREADS: f64 = 100.0;
 
 pub(super) fn measure_starts(scale: Scale) -> anyhow::Result<Vec<Row>> {
     let server = BenchServer::start()?;
     let workspace = workspace()?;
     std::fs::create_dir(workspace.path().join(".git"))?;
-    let cwd = PathUri::from_path(workspace.path()).context("the workspace is no path")?;
+    let cwd = PathUri::from_path(workspace.path()).context("the workspace is not a valid path")?;
     let mut client = Client::connect(&server, Nagle::Off)?;
     let program = Program::nothing();
-    // Nothing is writable, so nothing in it has to be protected: Landlock and seccomp suffice.
+    // Nothing is writable, so nothing in it needs protection: Landlock and seccomp suffice.
     let simple = sandbox(&json!({"type": "read-only"}))?;
     let ordinary = sandbox(&json!({"type": "workspace-write"}))?;
     let mut run = |sandbox: Option<&SandboxRequest>| {
@@ -64,7 +64,7 @@ pub(super) fn measure_starts(scale: Scale) -> anyhow::Result<Vec<Row>> {
 pub(super) fn measure_files(scale: Scale) -> anyhow::Result<Vec<Row>> {
     let server = BenchServer::start()?;
     let directory = workspace()?;
-    let path = directory.path().to_str().context("the workspace's name is no text")?;
+    let path = directory.path().to_str().context("the path of the workspace is not UTF-8")?;
     let file = format!("{path}/file");
     std::fs::write(&file, vec![b'x'; BYTES])?;
     let mut client = Client::connect(&server, Nagle::Off)?;
@@ -106,7 +106,8 @@ pub(super) fn measure_files(scale: Scale) -> anyhow::Result<Vec<Row>> {
     ])
 }
 
-/// Not in the directory for temporary files: every workspace may write that, so it would be granted twice over.
+/// Creates a workspace. Not in the directory for temporary files: every workspace may write there,
+/// so it would be granted twice.
 pub(super) fn workspace() -> anyhow::Result<TempDir> {
     let parent = "/var/tmp";
     tempfile::tempdir_in(parent).with_context(|| format!("cannot create a directory in {parent}"))

@@ -1,4 +1,5 @@
-//! What TLS and authentication cost: the same work on a secured server and on a plain one.
+//! Measures the cost of TLS and authentication: the same work on a secured server and on a plain
+//! one.
 
 use super::Scale;
 use super::client::Client;

@@ -1,4 +1,4 @@
-//! A server to measure, or to compare with: this same executable, listening on loopback.
+//! A server to measure or to compare with: this executable, listening on loopback.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
@@ -11,25 +11,25 @@ use super::endpoint::{Endpoint, Security};
 use super::program::{KilledOnDrop, command};
 use super::usage;
 
-/// Any text will do: only servers on loopback accept it, and only during a measurement.
+/// Any text works: only servers on loopback accept it, and only during a measurement.
 const TOKEN: &str = "bench-0123456789abcdefghijklmnopqrstuvwxyz-";
 
-/// A running server; dropping it kills it, and with it everything it started.
+/// A running server. Dropping it kills the server and everything that it started.
 #[derive(Debug)]
 pub(super) struct BenchServer {
     child: KilledOnDrop,
     endpoint: Endpoint,
-    /// The directory with the token and the certificate of a secured server, or with its audit log.
+    /// The directory with the token and the certificate of a secured server, or with an audit log.
     _state: Option<TempDir>,
 }
 
 impl BenchServer {
-    /// The server that is measured, with default settings.
+    /// Starts the server to measure, with default settings.
     pub(super) fn start() -> anyhow::Result<Self> {
         Self::launch(&["--listen", "ws://127.0.0.1:0", "--discoverable", "false"])
     }
 
-    /// The same over TLS, for clients with a token. Its certificate is self-signed.
+    /// Starts a server with TLS, for clients with a token. Its certificate is self-signed.
     pub(super) fn start_secured() -> anyhow::Result<Self> {
         let state = tempfile::tempdir().context("cannot create a temporary directory")?;
         let token_file = state.path().join("token");
@@ -46,7 +46,7 @@ impl BenchServer {
         Ok(Self { child, endpoint: Endpoint::secured(address, security), _state: Some(state) })
     }
 
-    /// The same with metrics, an audit log, and limits for each process.
+    /// Starts a server with metrics, an audit log, and limits for each process.
     pub(super) fn start_operated() -> anyhow::Result<Self> {
         let state = tempfile::tempdir().context("cannot create a temporary directory")?;
         let mut command = this_program()?;
@@ -60,7 +60,7 @@ impl BenchServer {
         Ok(Self { child, endpoint: Endpoint::plain(address), _state: Some(state) })
     }
 
-    /// Returns when the server has said where it listens.
+    /// Starts a server. Returns when it has printed its URL.
     pub(super) fn launch(arguments: &[&str]) -> anyhow::Result<Self> {
         let mut command = this_program()?;
         command.args(arguments);
@@ -76,7 +76,8 @@ impl BenchServer {
         self.child.0.id()
     }
 
-    /// Processor time of the server and its spawner so far. What they started is not counted.
+    /// Returns the CPU time of the server and its spawner so far, without the programs that they
+    /// started.
     pub(super) fn cpu_seconds(&self) -> anyhow::Result<f64> {
         let mut seconds = usage::cpu_seconds(self.pid())?;
         for child in usage::children(self.pid())? {
@@ -97,9 +98,9 @@ pub(super) fn listen(
 ) -> anyhow::Result<(KilledOnDrop, SocketAddr)> {
     command.stdout(Stdio::piped());
     let mut child = KilledOnDrop(command.spawn().context("cannot start a server")?);
-    let stdout = child.0.stdout.take().context("the server has no standard output")?;
+    let stdout = child.0.stdout.take().context("the server has no stdout")?;
     let mut url = String::new();
     BufReader::new(stdout).read_line(&mut url).context("cannot read the server's URL")?;
     let address = url.trim_end().strip_prefix(scheme).and_then(|address| address.parse().ok());
-    Ok((child, address.context("the server ended before it listened")?))
+    Ok((child, address.context("the server exited before it listened")?))
 }

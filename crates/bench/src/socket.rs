@@ -1,5 +1,5 @@
-//! How the messages of a client travel: over a WebSocket of the benchmark, or over a connection of the
-//! product.
+//! The transport of a client's messages: the benchmark's own WebSocket, or a connection of the
+//! product's client code.
 
 use super::relay::ProductSocket;
 use super::websocket::WebSocket;
@@ -18,7 +18,7 @@ impl Socket {
         }
     }
 
-    /// The next message, valid until the next call.
+    /// Returns the next message, which is valid until the next call.
     pub(super) fn receive_message(&mut self) -> anyhow::Result<&[u8]> {
         match self {
             Self::WebSocket(socket) => socket.receive_message(),

@@ -1,5 +1,5 @@
-//! What the kernel tells about a process in `/proc`: its memory, its processor time, its children; and
-//! how busy the machine is.
+//! Reads the kernel's figures about a process from `/proc` (memory, CPU time, children), and the
+//! load of the machine.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use anyhow::Context as _;
 pub(super) fn resident_bytes(pid: u32) -> anyhow::Result<u64> {
     let path = format!("/proc/{pid}/status");
     let status = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    parse_resident(&status).with_context(|| format!("{path} does not tell resident memory"))
+    parse_resident(&status).with_context(|| format!("{path} does not contain resident memory"))
 }
 
 pub(super) fn threads(pid: u32) -> anyhow::Result<usize> {
@@ -16,16 +16,16 @@ pub(super) fn threads(pid: u32) -> anyhow::Result<usize> {
     Ok(fs::read_dir(&path).with_context(|| format!("cannot list {path}"))?.count())
 }
 
-/// User and system time of all threads, without those of children.
+/// Returns the user and system time of all threads, without those of children.
 pub(super) fn cpu_seconds(pid: u32) -> anyhow::Result<f64> {
     let path = format!("/proc/{pid}/stat");
     let stat = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
     let ticks = parse_stat(&stat).map(|stat| stat.cpu_ticks);
-    let ticks = ticks.with_context(|| format!("{path} does not tell processor time"))?;
+    let ticks = ticks.with_context(|| format!("{path} does not contain CPU times"))?;
     Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// User and system time of the calling thread.
+/// Returns the user and system time of the calling thread.
 pub(super) fn thread_cpu_seconds() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
@@ -36,7 +36,7 @@ pub(super) fn children(parent: u32) -> anyhow::Result<Vec<u32>> {
     for entry in fs::read_dir("/proc").context("cannot list /proc")? {
         let name = entry?.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
-        // One that ended since it was listed is nobody's child.
+        // A process that has ended since it was listed is skipped.
         let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
         if parse_stat(&stat).is_some_and(|stat| stat.parent == parent) {
             children.push(pid);
@@ -45,14 +45,14 @@ pub(super) fn children(parent: u32) -> anyhow::Result<Vec<u32>> {
     Ok(children)
 }
 
-/// Memory of the kernel that it cannot give back: slabs, and its areas for each processor.
+/// Returns the kernel memory that cannot be reclaimed: slabs and per-CPU areas.
 pub(super) fn kernel_bytes() -> anyhow::Result<u64> {
     let path = "/proc/meminfo";
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
-    parse_kernel(&text).with_context(|| format!("{path} does not tell the kernel's memory"))
+    parse_kernel(&text).with_context(|| format!("{path} does not contain the kernel's memory"))
 }
 
-/// Processes of the whole machine that wanted to run during the last minute, on average.
+/// Returns the average number of runnable processes on the whole machine during the last minute.
 pub(super) fn load() -> Option<f64> {
     let text = fs::read_to_string("/proc/loadavg").ok()?;
     text.split_ascii_whitespace().next()?.parse().ok()
@@ -64,7 +64,7 @@ struct Stat {
 }
 
 fn parse_stat(text: &str) -> Option<Stat> {
-    // The name in parentheses may itself hold spaces and parentheses.
+    // The name in parentheses may itself contain spaces and parentheses.
     let (_, after_name) = text.rsplit_once(')')?;
     let fields: Vec<&str> = after_name.split_ascii_whitespace().collect();
     let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_with_parentheses_do_not_confuse() {
+    fn names_with_parentheses_are_parsed() {
         let stat = "7 (a) b (c) S 3 7 7 0 -1 4194304 1 2 3 4 250 50 9 9 20 0 1 0 100 0 0";
         let stat = parse_stat(stat).unwrap();
         assert_eq!((stat.parent, stat.cpu_ticks), (3, 300));
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_the_kernel_is_what_it_cannot_give_back() {
+    fn kernel_memory_counts_only_what_cannot_be_reclaimed() {
         let text = "Slab:  7 kB\nSUnreclaim:   4 kB\nPercpu:  2 kB\n";
         assert_eq!(parse_kernel(text), Some(6 << 10));
         assert_eq!(parse_kernel("SUnreclaim: 9 kB\n"), None);

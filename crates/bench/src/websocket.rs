@@ -1,5 +1,5 @@
-//! A blocking WebSocket client, as thin as one can be: a measurement should show the server, and not a
-//! runtime on the client's side. It trusts its peer, which is a server of our own.
+//! A blocking WebSocket client with minimal overhead: a measurement should show the server, not a
+//! runtime on the client's side. It trusts its peer, which is a server of the benchmark.
 
 use std::io::{self, Read as _, Write as _};
 
@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail, ensure};
 use super::endpoint::{Endpoint, Nagle, Stream};
 
 const BUFFER_BYTES: usize = 1 << 20;
-/// What is larger is sent with a call of its own rather than copied behind its header.
+/// Larger payloads are sent with a separate call instead of being copied behind their header.
 const COPIED_BYTES: usize = 64 << 10;
 
 const FINAL: u8 = 0x80;
@@ -25,7 +25,7 @@ const PONG: u8 = 0xa;
 pub(super) struct WebSocket {
     stream: Stream,
     buffer: Vec<u8>,
-    /// Received and not yet handed out: `buffer[begin..end]`.
+    /// Received and not yet returned: `buffer[begin..end]`.
     begin: usize,
     end: usize,
     outgoing: Vec<u8>,
@@ -42,7 +42,8 @@ impl WebSocket {
         Self { stream, buffer: vec![0; 4096], begin: 0, end: 0, outgoing: Vec::new() }
     }
 
-    /// The key is the example of RFC 6455, and its answer is not checked: nothing is proved by it here.
+    /// Upgrades the connection. The key is the example of RFC 6455. The server's response to it is
+    /// not checked, because it would prove nothing here.
     fn upgrade(&mut self, endpoint: &Endpoint) -> anyhow::Result<()> {
         let address = endpoint.address();
         let authorization = endpoint
@@ -58,10 +59,7 @@ impl WebSocket {
             self.receive(1)?;
             let received = &self.buffer[..self.end];
             if let Some(len) = received.windows(4).position(|window| window == b"\r\n\r\n") {
-                ensure!(
-                    received.starts_with(b"HTTP/1.1 101 "),
-                    "it answered something else than 101"
-                );
+                ensure!(received.starts_with(b"HTTP/1.1 101 "), "the status is not 101");
                 self.begin = len + 4;
                 return Ok(());
             }
@@ -72,7 +70,8 @@ impl WebSocket {
         self.send_frame(TEXT, text)
     }
 
-    /// The next message. Its fragments are put together in the buffer, so that large messages are copied once.
+    /// Returns the next message. Fragments are joined in the buffer, so that large messages are
+    /// copied once.
     pub(super) fn receive_message(&mut self) -> anyhow::Result<&[u8]> {
         let mut frame = self.receive_header_at(0)?;
         self.begin += frame.header_len;
@@ -99,7 +98,7 @@ impl WebSocket {
         }
     }
 
-    /// The header of the frame that begins so far behind what is handed out next.
+    /// Receives the header of the frame at `offset` bytes after the next message.
     fn receive_header_at(&mut self, offset: usize) -> anyhow::Result<Frame> {
         loop {
             let received = &self.buffer[self.begin..self.end];
@@ -110,7 +109,7 @@ impl WebSocket {
         }
     }
 
-    /// Removes bytes from the middle of what was received.
+    /// Removes bytes from the middle of the received data.
     fn take_out(&mut self, offset: usize, len: usize) -> Vec<u8> {
         let from = self.begin + offset;
         let taken = self.buffer[from..from + len].to_vec();
@@ -126,7 +125,7 @@ impl WebSocket {
         Ok(())
     }
 
-    /// Reads some more, so that `needed` bytes in one piece will find room.
+    /// Reads more bytes, after making contiguous room for `needed` bytes.
     fn receive(&mut self, needed: usize) -> anyhow::Result<()> {
         if self.begin == self.end {
             (self.begin, self.end) = (0, 0);
@@ -139,12 +138,12 @@ impl WebSocket {
             }
         }
         let count = self.stream.read(&mut self.buffer[self.end..])?;
-        ensure!(count > 0, "the server ended the connection");
+        ensure!(count > 0, "the server closed the connection");
         self.end += count;
         Ok(())
     }
 
-    /// Clients must mask what they send. A mask of zeros is one, and costs nothing.
+    /// Sends a frame. Clients must mask their frames; a mask of zeros is valid and costs nothing.
     fn send_frame(&mut self, opcode: u8, payload: &[u8]) -> io::Result<()> {
         self.outgoing.clear();
         append_header(&mut self.outgoing, MASKED, opcode, payload.len());
@@ -159,18 +158,18 @@ impl WebSocket {
     }
 }
 
-/// The beginning of a frame.
+/// The header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Frame {
     pub(super) opcode: u8,
     pub(super) is_final: bool,
-    /// Without a mask, if there is one.
+    /// Without the mask, if there is one.
     pub(super) header_len: usize,
     pub(super) payload_len: usize,
 }
 
 impl Frame {
-    /// `None` until the header is there.
+    /// Parses a header. Returns `None` until it is complete.
     pub(super) fn parse(received: &[u8]) -> Option<Self> {
         let (header_len, payload_len) = match received.get(1)? & !MASKED {
             126 => (4, u16::from_be_bytes(received.get(2..4)?.try_into().ok()?).into()),
@@ -185,7 +184,7 @@ impl Frame {
     }
 }
 
-/// `masked` is [`MASKED`] or 0; the mask itself is not appended.
+/// Appends a header. `masked` is [`MASKED`] or 0; the mask itself is not appended.
 pub(super) fn append_header(buffer: &mut Vec<u8>, masked: u8, opcode: u8, payload_len: usize) {
     buffer.push(FINAL | opcode);
     match payload_len {
@@ -208,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_shows_as_soon_as_it_is_there() {
+    fn a_header_is_parsed_as_soon_as_it_is_complete() {
         let lengths = |received: &[u8]| {
             Frame::parse(received).map(|frame| (frame.header_len, frame.payload_len))
         };
@@ -221,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_read_as_they_were_written() {
+    fn headers_are_parsed_as_they_were_written() {
         for payload_len in [0, 125, 126, 0xffff, 0x1_0000, 64 << 20] {
             for masked in [0, MASKED] {
                 let mut header = Vec::new();
@@ -234,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn fragments_become_one_message_whatever_comes_between() {
+    fn fragments_become_one_message_despite_control_frames_in_between() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut peer, _) = listener.accept().unwrap();

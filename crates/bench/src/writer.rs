@@ -1,5 +1,6 @@
-//! The child whose output is measured: this executable in a hidden mode, which writes as many equal
-//! blocks as it is told, each with one system call. The same child writes to our server and to a bare pipe.
+//! The child whose output is measured: this executable in a hidden mode that writes a given number
+//! of equal blocks, each with one system call. The same child writes to the server and to a bare
+//! pipe.
 
 use std::process::ExitCode;
 
@@ -7,15 +8,15 @@ use rustix::io::Errno;
 
 use super::program::Program;
 
-/// The first argument that asks this executable to be the writer.
+/// The first argument that selects the writer.
 const WRITER_ARG: &str = "__bench-writer";
 
-/// The command line of a writer.
+/// Returns the command line of a writer.
 pub(super) fn writer(block_bytes: usize, blocks: u64) -> anyhow::Result<Program> {
     Ok(Program::this(WRITER_ARG)?.args([block_bytes.to_string(), blocks.to_string()]))
 }
 
-/// Returns `None` unless this process was started to be a writer; then it writes and returns how that ended.
+/// Runs the writer if the arguments select it, and returns its exit code. Otherwise returns `None`.
 pub(super) fn write_blocks_if_asked() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     arguments.next().filter(|argument| argument == WRITER_ARG)?;

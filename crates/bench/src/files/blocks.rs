@@ -1,4 +1,4 @@
-//! Files that are too large for one message, in blocks.
+//! Measures files that are too large for one message, in blocks.
 
 use anyhow::ensure;
 use exec_server_protocol::MAX_BLOCK_BYTES;
@@ -25,10 +25,10 @@ pub(crate) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
 
     let path = fixture.path_of("write");
     let mut sides = Sides::start()?;
-    // Each waits for the disk.
+    // Each round waits for the disk.
     let rounds = scale.rounds.min(3);
     let writing = sides.time(rounds, |client| write(client, &path, &block, bytes))?;
-    ensure!(std::fs::metadata(&path)?.len() == bytes, "a file was not written whole");
+    ensure!(std::fs::metadata(&path)?.len() == bytes, "a file was not written completely");
 
     let row = |what, timings: &Timings, is| {
         let per_second = |seconds: f64| bytes as f64 / seconds;
@@ -54,7 +54,7 @@ fn read(client: &mut FilesClient, path: &str, bytes: u64) -> anyhow::Result<()> 
             Ok(())
         },
     )?;
-    ensure!(received == bytes, "{received} of {bytes} bytes arrived");
+    ensure!(received == bytes, "{received} of {bytes} bytes received");
     client.call(Request::Close)?;
     Ok(())
 }

@@ -16,14 +16,14 @@ pub(super) struct FilesClient {
     decoded: Vec<u8>,
 }
 
-/// Which server is at the other end.
+/// The kind of server at the other end.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Dialect {
     Ours,
     Minimal,
 }
 
-/// What a measurement checks of an answer.
+/// The parts of a response that measurements check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Answer {
     pub(super) decoded_bytes: usize,
@@ -42,7 +42,8 @@ impl FilesClient {
         self.receive()
     }
 
-    /// Does as many requests as asked, and keeps `depth` of them under way. Answers may come in any order.
+    /// Sends the given requests and keeps `depth` of them in flight. Responses may come in any
+    /// order.
     pub(super) fn pipeline<'a>(
         &mut self,
         depth: usize,
@@ -71,11 +72,11 @@ impl FilesClient {
         self.socket.send(&self.request).context("cannot send a request")
     }
 
-    /// The next answer; notifications are read and passed over.
+    /// Returns the next response; notifications are skipped.
     fn receive(&mut self) -> anyhow::Result<Answer> {
         loop {
             let message: Message<'_> = serde_json::from_slice(self.socket.receive_message()?)
-                .context("the server sent something unexpected")?;
+                .context("the server sent an unexpected message")?;
             if let Some(error) = message.error {
                 bail!("the server refused a request: {error}");
             }
@@ -84,7 +85,7 @@ impl FilesClient {
             if let Some(base64) = result.data_base64.or(result.chunk) {
                 base64_simd::STANDARD
                     .decode_append(base64, &mut self.decoded)
-                    .context("the server sent bytes that are not base64")?;
+                    .context("the server sent invalid base64")?;
             }
             return Ok(Answer {
                 decoded_bytes: self.decoded.len(),

@@ -1,4 +1,4 @@
-//! The files that are worked on, in a temporary directory that goes with the measurement.
+//! The files of a measurement, in a temporary directory that is removed with it.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -13,7 +13,7 @@ pub(super) struct Fixture {
     path: String,
 }
 
-/// A tree of equal directories.
+/// A tree of identical directories.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tree {
     pub(super) directories: usize,
@@ -21,7 +21,7 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// Of all directories and files below the root.
+    /// Returns the number of directories and files below the root.
     pub(super) fn entries(self) -> usize {
         self.directories * (1 + self.files_each)
     }
@@ -38,7 +38,7 @@ impl Fixture {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._".contains(&byte);
         ensure!(
             path.starts_with('/') && path.bytes().all(is_plain),
-            "the temporary directory's name has unusual letters; set TMPDIR to another"
+            "the path of the temporary directory needs escapes; set TMPDIR to another"
         );
         Ok(Self { directory, path })
     }
@@ -51,13 +51,13 @@ impl Fixture {
         format!("{}/{name}", self.path)
     }
 
-    /// Returns the path of a new file.
+    /// Creates a file. Returns its path.
     pub(super) fn file(&self, name: &str, content: &[u8]) -> anyhow::Result<String> {
         fs::write(self.directory.path().join(name), content).context("cannot write a file")?;
         Ok(self.path_of(name))
     }
 
-    /// Returns the path of a new file that is a content repeated.
+    /// Creates a file that repeats a content. Returns its path.
     pub(super) fn long_file(
         &self,
         name: &str,
@@ -72,17 +72,17 @@ impl Fixture {
         Ok(self.path_of(name))
     }
 
-    /// Fills the directory; all files are alike.
+    /// Creates a tree of identical files.
     pub(super) fn tree(&self, tree: Tree, content: &[u8]) -> anyhow::Result<()> {
         for directory in 0..tree.directories {
             let directory = self.directory.path().join(format!("directory-{directory}"));
-            fill(&directory, tree.files_each, content).context("cannot make a tree of files")?;
+            fill(&directory, tree.files_each, content).context("cannot create a tree of files")?;
         }
         Ok(())
     }
 }
 
-/// Bytes without a pattern, as compiled files and pictures have them.
+/// Returns bytes without a pattern, like compiled files and pictures.
 pub(super) fn noise(len: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut next = || {

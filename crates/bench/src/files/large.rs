@@ -1,4 +1,4 @@
-//! Files of 32 MiB in one message.
+//! Measures files of 32 MiB in one message.
 
 use anyhow::ensure;
 
@@ -18,7 +18,7 @@ pub(crate) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
     let mut sides = Sides::start()?;
     let reading = sides.time(scale.large_files, |client| {
         let answer = client.call(Request::ReadFile { path: &path })?;
-        ensure!(answer.decoded_bytes == BYTES, "a file arrived as {answer:?}");
+        ensure!(answer.decoded_bytes == BYTES, "a file was received as {answer:?}");
         Ok(())
     })?;
 
@@ -27,7 +27,7 @@ pub(crate) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
     let writing = sides.time(scale.large_files, |client| {
         client.call(Request::WriteFile { path: &path, content: &content }).map(drop)
     })?;
-    ensure!(std::fs::metadata(&path)?.len() == BYTES as u64, "a file was not written whole");
+    ensure!(std::fs::metadata(&path)?.len() == BYTES as u64, "a file was not written completely");
 
     let row = |name, timings: &Timings| {
         let per_second = |seconds: f64| BYTES as f64 / seconds;

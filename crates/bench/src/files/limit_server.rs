@@ -1,5 +1,5 @@
-//! The minimal server: this executable in a hidden mode. Frames of a WebSocket in, frames out, one thread for each
-//! connection. Answers to requests that arrived together leave together.
+//! The minimal server: this executable in a hidden mode. WebSocket frames in, frames out, with one
+//! thread for each connection. Responses to requests that arrived together are sent together.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -11,18 +11,18 @@ use super::request::PlainRequest;
 use crate::server::BenchServer;
 use crate::websocket::{Frame, MASK_BYTES, TEXT, append_header};
 
-/// The first argument that asks this executable to be the minimal server.
+/// The first argument that selects the minimal server.
 const FILE_SERVER_ARG: &str = "__bench-file-server";
 
 const BUFFER_BYTES: usize = 256 << 10;
-/// Answers that are held back while there are requests to read.
+/// Maximum size of responses that are held back while there are requests to read.
 const HELD_BYTES: usize = 256 << 10;
 
 pub(super) fn start() -> anyhow::Result<BenchServer> {
     BenchServer::launch(&[FILE_SERVER_ARG])
 }
 
-/// Returns `None` unless this process was started to be the minimal server; then it serves until it is killed.
+/// Runs the minimal server until it is killed if the arguments select it. Otherwise returns `None`.
 pub(crate) fn serve_files_if_asked() -> Option<ExitCode> {
     std::env::args_os().nth(1).filter(|argument| argument == FILE_SERVER_ARG)?;
     Some(if listen().is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -34,7 +34,7 @@ fn listen() -> io::Result<()> {
     for socket in listener.incoming() {
         let socket = socket?;
         socket.set_nodelay(true)?;
-        // A connection that fails ends, and its client says so.
+        // A failed connection ends, and its client reports the error.
         thread::spawn(move || Connection::new(socket).serve());
     }
     Ok(())
@@ -43,7 +43,7 @@ fn listen() -> io::Result<()> {
 struct Connection {
     socket: TcpStream,
     incoming: Vec<u8>,
-    /// Received and not yet done: `incoming[begin..end]`.
+    /// Received and not yet processed: `incoming[begin..end]`.
     begin: usize,
     end: usize,
     outgoing: Vec<u8>,
@@ -72,7 +72,7 @@ impl Connection {
         }
     }
 
-    /// Whatever the client asks for, it gets a WebSocket.
+    /// Accepts every request as a WebSocket upgrade.
     fn accept_upgrade(&mut self) -> io::Result<()> {
         while !self.incoming[..self.end].ends_with(b"\r\n\r\n") {
             self.receive()?;
@@ -89,7 +89,7 @@ impl Connection {
                 self.make_room(next - self.begin);
                 break;
             }
-            // The mask is all zeros, as our client makes it.
+            // The benchmark's client masks with zeros.
             let request = PlainRequest::parse(&self.incoming[payload..next])
                 .ok_or(io::ErrorKind::InvalidData)?;
             let answer = self.worker.answer(&request)?;
@@ -110,7 +110,7 @@ impl Connection {
         Ok(())
     }
 
-    /// So that a request of this length fits in one piece.
+    /// Makes contiguous room for a request of this length.
     fn make_room(&mut self, len: usize) {
         if self.begin + len > self.incoming.len() {
             self.incoming.copy_within(self.begin..self.end, 0);

@@ -1,4 +1,4 @@
-//! What the minimal server does for each request, and the JSON text that says so.
+//! The work of the minimal server for each request, and its responses as JSON text.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -11,7 +11,7 @@ use memchr::memmem::Finder;
 
 use super::request::PlainRequest;
 
-/// The state of a connection: one open file, and buffers that are used again.
+/// The state of a connection: one open file, and reused buffers.
 #[derive(Debug, Default)]
 pub(super) struct Worker {
     open: Option<OpenFile>,
@@ -22,7 +22,7 @@ pub(super) struct Worker {
 #[derive(Debug)]
 struct OpenFile {
     file: File,
-    /// The name that a file takes when it is closed, after it was written.
+    /// The final name of a written file, which it gets when it is closed.
     becomes: Option<PathBuf>,
 }
 
@@ -73,8 +73,8 @@ impl Worker {
         self.append_base64("dataBase64")
     }
 
-    /// Cut to its length afterwards: ext4 takes a file that is emptied first for one that is being replaced, and
-    /// closing it waits for the disk.
+    /// Writes a file and truncates it to its length afterwards. If a file is truncated to zero
+    /// first, ext4 assumes that it is being replaced, and closing it waits for the disk.
     fn write(&self, path: &Path) -> io::Result<()> {
         let mut file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
         file.write_all(&self.content)?;
@@ -117,7 +117,7 @@ impl Worker {
         Ok(())
     }
 
-    /// As `grep -r` without lines: every file is read and scanned.
+    /// Reads and scans every file, like `grep -r` without lines.
     fn search(&mut self, root: &Path, text: &str) -> io::Result<()> {
         let finder = Finder::new(text);
         let content = &mut self.content;
@@ -151,7 +151,7 @@ impl Worker {
     }
 }
 
-/// Replaces the content of the buffer, which grows to the largest file and stays so.
+/// Replaces the content of the buffer, which grows to the size of the largest file and stays so.
 fn read_whole(path: &Path, content: &mut Vec<u8>) -> io::Result<()> {
     let mut file = File::open(path)?;
     let size = file.metadata()?.size();
@@ -193,7 +193,7 @@ mod tests {
         request.write_plain(1, &mut text);
         let answer = worker.answer(&PlainRequest::parse(&text).unwrap()).unwrap();
         let mut answer: serde_json::Value = serde_json::from_slice(answer).unwrap();
-        // What only our server says.
+        // Fields that only the real server sends.
         for (member, value) in
             [("errors", serde_json::json!([])), ("truncated", false.into()), ("eof", true.into())]
         {
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn it_does_the_work_and_answers_in_the_words_of_the_protocol() {
+    fn the_minimal_server_does_the_work_and_responds_in_the_protocol() {
         let directory = tempfile::tempdir().unwrap();
         let path_of = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
         let (root, a, b) = (path_of(""), path_of("a"), path_of("b"));

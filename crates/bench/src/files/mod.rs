@@ -1,13 +1,14 @@
-//! Work on files: through our server, and through a minimal server that does the same work.
+//! Measures work on files: through the server, and through a minimal server that does the same
+//! work.
 //!
-//! The limit is `limit_server`, a process of its own like the server that is measured, on loopback too: a blocking
-//! thread for its connection, `stat`, `read` and `write`, base64, and nothing else. It has no sessions, no checks, no
-//! limits, no errors but a closed connection, and its buffers are used again. Both are asked by the same client over
-//! the same frames, which writes each request by itself and reads the same JSON and base64 in the answers, so that
-//! only the servers differ.
+//! The limit is `limit_server`, a separate process on loopback like the measured server: a blocking
+//! thread for its connection, `stat`, `read` and `write`, base64, and nothing else. It has no
+//! sessions, no checks, no limits, no errors except a closed connection, and it reuses its buffers.
+//! The same client sends requests to both over the same frames. It writes each request by itself
+//! and reads the same JSON and base64 in the responses, so that only the servers differ.
 //!
-//! The files are in the directory for temporary ones. They stay in the page cache, but it matters all the same
-//! whether that is on a disk: `TMPDIR` chooses another.
+//! The files are in the directory for temporary files. They stay in the page cache, but whether the
+//! directory is on a disk still matters: `TMPDIR` selects another.
 
 mod blocks;
 mod client;
@@ -26,5 +27,5 @@ pub(super) use limit_server::serve_files_if_asked;
 pub(super) use small::measure as measure_small;
 pub(super) use trees::{measure_search, measure_walk};
 
-/// What every limit here is, if nothing more is to be said.
+/// The description of the limits here, unless more needs to be said.
 const MINIMAL_SERVER: &str = "minimal loopback server";

@@ -1,13 +1,14 @@
-//! What both servers are asked, and how it is said to each of them.
+//! The requests to both servers, and their encoding for each of them.
 //!
-//! Written by hand into one buffer: serialising megabytes of base64 through serde would measure the client.
+//! Written by hand into one buffer: serializing megabytes of base64 through serde would measure the
+//! client.
 
 use std::io::Write as _;
 
-/// Of the file that a connection has open there is only one.
+/// A connection has only one open file.
 const HANDLE: &str = "bench";
 
-/// Paths need neither percent-encoding nor escapes.
+/// A request. Paths need neither percent-encoding nor escapes.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Request<'a> {
     Metadata {
@@ -38,28 +39,28 @@ pub(super) enum Request<'a> {
     Walk {
         path: &'a str,
     },
-    /// For a text, in all files below the path.
+    /// Searches for a text in all files below the path.
     Search {
         path: &'a str,
         text: &'a str,
     },
 }
 
-/// A request to the minimal server: these words in one line, and base64 behind it.
+/// A request to the minimal server: these words in one line, followed by base64.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PlainRequest<'a> {
     pub(super) verb: &'a str,
     pub(super) id: u64,
     pub(super) offset: u64,
     pub(super) len: usize,
-    /// Of a search only.
+    /// Used only by a search.
     pub(super) text: &'a str,
     pub(super) path: &'a str,
     pub(super) base64: &'a [u8],
 }
 
 impl Request<'_> {
-    /// As JSON-RPC.
+    /// Writes the request as JSON-RPC.
     pub(super) fn write_json(&self, id: u64, buffer: &mut Vec<u8>) {
         let method = self.method();
         append(buffer, format_args!(r#"{{"id":{id},"method":"{method}","params":{{"#));
@@ -109,7 +110,7 @@ impl Request<'_> {
         }
     }
 
-    /// As the minimal server wants it.
+    /// Writes the request for the minimal server.
     pub(super) fn write_plain(&self, id: u64, buffer: &mut Vec<u8>) {
         let mut line = |verb, offset: u64, len: usize, text, path| {
             append(buffer, format_args!("{verb} {id} {offset} {len} {text} {path}\n"));
@@ -153,7 +154,7 @@ impl<'a> PlainRequest<'a> {
 }
 
 fn append(buffer: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
-    buffer.write_fmt(text).expect("a Vec takes every write");
+    buffer.write_fmt(text).expect("writing to a Vec cannot fail");
 }
 
 #[cfg(test)]
@@ -176,11 +177,11 @@ mod tests {
     ];
 
     #[test]
-    fn what_is_sent_to_our_server_is_its_protocol() {
+    fn requests_to_the_real_server_follow_its_protocol() {
         for request in ALL {
             let mut text = Vec::new();
             request.write_json(5, &mut text);
-            let Message::Request(sent) = decode(&text).unwrap() else { panic!("no request") };
+            let Message::Request(sent) = decode(&text).unwrap() else { panic!("not a request") };
             let call = Call::decode(&sent.method, sent.params).unwrap();
             match (request, call) {
                 (Request::WriteFile { content, .. }, Call::FsWriteFile(params)) => {
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_to_the_minimal_server_is_read_there() {
+    fn requests_to_the_minimal_server_are_parsed_there() {
         for request in ALL {
             let mut text = Vec::new();
             request.write_plain(5, &mut text);

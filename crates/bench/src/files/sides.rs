@@ -16,7 +16,7 @@ pub(super) struct Sides {
     _servers: [BenchServer; 2],
 }
 
-/// How long the same work took on each side.
+/// The durations of the same work on both sides.
 #[derive(Debug, Default)]
 pub(super) struct Timings {
     pub(super) ours: Samples,
@@ -36,8 +36,8 @@ impl Sides {
         })
     }
 
-    /// Does the work on both sides in turn, so many times, after one time that is not counted: it fills caches and
-    /// grows buffers.
+    /// Does the work on both sides in turn, the given number of times. One earlier round is not
+    /// counted: it fills caches and grows buffers.
     pub(super) fn time(
         &mut self,
         rounds: usize,

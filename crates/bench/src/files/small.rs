@@ -1,4 +1,5 @@
-//! Files of 1 KiB, as most source files nearly are: one request after the other, and 32 deep.
+//! Measures files of 1 KiB, the typical size of source files: one request after another, and 32 in
+//! flight.
 
 use anyhow::ensure;
 
@@ -12,9 +13,9 @@ use crate::report::{Limit, Row, Target, Unit};
 
 const BYTES: usize = 1 << 10;
 const DEPTH: usize = 32;
-/// More than are under way at once, so that few requests meet at one file.
+/// More than the requests in flight, so that few of them use the same file.
 const FILES: usize = 128;
-/// Requests that are timed together when many are under way.
+/// Requests that are timed together when many are in flight.
 const SLICE: usize = 500;
 
 pub(crate) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
@@ -54,7 +55,7 @@ fn measure_one<'a>(
     is_right: impl Fn(&Answer) -> bool,
 ) -> anyhow::Result<Vec<Row>> {
     let check = |answer: &Answer| {
-        ensure!(is_right(answer), "{name} was answered with {answer:?}");
+        ensure!(is_right(answer), "wrong response to {name}: {answer:?}");
         Ok(())
     };
     let mut sides = Sides::start()?;

@@ -1,4 +1,4 @@
-//! Trees of files: a walk over many, and a search through much text.
+//! Measures trees of files: a walk over many files, and a search through much text.
 
 use anyhow::ensure;
 
@@ -21,7 +21,7 @@ pub(crate) fn measure_walk(scale: Scale) -> anyhow::Result<Vec<Row>> {
     let mut sides = Sides::start()?;
     let timings = sides.time(scale.trees, |client| {
         let answer = client.call(Request::Walk { path: fixture.path() })?;
-        ensure!(answer.entries == entries, "{} of {entries} entries came", answer.entries);
+        ensure!(answer.entries == entries, "{} of {entries} entries received", answer.entries);
         Ok(())
     })?;
     let per_second = |seconds: f64| entries as f64 / seconds;
@@ -34,7 +34,8 @@ pub(crate) fn measure_walk(scale: Scale) -> anyhow::Result<Vec<Row>> {
     Ok(vec![row.limit(limit).target(Target::RatioAtLeast(0.6))])
 }
 
-/// The limit does less: it looks for the text only, and knows neither lines nor ignored files.
+/// Measures a search. The limit does less: it only finds the text, and handles neither lines nor
+/// ignored files.
 pub(crate) fn measure_search(scale: Scale) -> anyhow::Result<Vec<Row>> {
     let fixture = Fixture::new()?;
     fixture.tree(SEARCHED, &searched_text())?;
@@ -56,7 +57,7 @@ pub(crate) fn measure_search(scale: Scale) -> anyhow::Result<Vec<Row>> {
     Ok(vec![row.limit(Limit { value: per_second(timings.limit.median()), is })])
 }
 
-/// Lines as in a program, with what is looked for once in the middle.
+/// Returns lines as in a program, with the searched text once in the middle.
 fn searched_text() -> Vec<u8> {
     const LINE: &[u8] = b"    let answer = client.call(request)?;\n";
     let mut text: Vec<u8> = LINE.iter().copied().cycle().take(SEARCHED_FILE_BYTES).collect();

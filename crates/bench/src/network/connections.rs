@@ -1,4 +1,4 @@
-//! Connecting to a host and receiving its first byte, through a gate and straight.
+//! Measures connecting to a host and receiving its first byte, through a gate and directly.
 
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener};
@@ -20,9 +20,9 @@ use crate::report::{Row, Target, Unit};
 use crate::samples::Samples;
 use crate::server::BenchServer;
 
-/// Connections that one program makes.
+/// The number of connections of one program.
 const SLICE: usize = 100;
-/// A program that takes longer for its connections hangs.
+/// A program that takes longer for its connections is considered hung.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
@@ -35,8 +35,8 @@ pub(crate) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
     for _ in 0..scale.connects.div_ceil(SLICE) {
         let mut lines = Vec::new();
         client.start_in(&connector(host, SLICE)?, workspace.managed())?;
-        // The server reports every connection to its client. A client that reads on this machine
-        // takes a core from those that are measured, so this one waits.
+        // The server reports every connection to its client. A client that reads now would take a
+        // core from the processes being measured, so this one waits.
         wait_for_connections(&served)?;
         client.until_closed(|bytes| lines.extend_from_slice(bytes))?;
         add_lines(&mut gated, &lines)?;
@@ -63,7 +63,8 @@ pub(crate) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
     ])
 }
 
-/// Sends one byte on every connection and closes it, until this process ends. Reports each slice.
+/// Starts a host that sends one byte on every connection and closes it, until this process ends.
+/// Reports each slice.
 fn start_host() -> anyhow::Result<(SocketAddr, Receiver<()>)> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
@@ -81,7 +82,7 @@ fn start_host() -> anyhow::Result<(SocketAddr, Receiver<()>)> {
 }
 
 fn wait_for_connections(served: &Receiver<()>) -> anyhow::Result<()> {
-    served.recv_timeout(TIMEOUT).context("the program does not reach the host")
+    served.recv_timeout(TIMEOUT).context("the program did not reach the host")
 }
 
 fn add_lines(samples: &mut Samples, lines: &[u8]) -> anyhow::Result<()> {

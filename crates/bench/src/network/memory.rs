@@ -1,4 +1,4 @@
-//! The memory of many processes with managed networks, in the server and in the kernel.
+//! Measures the memory of many processes with managed networks, in the server and in the kernel.
 
 use super::Workspace;
 use crate::Scale;
@@ -11,7 +11,7 @@ use crate::report::{Row, Target, Unit};
 use crate::server::BenchServer;
 use crate::usage::kernel_bytes;
 
-/// Longer than any measurement. It ends with its server.
+/// Longer than any measurement. The program ends with its server.
 const SLEEP_SECONDS: u32 = 3600;
 const MAX_SERVER_BYTES: f64 = 100.0 * (1 << 20) as f64;
 const LIMIT_IS: &str = "as many sandboxed processes without network rules";
@@ -19,7 +19,7 @@ const LIMIT_IS: &str = "as many sandboxed processes without network rules";
 pub(crate) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
     let workspace = Workspace::new("packages.example.org")?;
     let count = scale.managed_processes;
-    // Both run to the end, so that nothing is given back while something is measured.
+    // Both run to the end, so that no memory is released during a measurement.
     let sandboxed = Crowd::start(count, workspace.sandboxed())?;
     let managed = Crowd::start(count, workspace.managed())?;
     let row = |name: &str, growth: fn(&Crowd) -> f64| {
@@ -33,7 +33,7 @@ pub(crate) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
     ])
 }
 
-/// Processes that run at once, and by how much they made memory grow.
+/// Processes that run at once, and the growth of memory that they caused.
 struct Crowd {
     server_bytes: f64,
     kernel_bytes: f64,
@@ -45,7 +45,7 @@ impl Crowd {
     fn start(count: usize, surroundings: Surroundings<'_>) -> anyhow::Result<Self> {
         let server = BenchServer::start()?;
         let mut client = Client::connect(&server, Nagle::Off)?;
-        // Once, so that everything a server starts late has been started.
+        // Run once, so that the server has started everything that it starts lazily.
         client.run_in(&Program::nothing(), surroundings)?;
         let measure = || anyhow::Ok([settled_bytes(server.pid())?, kernel_bytes()?]);
         let before = measure()?;

@@ -1,6 +1,6 @@
-//! A managed network: what it costs to start with one, to reach a host through its gate, and to
-//! have many at once. Compared with the same sandbox without rules, and with the same bytes without
-//! a gate.
+//! Measures managed networks: the cost of starting a process with one, of reaching a host through
+//! its gate, and of many at once. They are compared with the same sandbox without rules, and with
+//! the same bytes without a gate.
 
 mod connections;
 mod memory;
@@ -25,7 +25,7 @@ pub(super) use plain_copy::copy_if_asked;
 pub(super) use starts::measure as measure_starts;
 pub(super) use streams::measure as measure_streams;
 
-/// An ordinary workspace, and rules that let its processes reach one host.
+/// An ordinary workspace, and rules that allow its processes to reach one host.
 #[derive(Debug)]
 struct Workspace {
     _directory: TempDir,
@@ -35,12 +35,13 @@ struct Workspace {
 }
 
 impl Workspace {
-    /// Processes reach `host` and nothing else.
+    /// Creates a workspace whose processes can reach only `host`.
     fn new(host: &str) -> anyhow::Result<Self> {
         let directory = workspace()?;
         std::fs::create_dir(directory.path().join(".git"))?;
         Ok(Self {
-            cwd: PathUri::from_path(directory.path()).context("the workspace is no path")?,
+            cwd: PathUri::from_path(directory.path())
+                .context("the workspace is not a valid path")?,
             sandbox: sandbox(&json!({"type": "workspace-write"}))?,
             rules: NetworkRules { allow: vec![host.to_owned()], ..NetworkRules::default() },
             _directory: directory,
@@ -55,7 +56,7 @@ impl Workspace {
         Surroundings { network: Some(&self.rules), ..self.sandboxed() }
     }
 
-    /// The same sandbox, without any network.
+    /// Returns the same sandbox without any network.
     fn sandboxed(&self) -> Surroundings<'_> {
         Surroundings { cwd: &self.cwd, sandbox: Some(&self.sandbox), network: None }
     }

@@ -8,27 +8,27 @@ use std::time::Instant;
 
 use crate::program::Program;
 
-/// The first argument that asks this executable to be the program.
+/// The first argument that selects this program.
 const PEER_ARG: &str = "__bench-network-peer";
 const SEND: &str = "send";
 const RECEIVE: &str = "receive";
 const CONNECT: &str = "connect";
 
-/// Bytes of one write, and at most of one read.
+/// The size of one write, and the maximum size of one read.
 pub(super) const BLOCK: usize = 256 << 10;
 
-/// Connects and sends so many bytes, then waits for the end of the other direction.
+/// Returns a program that connects, sends this many bytes, and waits until the host closes.
 pub(super) fn sender(host: SocketAddr, bytes: u64) -> anyhow::Result<Program> {
     peer(SEND, host, bytes)
 }
 
-/// Connects and receives to the end.
+/// Returns a program that connects and receives to the end.
 pub(super) fn receiver(host: SocketAddr) -> anyhow::Result<Program> {
     peer(RECEIVE, host, 0)
 }
 
-/// Connects so often and receives one byte each time. Prints a line for each connection: the
-/// nanoseconds until that byte had arrived.
+/// Returns a program that connects `count` times and receives one byte each time. It prints a line
+/// for each connection: the nanoseconds until the byte arrived.
 pub(super) fn connector(host: SocketAddr, count: usize) -> anyhow::Result<Program> {
     peer(CONNECT, host, count as u64)
 }
@@ -37,8 +37,8 @@ fn peer(mode: &str, host: SocketAddr, count: u64) -> anyhow::Result<Program> {
     Ok(Program::this(PEER_ARG)?.args([mode.to_owned(), host.to_string(), count.to_string()]))
 }
 
-/// Returns `None` unless this process was started to reach a host; then it does and returns how
-/// that ended.
+/// Runs the program if the arguments select it, and returns its exit code. Otherwise returns
+/// `None`.
 pub(crate) fn connect_if_asked() -> Option<ExitCode> {
     let mut arguments = std::env::args().skip(1);
     arguments.next().filter(|argument| argument == PEER_ARG)?;
@@ -59,7 +59,7 @@ fn run(arguments: &[String]) -> io::Result<()> {
     }
 }
 
-/// Sends so many bytes, and waits until the other end has taken all of them and closed.
+/// Sends this many bytes, and waits until the other end has received all of them and closed.
 pub(super) fn send(mut stream: &TcpStream, bytes: u64) -> io::Result<()> {
     let block = vec![b'x'; BLOCK];
     for _ in 0..bytes / BLOCK as u64 {
@@ -69,7 +69,7 @@ pub(super) fn send(mut stream: &TcpStream, bytes: u64) -> io::Result<()> {
     receive(stream).map(drop)
 }
 
-/// Receives to the end, and returns how many bytes that were.
+/// Receives to the end. Returns the number of bytes.
 pub(super) fn receive(mut stream: &TcpStream) -> io::Result<u64> {
     let mut buffer = vec![0; BLOCK];
     let mut received = 0;
@@ -88,7 +88,7 @@ fn connect(host: SocketAddr, count: u64) -> io::Result<()> {
         let mut stream = TcpStream::connect(host)?;
         stream.read_exact(&mut [0])?;
         lines += &format!("{}\n", begin.elapsed().as_nanos());
-        // The host closes first, so that ports are free again at once on this side.
+        // The host closes first, so that ports on this side can be reused at once.
         receive(&stream)?;
     }
     io::stdout().write_all(lines.as_bytes())

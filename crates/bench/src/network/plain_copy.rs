@@ -1,5 +1,5 @@
 //! The limit of a gate: this executable in a hidden mode copies between two TCP connections, with
-//! one buffer and one thread for each direction, and knows nothing of rules or names.
+//! one buffer and one thread for each direction, without rules or names.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -11,11 +11,11 @@ use super::peer::BLOCK;
 use crate::program::KilledOnDrop;
 use crate::server::{listen, this_program};
 
-/// The first argument that asks this executable to copy.
+/// The first argument that selects the copy.
 const COPY_ARG: &str = "__bench-tcp-copy";
 const SCHEME: &str = "tcp://";
 
-/// A process that copies to a host and back; dropping it ends it.
+/// A process that copies to a host and back. Dropping it kills the process.
 #[derive(Debug)]
 pub(super) struct PlainCopy {
     address: SocketAddr,
@@ -30,13 +30,13 @@ impl PlainCopy {
         Ok(Self { address, _process: process })
     }
 
-    /// Connections to this address reach the host.
+    /// Returns the address whose connections reach the host.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 }
 
-/// Returns `None` unless this process was started to copy; then it does until it is killed.
+/// Runs the copy until it is killed if the arguments select it. Otherwise returns `None`.
 pub(crate) fn copy_if_asked() -> Option<ExitCode> {
     let mut arguments = std::env::args().skip(1);
     arguments.next().filter(|argument| argument == COPY_ARG)?;
@@ -44,7 +44,7 @@ pub(crate) fn copy_if_asked() -> Option<ExitCode> {
     Some(if serve(host).is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// One connection after another. Both threads stay, so that a connection does not wait for a new
+/// Serves one connection after another. Both threads stay, so that no connection waits for a new
 /// one.
 fn serve(host: SocketAddr) -> io::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
@@ -52,7 +52,7 @@ fn serve(host: SocketAddr) -> io::Result<()> {
     let (upward, connections) = sync_channel::<(TcpStream, TcpStream)>(1);
     thread::spawn(move || {
         for (inside, outside) in connections {
-            // A connection that fails ends, and both of its ends say so.
+            // A failed connection ends, and both of its ends report the error.
             let _ = copy(&inside, &outside);
         }
     });

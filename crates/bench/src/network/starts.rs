@@ -1,4 +1,4 @@
-//! The start of a process with a managed network, one after another and many at once.
+//! Measures starts of processes with a managed network, one after another and many at once.
 
 use super::Workspace;
 use crate::Scale;
@@ -10,8 +10,8 @@ use crate::report::{Row, Target, Unit};
 use crate::samples::Samples;
 use crate::server::BenchServer;
 
-/// Starts in a row, so that each kind also pays for what its starts leave behind: the namespaces
-/// that are prepared for the next ones, and those that the kernel tears down.
+/// Starts in a row, so that each kind also pays for the aftermath of its starts: the namespaces
+/// prepared for the next ones, and those that the kernel tears down.
 const SLICE: usize = 20;
 const BURST: usize = 16;
 const LIMIT_IS: &str = "the same sandboxed start without network rules";
@@ -57,7 +57,7 @@ pub(crate) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
     ])
 }
 
-/// Starts so many, and waits until all are closed.
+/// Starts `count` processes and waits until all are closed.
 fn run_at_once(
     client: &mut Client,
     program: &Program,

@@ -1,5 +1,5 @@
-//! Many bytes through a gate, up and down, against a plain copy between two connections of the same
-//! kind.
+//! Measures bulk transfers through a gate, up and down, against a plain copy between two
+//! connections of the same kind.
 
 use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
@@ -98,14 +98,15 @@ impl Fixture {
         }
     }
 
-    /// Is the host of one connection: how long all bytes took, from its beginning to its end.
+    /// Acts as the host of one connection. Returns the time that all bytes took, from the start of
+    /// the connection to its end.
     fn serve(&self, direction: Direction) -> anyhow::Result<Duration> {
         let (stream, _) = self.host.accept()?;
         let begin = Instant::now();
         match direction {
             Direction::Up => {
                 let received = peer::receive(&stream)?;
-                ensure!(received == self.bytes, "{received} of {} bytes arrived", self.bytes);
+                ensure!(received == self.bytes, "{received} of {} bytes received", self.bytes);
             }
             Direction::Down => peer::send(&stream, self.bytes)?,
         }

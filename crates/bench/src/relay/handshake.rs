@@ -1,5 +1,5 @@
-//! The cryptography of opening one stream, of both ends together: a client makes its keys and both
-//! agree on those of the stream. Network, registry and files are not part of it.
+//! Measures the cryptography of opening one stream, for both ends together: a client creates its
+//! keys, and both agree on those of the stream. Network, registry and files are not included.
 
 use exec_server_relay::noise::{EnvironmentHandshake, HarnessHandshake, Identity, OsRng, Prologue};
 
@@ -13,7 +13,7 @@ const PROLOGUE: Prologue<'_> = Prologue {
     registration_id: "00000000-0000-4000-8000-000000000000",
     stream_id: "00000000-0000-4000-8000-000000000001",
 };
-/// About as long as one of a rendezvous.
+/// About as long as a real one.
 const AUTHORIZATION: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
 pub(crate) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {

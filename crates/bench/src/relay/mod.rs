@@ -1,5 +1,5 @@
-//! Remote mode: the same server through a relay and over its own WebSocket; what opening a stream
-//! costs; and what the rendezvous in the middle takes for it.
+//! Measures remote mode: the same server through a relay and over its own WebSocket, the cost of
+//! opening a stream, and the resources that the rendezvous needs.
 
 mod cluster;
 mod handshake;
@@ -23,7 +23,7 @@ pub(super) use stream::ProductSocket;
 const ENVIRONMENT: &str = "box";
 const LIMIT_IS: &str = "the same over a WebSocket of the same server";
 
-/// One server that is reached both ways.
+/// Measures one server over both connections.
 pub(super) fn measure_processes(scale: Scale) -> anyhow::Result<Vec<Row>> {
     let rendezvous = BenchRendezvous::start(&[ENVIRONMENT])?;
     let server = start_server(&rendezvous)?;

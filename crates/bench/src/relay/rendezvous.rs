@@ -1,4 +1,4 @@
-//! A rendezvous to measure: this same executable, with a data directory and tokens of its own.
+//! A rendezvous to measure: this executable, with its own data directory and tokens.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::program::KilledOnDrop;
 use crate::server::{listen, this_program};
 
-/// A running rendezvous; dropping it kills it and removes its data.
+/// A running rendezvous. Dropping it kills the process and removes its data.
 #[derive(Debug)]
 pub(super) struct BenchRendezvous {
     child: KilledOnDrop,
@@ -24,7 +24,7 @@ pub(super) struct BenchRendezvous {
 }
 
 impl BenchRendezvous {
-    /// Its tokens are good for these environments.
+    /// Starts a rendezvous with tokens for these environments.
     pub(super) fn start(environments: &[&str]) -> anyhow::Result<Self> {
         let data = tempfile::tempdir().context("cannot create a temporary directory")?;
         let mut command = this_program()?;
@@ -49,19 +49,19 @@ impl BenchRendezvous {
         self.child.0.id()
     }
 
-    /// The token of all environments, as a server takes it.
+    /// Returns the path of a file with the token of all environments, for a server.
     pub(super) fn environment_token_file(&self) -> anyhow::Result<String> {
         let path: PathBuf = self.data.path().join("environment.token");
         std::fs::write(&path, &self.environment_token).context("cannot write the token")?;
         path.into_os_string().into_string().ok().context("the path of the token is not UTF-8")
     }
 
-    /// The registry, as an environment uses it.
+    /// Returns the registry client of an environment.
     pub(super) fn environment(&self, environment: &str) -> anyhow::Result<RegistryClient> {
         self.registry(environment, &self.environment_token)
     }
 
-    /// The registry, as a client of the environment uses it.
+    /// Returns the registry client of the environment's clients.
     pub(super) fn harness(&self, environment: &str) -> anyhow::Result<RegistryClient> {
         self.registry(environment, &self.harness_token)
     }
@@ -72,7 +72,7 @@ impl BenchRendezvous {
     }
 }
 
-/// A token for these environments, in the store that these flags name.
+/// Creates a token for these environments in the store that the flags select.
 pub(super) fn create_token<S: AsRef<OsStr>>(
     store: &[S],
     role: &str,
@@ -84,7 +84,7 @@ pub(super) fn create_token<S: AsRef<OsStr>>(
         command.arg("--environment").arg(environment);
     }
     let output = command.stdout(Stdio::piped()).output().context("cannot create a token")?;
-    ensure!(output.status.success(), "creating a token ended with {}", output.status);
+    ensure!(output.status.success(), "`token create` exited with {}", output.status);
     let token = String::from_utf8(output.stdout).context("the token is not UTF-8")?;
     Ok(token.trim_end().to_owned())
 }

@@ -1,5 +1,5 @@
-//! The cost of a rendezvous in the middle: processor time for the bytes that it routes, and memory for
-//! streams that say nothing. The peers are plain sockets: it cannot tell what is in a frame.
+//! Measures the cost of a rendezvous: CPU time for routed bytes, and memory for idle streams. The
+//! peers are plain sockets, because the rendezvous cannot tell what a frame contains.
 
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
@@ -19,11 +19,11 @@ use crate::usage;
 
 const MIB: f64 = (1 << 20) as f64;
 const PAYLOAD: usize = 60 << 10;
-/// Frames under way, about the window of one stream.
+/// Frames in flight: about the window of one stream.
 const WINDOW: usize = 16;
 const MIN_ROUTED: f64 = 500.0 * MIB;
 
-/// One environment takes at most 128 streams.
+/// One environment accepts at most 128 streams.
 const IDLE: [&str; 8] = ["0", "1", "2", "3", "4", "5", "6", "7"];
 const STREAMS_OF_EACH: usize = 125;
 const MAX_IDLE_BYTES: f64 = 100.0 * MIB;
@@ -35,7 +35,7 @@ pub(crate) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
     Ok(vec![routed, idle])
 }
 
-/// From an environment to a client, as output goes.
+/// Measures routing from an environment to a client, the direction of output.
 async fn measure_routing(scale: Scale) -> anyhow::Result<Row> {
     let rendezvous = BenchRendezvous::start(&[super::ENVIRONMENT])?;
     let mut environment = open_environment(&rendezvous.environment(super::ENVIRONMENT)?).await?;
@@ -56,7 +56,7 @@ async fn measure_routing(scale: Scale) -> anyhow::Result<Row> {
     Ok(row.target(Target::AtLeast(MIN_ROUTED)))
 }
 
-/// Each stream has its own client, and has been opened.
+/// Measures idle streams. Each stream has its own client and has been opened.
 async fn measure_idle() -> anyhow::Result<Row> {
     allow_descriptors(2 * IDLE.len() + IDLE.len() * STREAMS_OF_EACH)?;
     let rendezvous = BenchRendezvous::start(&IDLE)?;
@@ -97,7 +97,7 @@ pub(super) async fn open(url: &str) -> anyhow::Result<Connection> {
     Ok(connection)
 }
 
-/// Sends so many equal frames, never more than a window ahead of their receiver.
+/// Sends this many equal frames, never more than a window ahead of the receiver.
 async fn exchange(
     from: &mut Connection,
     to: &mut Connection,
@@ -141,13 +141,14 @@ pub(super) fn frame(stream_id: StreamId, payload_len: usize) -> Bytes {
     Frame { stream_id, ack: 0, ack_bits: 0, body, trace: None }.encode()
 }
 
-/// Sockets beside those that this process has for other reasons.
+/// Raises the descriptor limit to allow this many sockets in addition to the other descriptors of
+/// this process.
 pub(super) fn allow_descriptors(sockets: usize) -> anyhow::Result<()> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     let needed = sockets as u64 + 64;
     ensure!(
         maximum.is_none_or(|maximum| maximum >= needed),
-        "{sockets} sockets exceed the hard limit of open files; raise it to {needed}"
+        "{sockets} sockets exceed the hard limit on open files; raise it to {needed}"
     );
     Ok(setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?)
 }

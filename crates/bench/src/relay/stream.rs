@@ -1,5 +1,5 @@
-//! A connection of the product's own client code: through a relay, or straight to a server. Both do all
-//! of their work on the calling thread, and only while that sends or receives, so that they differ in
+//! A connection of the product's client code, through a relay or directly to a server. Both do all
+//! of their work on the calling thread, and only while it sends or receives, so that they differ in
 //! nothing but the relay.
 
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use exec_server_transport::{Connection, DialOptions, Received, TlsOptions, dial}
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{sleep, timeout};
 
-/// A peer that sends nothing for this long hangs.
+/// A peer that sends nothing for this long is considered hung.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
-/// An environment that was just started connects within this time.
+/// A newly started environment connects within this time.
 const ONLINE_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
 pub(crate) struct ProductSocket {
-    /// Before the runtime, which carries it.
+    /// Declared before the runtime, so that it is dropped first.
     connection: Connection,
     message: Bytes,
     runtime: Runtime,
@@ -36,7 +36,7 @@ impl ProductSocket {
         Ok(Self { connection, message: Bytes::new(), runtime })
     }
 
-    /// Waits for the environment to connect.
+    /// Connects through a relay, after waiting for the environment to connect.
     pub(super) fn through_relay(registry: RegistryClient) -> anyhow::Result<Self> {
         let runtime = runtime()?;
         let connection = runtime.block_on(async {
@@ -49,7 +49,8 @@ impl ProductSocket {
         Ok(Self { connection, message: Bytes::new(), runtime })
     }
 
-    /// Through a relay, the message is on its way when the next one is received.
+    /// Sends a message. Through a relay, the transmission may complete only while the next message
+    /// is received.
     pub(crate) fn send(&mut self, message: &[u8]) -> anyhow::Result<()> {
         self.connection.outgoing.push(message);
         Ok(self.runtime.block_on(self.connection.outgoing.flush())?)
@@ -84,7 +85,7 @@ pub(super) fn message(received: Option<Received>) -> anyhow::Result<Bytes> {
     }
 }
 
-/// Asks the registry for the environment until that is connected.
+/// Queries the registry for the environment until that is connected.
 pub(super) async fn connect_when_online(
     registry: &RegistryClient,
     harness: &PublicKey,
@@ -98,5 +99,5 @@ pub(super) async fn connect_when_online(
         }
     };
     let outcome = timeout(ONLINE_TIMEOUT, connecting).await;
-    Ok(outcome.context("the environment does not connect to the rendezvous")??)
+    Ok(outcome.context("the environment did not connect to the rendezvous")??)
 }

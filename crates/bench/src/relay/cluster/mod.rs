@@ -1,5 +1,5 @@
-//! A cluster of three nodes on one NATS server against a single node with its own store: registering,
-//! connecting, memory, and bytes through streams of many environments.
+//! Compares a cluster of three nodes on one NATS server with a single node that has its own store:
+//! registering, connecting, memory, and transfers through streams of many environments.
 
 mod side;
 
@@ -20,10 +20,13 @@ const LIMIT_IS: &str = "a single node with its own store";
 
 pub(crate) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
     let Some(nats) = Nats::start()? else {
-        let _ = writeln!(io::stderr(), "no nats-server in PATH or NATS_SERVER: not measured");
+        let _ = writeln!(
+            io::stderr(),
+            "skipped: nats-server is not in PATH and NATS_SERVER is not set"
+        );
         return Ok(Vec::new());
     };
-    // Each environment and each stream is a socket of both sides.
+    // Each environment and each stream is a socket on both sides.
     allow_descriptors(2 * (scale.environments + scale.active_streams) + 512)?;
     let runtime = runtime()?;
     let mut sides = Pair {
@@ -63,7 +66,8 @@ pub(crate) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
     ])
 }
 
-/// Calls of clients, in turn at both sides, each at another node and for another environment.
+/// Times calls of clients, alternating between both sides, each at another node and for another
+/// environment.
 async fn time_connects(sides: &Pair<Side>, count: usize) -> anyhow::Result<Pair<Samples>> {
     let mut samples = Pair { ours: Samples::default(), limit: Samples::default() };
     for number in 0..count {

@@ -1,4 +1,4 @@
-//! Nodes of a rendezvous, and plain sockets as their environments and clients.
+//! The nodes of a rendezvous, and plain sockets as their environments and clients.
 
 use std::env;
 use std::net::{TcpListener, TcpStream};
@@ -24,16 +24,16 @@ use crate::program::{KilledOnDrop, command};
 use crate::server::{listen, this_program};
 
 const NODES: usize = 3;
-/// A token may make 1,000 calls at once, and 100 a second after that.
+/// A token may make 1,000 calls at once, and 100 per second after that.
 const ENVIRONMENTS_OF_TOKEN: usize = 250;
 const REGISTERED_AT_ONCE: usize = 32;
 const PAYLOAD: usize = 60 << 10;
-/// Frames of a stream under way. At most 32 MiB may wait for all sockets of one token.
+/// Frames in flight on a stream. At most 32 MiB may wait for all sockets of one token.
 const WINDOW: usize = 1;
 const NATS_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A NATS server with a store of its own.
+/// A NATS server with its own store.
 pub(super) struct Nats {
     url: String,
     _process: KilledOnDrop,
@@ -41,7 +41,7 @@ pub(super) struct Nats {
 }
 
 impl Nats {
-    /// `None` if there is no such program.
+    /// Starts the server. Returns `None` if the program is not installed.
     pub(super) fn start() -> anyhow::Result<Option<Self>> {
         let Some(program) = find_program() else { return Ok(None) };
         let store = tempfile::tempdir().context("cannot create a temporary directory")?;
@@ -52,10 +52,10 @@ impl Nats {
         let process = KilledOnDrop(server.spawn().context("cannot start nats-server")?);
         let deadline = Instant::now() + NATS_TIMEOUT;
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            ensure!(Instant::now() < deadline, "nats-server does not listen");
+            ensure!(Instant::now() < deadline, "nats-server did not start listening");
             #[expect(
                 clippy::disallowed_methods,
-                reason = "nats-server does not say when it listens"
+                reason = "nats-server does not report when it listens"
             )]
             thread::sleep(RETRY_INTERVAL);
         }
@@ -64,10 +64,10 @@ impl Nats {
     }
 }
 
-/// Nodes that share their state, or one that has its own.
+/// Nodes that share their state, or a single one with its own.
 pub(super) struct Side {
     nodes: Vec<Node>,
-    /// For each so many environments: their own token, and that of their clients.
+    /// For each group of environments: their token, and the token of their clients.
     tokens: Vec<[RegistryClient; 2]>,
     names: Vec<String>,
     environments: Vec<Connection>,
@@ -76,7 +76,7 @@ pub(super) struct Side {
     _data: TempDir,
 }
 
-/// From an environment to a client, by plain sockets.
+/// A stream from an environment to a client, over plain sockets.
 struct Stream {
     harness: Connection,
     environment: Connection,
@@ -86,7 +86,7 @@ struct Stream {
 struct Node {
     process: KilledOnDrop,
     url: String,
-    /// Resident before it had environments.
+    /// Resident memory before it had environments.
     idle_bytes: u64,
 }
 
@@ -132,8 +132,8 @@ impl Side {
         Ok(Self { nodes, tokens, names, environments, streams, _nats: nats, _data: data })
     }
 
-    /// Registers all environments, at each node in turn, and opens their sockets. Returns how many
-    /// registrations were made a second.
+    /// Registers all environments, alternating between the nodes, and opens their sockets. Returns
+    /// the registrations per second.
     pub(super) async fn register_all(&mut self) -> anyhow::Result<f64> {
         for node in &mut self.nodes {
             node.idle_bytes = settled_bytes(node.process.0.id())?;
@@ -162,7 +162,7 @@ impl Side {
         Ok(rate)
     }
 
-    /// Bytes in its node.
+    /// Returns the memory of one environment in its node.
     pub(super) fn idle_environment(&self) -> anyhow::Result<f64> {
         let mut growth = 0;
         for node in &self.nodes {
@@ -171,7 +171,7 @@ impl Side {
         Ok(growth as f64 / self.names.len() as f64)
     }
 
-    /// One call of a client of some environment, at some node.
+    /// Times one client's call for some environment at some node.
     pub(super) async fn time_connect(&self, number: usize) -> anyhow::Result<Duration> {
         let environment = number % self.names.len();
         let registry = self.registry(environment, number / 2, 1)?;
@@ -181,7 +181,7 @@ impl Side {
         Ok(began.elapsed())
     }
 
-    /// Opens a stream from a client of each of the first environments.
+    /// Opens a stream from a client to each of the first environments.
     pub(super) async fn open_streams(&mut self, count: usize) -> anyhow::Result<()> {
         let mut harnesses = Vec::new();
         for number in 0..count {
@@ -200,7 +200,7 @@ impl Side {
         Ok(())
     }
 
-    /// Sends so many bytes from environments to their clients, over all streams at once.
+    /// Sends this many bytes from environments to their clients, over all streams at once.
     pub(super) async fn route(&mut self, bytes: u64) -> anyhow::Result<()> {
         let count = usize::try_from(bytes)?.div_ceil(PAYLOAD * self.streams.len());
         let mut exchanges = JoinSet::new();
@@ -217,7 +217,7 @@ impl Side {
         Ok(())
     }
 
-    /// The registry at some node, as an environment (`role` 0) or its clients (1) use it.
+    /// Returns the registry client of some node, for an environment (`role` 0) or its clients (1).
     fn registry(
         &self,
         environment: usize,
