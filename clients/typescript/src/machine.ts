@@ -64,6 +64,8 @@ export interface SpawnOptions {
   signal?: AbortSignal;
 }
 
+type OptionalIfEmpty<P> = {} extends P ? [params?: P] : [params: P];
+
 export class Machine {
   readonly fs: FileSystem;
   readonly http: Http;
@@ -152,8 +154,8 @@ export class Machine {
   }
 
   /** Any method of the protocol, as docs/protocol.md has it. */
-  call<M extends Method>(method: M, params: Params<M>): Promise<Result<M>> {
-    return this.#connection.call(method, params);
+  call<M extends Method>(method: M, ...[params]: OptionalIfEmpty<Params<M>>): Promise<Result<M>> {
+    return this.#connection.call(method, params ?? ({} as Params<M>));
   }
 
   /** `fs.watch`, under the name that the other clients have. */

@@ -46,9 +46,11 @@ export async function startProxy(context, target, fate) {
     server.close();
   });
   const proxy = { url: `ws://127.0.0.1:${server.address().port}`, count: 0, connections: 0 };
-  server.on("connection", (down) => {
+  server.on("connection", (down, { headers }) => {
     proxy.connections += 1;
-    const up = new WebSocket(target, ["exec-server.v1"], { maxPayload: 64 << 20 });
+    const { authorization } = headers;
+    const protocols = headers["sec-websocket-protocol"].split(/, */);
+    const up = new WebSocket(target, protocols, { maxPayload: 64 << 20, headers: authorization ? { authorization } : {} });
     const early = [];
     let cut = false;
     const end = () => {
