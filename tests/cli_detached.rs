@@ -264,7 +264,7 @@ fn attach_continues_the_conversation() {
     assert_eq!(second.code, Some(125));
     assert_eq!(
         second.stderr,
-        "exec-server: somebody is attached to \"cat\" already; watch it with exec-server logs -f cat\n"
+        "exec-server: another client is already attached to \"cat\"; follow its output with exec-server logs -f cat\n"
     );
     let mut watcher = Running::start(server.command(&["logs", "-f", "cat"]));
     assert_eq!(watcher.line(), "one\n");

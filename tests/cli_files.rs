@@ -243,7 +243,7 @@ fn directories_are_made_and_removed() {
     symlink(root.join("a"), root.join("link")).unwrap();
     assert_eq!(
         machine.refused(&["rm", "b"]),
-        "exec-server: b: is a directory; use -r to remove it with all that is in it\n"
+        "exec-server: b: is a directory; use -r to remove it and its contents\n"
     );
     machine.text(&["rm", "link"]);
     assert!(root.join("a/file").exists(), "a symlink is removed, not its target");

@@ -74,7 +74,7 @@ fn mistakes_are_found_before_anything_runs() {
     for (options, expected) in [
         (&["--allow-host", "*"][..], "\"*\" allows every host"),
         (&["--allow-host", "https://a.example/"], "contains a slash"),
-        (&["--deny-host", "a.example"], "name one with --allow-host, or give --ask-network"),
+        (&["--deny-host", "a.example"], "name one with --allow-host, or use --ask-network"),
         (
             &["--sandbox", "read-only", "--network", "--allow-host", "a.example"],
             "--network allows every host; omit it, or omit --allow-host",
@@ -200,7 +200,7 @@ fn a_person_is_asked_about_other_hosts() {
     tmux.line(&format!("export HTTP_PROXY={proxy} HTTPS_PROXY={proxy} NO_PROXY= no_proxy="));
     let ports = "--allow-host named.example:7001 --allow-host named.example:7002";
     tmux.line(&format!("$X run -v {ports} --ask-network -- bash $V; echo code-$?-end"));
-    tmux.wait_for("a.example:7001 wants to be reached by bash: [y]es, [a]lways for this run, [n]o");
+    tmux.wait_for("bash wants to connect to a.example:7001: [y]es, [a]lways for this run, [n]o");
     tmux.line("perhaps");
     eventually("it is asked again", || tmux.screen().matches("wants to be").count() == 2);
     tmux.line("a");
@@ -238,7 +238,7 @@ fn an_interrupt_refuses_the_host_and_reaches_the_program() {
     let tmux = Tmux::start_with("V", &script);
     let ports = "--allow-host named.example:7001";
     tmux.line(&format!("$X run {ports} --ask-network -- bash $V; echo code-$?-end"));
-    tmux.wait_for("a.example:7001 wants to be reached by bash");
+    tmux.wait_for("bash wants to connect to a.example:7001");
     tmux.keys(&["C-c"]);
     tmux.wait_for("caught-2");
     tmux.wait_for("refused-2");

@@ -135,7 +135,7 @@ fn a_detached_start_that_a_cut_interrupts_leaves_nothing_running() {
     let (status, out, errors) = run.finish();
     machine::signal(spawner, Signal::CONT);
     assert_eq!((status.code(), out.as_str()), (Some(125), ""));
-    assert_eq!(errors, "exec-server: cannot start sh: the connection was lost meanwhile\n");
+    assert_eq!(errors, "exec-server: cannot start sh: the connection was lost during the start\n");
     let again = far.server.run(&["run", "-d", "--name", "job", "true"]);
     assert_eq!((again.code, again.stderr.as_str()), (Some(0), ""));
 }
@@ -155,7 +155,7 @@ fn a_detached_start_that_an_outage_interrupts_says_that_it_may_run() {
     let (warning, error) = errors.split_once('\n').unwrap();
     assert!(warning.contains("\"job\", which may be running"), "{warning}");
     assert!(warning.ends_with("exec-server forget -f job"), "{warning}");
-    assert_eq!(error, "exec-server: cannot start sh: the connection was lost meanwhile\n");
+    assert_eq!(error, "exec-server: cannot start sh: the connection was lost during the start\n");
     machine::signal(spawner, Signal::CONT);
     // It is, and the remedy that was named works.
     eventually("it runs", || far.server.run(&["ps"]).stdout.contains("job"));

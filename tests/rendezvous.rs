@@ -80,7 +80,7 @@ fn the_operator_sees_health_and_a_status_page() {
     service.stop();
     let told = run_program(&["rendezvous", "status", "--data", data]);
     assert_eq!(told.code, Some(1));
-    assert!(told.stderr.contains("no rendezvous runs there"), "{}", told.stderr);
+    assert!(told.stderr.contains("no rendezvous is running there"), "{}", told.stderr);
 }
 
 #[test]

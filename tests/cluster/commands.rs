@@ -49,7 +49,7 @@ fn the_operator_sees_the_nodes_of_a_cluster() {
     let Some(cluster) = Cluster::start() else { return };
     let none = cluster.run(&["rendezvous", "status", "--json"]);
     assert_eq!((none.code, &*none.stdout), (Some(1), ""));
-    assert!(none.stderr.contains("no rendezvous runs there"), "{}", none.stderr);
+    assert!(none.stderr.contains("no rendezvous is running there"), "{}", none.stderr);
 
     let nodes = [Node::start(&cluster), Node::start(&cluster)];
     let mut urls = nodes.each_ref().map(|node| node.url.replace("http", "ws"));
@@ -79,14 +79,14 @@ fn the_operator_sees_the_nodes_of_a_cluster() {
 #[test]
 fn doctor_says_how_frames_pass_between_nodes() {
     let Some(cluster) = Cluster::start() else { return };
-    let routing = json!({"name": "routing", "works": false, "detail": "unknown without nodes"});
+    let routing = json!({"name": "routing", "works": false, "detail": "unknown, because no node has reported"});
     assert!(cluster.doctor().contains(&routing));
 
     let node = Node::start(&cluster);
     eventually("the node has reported", || cluster.run(&["rendezvous", "status"]).code == Some(0));
     let checks = cluster.doctor();
     for (name, detail) in
-        [("NATS", "the state of the cluster can be read"), ("nodes", "1"), ("routing", "over NATS")]
+        [("NATS", "the state of the cluster is readable"), ("nodes", "1"), ("routing", "over NATS")]
     {
         let expected = json!({"name": name, "works": true, "detail": detail});
         assert!(checks.contains(&expected), "{expected} is not in {checks:?}");

@@ -108,8 +108,11 @@ fn create(data: &Path, command: &str, role: &str) -> String {
         ["token", command, "--data", data, "--role", role, "--environment", id, "--ttl", "30d"];
     let Outcome { code, stdout, stderr } = run_program(&arguments);
     assert_eq!(code, Some(0), "{stderr}");
-    let notice =
-        if is_new { format!("exec-server: made a new store in {data}\n") } else { String::new() };
+    let notice = if is_new {
+        format!("exec-server: created a new store in {data}\n")
+    } else {
+        String::new()
+    };
     assert_eq!(stderr, notice);
     stdout.strip_suffix('\n').unwrap().to_owned()
 }

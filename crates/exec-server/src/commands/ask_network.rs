@@ -1,4 +1,4 @@
-//! Asks the person at the terminal about hosts that no rule names, while the program waits.
+//! Asks the user at the terminal about hosts that match no rule, while the program waits.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -13,7 +13,7 @@ use super::wording::UsageError;
 use crate::environment::host_options::HostOptions;
 use crate::terminal::Questions;
 
-/// Asks for the program with this command line.
+/// Returns a handler that asks on behalf of the program with this command line.
 pub(super) fn handler(argv: &[String]) -> anyhow::Result<NetworkRequestHandler> {
     let questions = Questions::open().map_err(|_| {
         let text = "--ask-network needs a terminal; name the hosts with --allow-host instead";
@@ -29,13 +29,13 @@ pub(super) fn handler(argv: &[String]) -> anyhow::Result<NetworkRequestHandler> 
 
 struct Asker {
     program: String,
-    /// One question at a time; the others wait for the lock, in their order.
+    /// Serialises the questions, in order.
     turn: Mutex<Turn>,
 }
 
 struct Turn {
     questions: Questions,
-    /// Hosts that are allowed on every port for as long as the command runs.
+    /// Hosts that are allowed on every port until the command ends.
     always: HashSet<String>,
 }
 
@@ -63,7 +63,7 @@ impl Asker {
             }
             Ok(Answer::No) => NetworkDecision::deny("the person at the terminal refused"),
             Err(_) => {
-                // Leaves the line of the question. A terminal that is gone needs no message.
+                // Ends the line of the question. Errors of a closed terminal are ignored.
                 let _ = turn.questions.tell("");
                 let _ = turn.questions.tell(&format!("no answer: {} is refused", target(request)));
                 NetworkDecision::deny("the question was not answered in time")
@@ -73,7 +73,7 @@ impl Asker {
 }
 
 impl Turn {
-    /// Asks until the answer is one; the end of the terminal means no.
+    /// Repeats the question until the answer is valid. End of input means no.
     async fn ask(&self, question: &str) -> Answer {
         loop {
             match self.questions.ask(question).await {
@@ -100,14 +100,14 @@ impl Answer {
 
 fn question(program: &str, request: &NetworkRequest) -> String {
     let target = target(request);
-    format!("{target} wants to be reached by {program}: [y]es, [a]lways for this run, [n]o ")
+    format!("{program} wants to connect to {target}: [y]es, [a]lways for this run, [n]o ")
 }
 
 fn target(request: &NetworkRequest) -> RefusedHost {
     RefusedHost { host: request.host.clone(), port: Some(request.port) }
 }
 
-/// `npm` of `/usr/bin/npm`.
+/// Returns `npm` for `/usr/bin/npm`.
 fn program_name(argv: &[String]) -> String {
     let program = argv.first().map_or("", String::as_str);
     let name = Path::new(program).file_name().and_then(|name| name.to_str());
@@ -130,16 +130,16 @@ mod tests {
         let name = program_name(&["/usr/bin/npm".to_owned(), "install".to_owned()]);
         assert_eq!(
             question(&name, &request("packages.example.org")),
-            "packages.example.org:443 wants to be reached by npm: \
+            "npm wants to connect to packages.example.org:443: \
              [y]es, [a]lways for this run, [n]o "
         );
-        assert!(question("..", &request("::1")).starts_with("[::1]:443 wants"));
+        assert!(question("..", &request("::1")).starts_with(".. wants to connect to [::1]:443"));
         assert_eq!(program_name(&["..".to_owned()]), "..");
         assert_eq!(program_name(&[]), "");
     }
 
     #[test]
-    fn only_clear_answers_count() {
+    fn only_unambiguous_answers_are_accepted() {
         for (line, answer) in [
             ("y\n", Some(Answer::Yes)),
             (" YES \n", Some(Answer::Yes)),

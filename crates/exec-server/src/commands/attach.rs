@@ -1,4 +1,4 @@
-//! `exec-server attach`: back to a process that was started with `run --detach`.
+//! `exec-server attach`: reconnects to a process of `run --detach`.
 
 use std::io::{self, IsTerminal as _};
 
@@ -23,15 +23,15 @@ pub(crate) async fn run(Attach { server, name }: &Attach) -> anyhow::Result<Exit
     let listed = look_up(&target, name).await?;
     let in_use = || {
         anyhow::anyhow!(
-            "somebody is attached to {name:?} already; watch it with exec-server logs -f {name}"
+            "another client is already attached to {name:?}; follow its output with exec-server logs -f {name}"
         )
     };
     let options = ExecServerClientConnectOptions {
         resume_session_id: Some(listed.session.session_id.clone()),
         ..options(CLIENT_NAME)
     };
-    // Never closed: that would end the process. Leaving it leaves the session to itself again. The
-    // server asks an attached client for a sign of life before it refuses.
+    // Never closed: that would end the process. Leaving it detaches the session again. The server
+    // probes an attached client for liveness before it refuses.
     let session = match target.connect(options).await {
         Err(TargetError::Connect { source, .. })
             if source.kind() == Some(&ErrorKind::SessionAttached) =>
@@ -56,7 +56,7 @@ async fn stay(
     if listed.process.tty
         && let Some(size) = foreground::terminal_size()
     {
-        // It may have ended by now; its events say so.
+        // The process may have ended; its events will report that.
         let _ = process.resize(size).await;
     }
     let foreground = Foreground {
@@ -84,7 +84,7 @@ async fn stay(
         Ending::OutputFailed(error) => Err(error.into()),
         Ending::Signalled { number } => Ok(ExitStatus::of_signal(number)),
         Ending::GaveUp { number } => {
-            say(&format!("gave up; {name} is left running"));
+            say(&format!("gave up; {name} keeps running"));
             Ok(ExitStatus::of_signal(number))
         }
         Ending::TimedOut(end) => {
@@ -99,6 +99,6 @@ async fn look_up(target: &Target, name: &str) -> anyhow::Result<Listed> {
     let session = target.connect(options(CLIENT_NAME)).await?;
     let listed = listing::list(&session.client).await;
     session.close().await;
-    let listed = listed.context("cannot list what the server runs")?;
+    let listed = listed.context("cannot list the processes of the server")?;
     Ok(listing::find(&listed, name)?.clone())
 }

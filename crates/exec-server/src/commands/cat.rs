@@ -1,4 +1,4 @@
-//! `exec-server cat`: the content of files, byte for byte.
+//! `exec-server cat`: prints the content of files, byte for byte.
 
 use std::io;
 
@@ -16,7 +16,7 @@ use crate::foreground::{OutputError, Outputs};
 use crate::program::exit_code::ExitStatus;
 use crate::target::remote_path::ServerPath;
 
-/// Losses of the connection in a row without a byte in between.
+/// Consecutive connection losses without a byte in between.
 const MAX_LOSSES: usize = 5;
 
 pub(super) async fn run(servers: &Servers<'_>, cat: &Cat) -> anyhow::Result<ExitStatus> {
@@ -50,7 +50,7 @@ async fn print(
         match read {
             Ok(0) => return Ok(()),
             Ok(read) => (place, losses) = (place + read as u64, 0),
-            // A handle ends with its connection; the file may still be there.
+            // A handle ends with its connection; the file may still exist.
             Err(error) if is_interruption(&error) && losses < MAX_LOSSES => {
                 losses += 1;
                 reader = open_again(&client, &path, &reader).await?.starting_at(place);
@@ -81,9 +81,7 @@ async fn open_again(
 ) -> anyhow::Result<FileReader> {
     let reader = open(files, path).await?;
     if reader.metadata() != before.metadata() {
-        anyhow::bail!(
-            "changed while the connection was lost; what was printed is only its beginning"
-        );
+        anyhow::bail!("changed while the connection was lost; the output ends early");
     }
     Ok(reader)
 }

@@ -1,4 +1,4 @@
-//! The commands that need a server, from their options to an exit code.
+//! Runs the commands that need a server, from options to exit code.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub(crate) fn main(command: &ClientCommand) -> ExitCode {
         }
     };
     let outcome = runtime.block_on(perform(command));
-    // A read of our standard input cannot be cancelled; it must not hold us.
+    // A blocking read of standard input cannot be cancelled; do not wait for it.
     runtime.shutdown_background();
     let status = outcome.unwrap_or_else(|error| {
         if error.downcast_ref().is_some_and(OutputError::is_broken_pipe) {
@@ -45,12 +45,13 @@ pub(crate) fn main(command: &ClientCommand) -> ExitCode {
     status.into()
 }
 
-/// The command line is wrong, or a file that it relies on.
+/// Whether the command line is wrong, or a file that it relies on.
 fn is_usage_error(error: &anyhow::Error) -> bool {
     error.is::<UsageError>() || error.downcast_ref().is_some_and(TargetError::is_usage_error)
 }
 
-/// Where the exit code is that of a process, a failure of the command itself has another.
+/// Returns the exit code for a failure of the command itself. Commands that exit with the code of a
+/// process use a separate one.
 fn failure_of(command: &ClientCommand) -> ExitStatus {
     match command {
         ClientCommand::Run(_)
@@ -143,7 +144,7 @@ async fn with_files(command: &FileCommand) -> anyhow::Result<ExitStatus> {
     .await
 }
 
-/// For commands about processes that are there already.
+/// Runs a command on existing processes.
 async fn with_listing(
     server: &ServerChoice,
     client_name: &str,
@@ -160,7 +161,7 @@ async fn with_listing_within(
 ) -> anyhow::Result<ExitStatus> {
     let session = Target::lasting(server)?.connect(options(client_name)).await?;
     let listed = listing::list_within(&session.client, within).await;
-    let listed = listed.context("cannot list what the server runs");
+    let listed = listed.context("cannot list the processes of the server");
     let outcome = match listed {
         Ok(listed) => act(&session.client, listed).await,
         Err(error) => Err(error),
@@ -169,7 +170,7 @@ async fn with_listing_within(
     outcome
 }
 
-/// One that fails does not keep the others from their turn.
+/// Runs `act` for each process. A failure does not prevent the others.
 async fn for_each(
     names: &[String],
     listed: &[Listed],

@@ -1,5 +1,6 @@
-//! Completion of our command line. `exec-server completions SHELL` prints a script that makes a shell call this program at
-//! each Tab, so what is offered is what there is: processes of the server, environments of the user's file.
+//! Completion of the command line. `exec-server completions SHELL` prints a script with which the
+//! shell calls this program at each Tab, so the candidates are current: the processes of the server
+//! and the user's environments.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -21,27 +22,27 @@ use crate::cli::client::{Credentials, ServerChoice};
 use crate::cli::values::is_plain_name;
 use crate::target::{Target, environment_ids};
 
-/// Set by the scripts. Its value is the name of the shell.
+/// Set by the scripts to the name of the shell.
 const VARIABLE: &str = "EXEC_SERVER_COMPLETE";
 const PROGRAM: &str = "exec-server";
-/// A server that takes longer to list its processes is not worth waiting for at a prompt.
+/// Listing processes takes at most this long, because a user waits at the prompt.
 const LISTING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Prints the script for a shell.
 pub(crate) fn run(shell: Shell, out: &mut impl Write) -> io::Result<()> {
     let shells = Shells::builtins();
-    let completer = shells.completer(&shell.to_string()).expect("both lists have the same shells");
+    let completer = shells.completer(&shell.to_string()).expect("both crates know the same shells");
     let mut script = Vec::new();
     completer.write_registration(VARIABLE, PROGRAM, PROGRAM, &this_program(), &mut script)?;
     let mut script = String::from_utf8_lossy(&script).into_owned();
     if shell == Shell::Bash {
-        // Bash does not quote what a program offers, so names of files are left to bash itself.
+        // Bash does not quote the candidates of a program, so bash itself completes file names.
         script = script.replace("-o bashdefault", "-o bashdefault -o default");
     }
     super::print(script.as_bytes(), out)
 }
 
-/// By its name if it was found in `PATH`, otherwise by its whole path.
+/// Returns the name of this program if it was found in `PATH`, otherwise its absolute path.
 fn this_program() -> String {
     let name = std::env::args_os().next().map_or_else(|| PROGRAM.into(), PathBuf::from);
     let is_bare = name.components().count() < 2;
@@ -49,7 +50,7 @@ fn this_program() -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// Completes a command line if one of the scripts asks for it.
+/// Completes a command line if a completion script calls this program.
 pub(crate) fn complete_if_asked() -> Option<ExitCode> {
     let shell = std::env::var_os(VARIABLE)?;
     let words: Vec<OsString> = std::env::args_os().collect();
@@ -65,7 +66,7 @@ pub(crate) fn complete_if_asked() -> Option<ExitCode> {
     }
 }
 
-/// Which server the words so far choose.
+/// Returns the server selected by the words so far.
 fn server_choice(words: &[OsString]) -> ServerChoice {
     let value_of = |option: &str| {
         let with_value = format!("{option}=");
@@ -120,13 +121,13 @@ fn candidates(values: impl IntoIterator<Item = String>) -> Vec<CompletionCandida
     values.into_iter().filter(|value| is_harmless(value)).map(CompletionCandidate::new).collect()
 }
 
-/// A shell may put it on the command line as it is: it must not mean anything to one. What servers call their processes is
-/// not ours to trust.
+/// Whether a shell may insert the candidate verbatim. It must contain no shell syntax, because
+/// process names of a server are untrusted.
 fn is_harmless(value: &str) -> bool {
     value.split('/').all(is_plain_name)
 }
 
-/// Environments, and names of files where paths are those of this machine.
+/// Completes environments, and file names where paths are local.
 fn paths(
     word: &OsStr,
     choice: &ServerChoice,
@@ -136,7 +137,7 @@ fn paths(
     let begins = |id: &String| id.as_bytes().starts_with(word.as_encoded_bytes());
     let ids = environment_ids().into_iter().filter(begins).filter(|id| is_plain_name(id));
     let ids = ids.map(|id| CompletionCandidate::new(format!("{id}:")));
-    // With nothing to go by, bash would show environments instead of files.
+    // For an empty word, bash would show environments instead of files.
     let mut found: Vec<_> = if is_bash && word.is_empty() { Vec::new() } else { ids.collect() };
     if !is_bash && (is_here || Target::find(choice).is_ok_and(|target| target.shares_files())) {
         found.extend(PathCompleter::any().complete(word));
@@ -144,7 +145,7 @@ fn paths(
     found
 }
 
-/// As `find` understands them: with their session where a name is not unique.
+/// Returns the names as [`listing::find`] accepts them, qualified by the session if not unique.
 fn process_names(choice: &ServerChoice, only_running: bool) -> Vec<String> {
     let listed = listed(choice).unwrap_or_default();
     let name = |one: &Listed| match listed.iter().filter(|other| other.name() == one.name()).count()
@@ -173,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_names_that_mean_nothing_to_a_shell_are_offered() {
+    fn only_names_without_shell_syntax_are_offered() {
         for name in ["$(reboot)", "a b", "a;b", "`x`", "\x1b[2J", "-rf", "", "a/$x", "~"] {
             assert!(!is_harmless(name), "{name:?}");
         }
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_is_the_one_that_the_words_name() {
+    fn the_words_select_the_server() {
         let choice =
             |line: &str| server_choice(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
         assert_eq!(choice("exec-server -- exec-server logs --on box").on.as_deref(), Some("box"));

@@ -1,4 +1,4 @@
-//! `exec-server config`: prints the settings in force as a file that would produce them, or as JSON.
+//! `exec-server config`: prints the effective settings, as an equivalent file or as JSON.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -20,10 +20,10 @@ pub(crate) fn run(
     super::print(text.as_bytes(), out)
 }
 
-/// One line per setting, so that a comment can say where its value came from. A setting that is not
-/// the same when it is empty is a comment as a whole.
+/// Formats one line per setting, so that a comment can show the source of its value. A setting
+/// whose empty value differs from its absence is commented out.
 fn toml_text(configuration: &Configuration) -> String {
-    /// Comments stand in one column, unless a long value would push it off the screen.
+    /// The widest column for comments; longer values push only their own comment.
     const WIDEST_COLUMN: usize = 60;
     let assignment = |setting: &Setting| {
         let value = setting.show(&configuration.settings);
@@ -38,7 +38,7 @@ fn toml_text(configuration: &Configuration) -> String {
         if !text.is_empty() {
             text.push('\n');
         }
-        // What follows a table's header belongs to the table, so those groups come last.
+        // Lines after the header of a table belong to the table, so those groups come last.
         if let Some(section) = group.iter().find_map(|setting| setting.place_in_file().0) {
             writeln!(text, "[{section}]").expect("a String accepts every write");
         }
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_is_a_file_with_the_same_meaning() {
+    fn the_output_is_a_file_with_the_same_meaning() {
         let environment = [
             variable("EXEC_SERVER_LISTEN", "unix:///tmp/\"quoted\" \\ é#"),
             variable("EXEC_SERVER_ALLOW_ORIGIN", "https://a.example,https://\"b\""),
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn each_line_says_where_its_value_came_from() {
+    fn each_line_shows_the_source_of_its_value() {
         let configuration =
             load(&Flags::default(), [variable("EXEC_SERVER_MAX_SESSIONS", "7")]).unwrap();
         let text = printed(&configuration, false);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn json_says_the_same() {
+    fn json_has_the_same_values() {
         let configuration =
             load(&Flags::default(), [variable("EXEC_SERVER_MAX_SESSIONS", "7")]).unwrap();
         let json: serde_json::Value = serde_json::from_str(&printed(&configuration, true)).unwrap();

@@ -1,5 +1,5 @@
-//! `exec-server token create`, `create-agent`, `list` and `revoke`: the credentials of a rendezvous, in its
-//! store or through the running service.
+//! `exec-server token create`, `create-agent`, `list` and `revoke`: manage the credentials of a
+//! rendezvous, in its store or through the running service.
 
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
@@ -15,7 +15,7 @@ use crate::cli::token::NewCredentialOptions;
 use crate::program::say;
 use crate::terminal::{json_line, printable};
 
-/// The secret of a new credential, and nothing else.
+/// Creates a credential and returns only its secret.
 pub(super) fn create(
     options: &NewCredentialOptions,
     kind: CredentialKind,
@@ -35,18 +35,19 @@ pub(super) fn create(
     match ask(&store, AdminRequest::Create(new))? {
         AdminResponse::Created { secret, .. } => {
             if let Some(data) = new_directory {
-                // A mistyped directory would otherwise make a token that is refused everywhere.
-                say(&format!("made a new store in {}", data.display()));
+                // Otherwise a mistyped directory would silently yield a token that every rendezvous
+                // refuses.
+                say(&format!("created a new store in {}", data.display()));
             }
             Ok(secret.0 + "\n")
         }
-        _ => bail!("the service answered something else"),
+        _ => bail!("unexpected response from the rendezvous"),
     }
 }
 
 pub(super) fn list(store: &Store, json: bool) -> anyhow::Result<String> {
     let AdminResponse::Listed { credentials } = ask(store, AdminRequest::List)? else {
-        bail!("the service answered something else");
+        bail!("unexpected response from the rendezvous");
     };
     Ok(match json {
         true => credentials.iter().map(json_line).collect(),
@@ -60,7 +61,7 @@ pub(super) fn revoke(store: &Store, id: &str) -> anyhow::Result<String> {
         AdminResponse::Revoked { existed: false } => {
             bail!("no token or agent has the id {id:?}; see exec-server token list")
         }
-        _ => bail!("the service answered something else"),
+        _ => bail!("unexpected response from the rendezvous"),
     }
 }
 

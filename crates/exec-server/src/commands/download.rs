@@ -1,5 +1,5 @@
-//! A file of this machine that is written over the network: it takes its name when it is whole, and what had the name
-//! before stays until then.
+//! A local file that is written over the network. It gets its name once it is complete; until then,
+//! an existing file of that name remains.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -14,17 +14,17 @@ pub(super) enum Download {
         draft: NamedTempFile,
         path: PathBuf,
     },
-    /// A device or a FIFO takes bytes as they come, and must not be replaced. Nor must a symlink that leads nowhere
-    /// yet.
+    /// A device or FIFO receives the bytes directly and must not be replaced. The same holds for a
+    /// dangling symlink.
     Stream(File),
 }
 
 impl Download {
-    /// May block: a FIFO waits for its reader.
+    /// Opens the destination. May block: a FIFO waits for its reader.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         match fs::metadata(path) {
             Ok(found) if found.is_file() => {
-                // A file that is not for writing is not for replacing either.
+                // A file that is not writable must not be replaced either.
                 OpenOptions::new().write(true).open(path)?;
                 let path = path.canonicalize()?;
                 let draft = draft_beside(&path)?;
@@ -44,7 +44,7 @@ impl Download {
         }
     }
 
-    /// Dropping it instead leaves everything as it was.
+    /// Gives the file its name. Dropping the download instead leaves everything unchanged.
     pub(super) fn finish(self) -> io::Result<()> {
         match self {
             Self::Draft { draft, path } => {
@@ -55,7 +55,7 @@ impl Download {
     }
 }
 
-/// With the permissions of any new file.
+/// Creates the temporary file, with the permissions of any new file.
 fn draft_beside(path: &Path) -> io::Result<NamedTempFile> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     tempfile::Builder::new()
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_replaced_when_the_other_is_whole() {
+    fn a_file_is_replaced_once_the_new_one_is_complete() {
         let directory = tempfile::tempdir().unwrap();
         let (path, link) = (directory.path().join("file"), directory.path().join("link"));
         fs::write(&path, "before").unwrap();
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_written_to_and_not_replaced() {
+    fn special_files_are_written_in_place() {
         let directory = tempfile::tempdir().unwrap();
         assert!(Download::open(directory.path()).is_err());
         let Download::Stream(_) = Download::open(Path::new("/dev/null")).unwrap() else { panic!() };

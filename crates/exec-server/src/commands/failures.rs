@@ -1,4 +1,4 @@
-//! What failed of a command that does the same to several files: one line for each, and the exit code of all.
+//! Errors of a command that works on several files: one line per file, and a common exit code.
 
 use std::path::Path;
 
@@ -23,11 +23,12 @@ impl Failures {
     }
 }
 
-/// The path as it was written, and the cause. Servers name paths themselves, but only whole ones.
+/// Formats an error with the path as the user wrote it. Servers include absolute paths in their
+/// errors; those are not repeated.
 fn line(path: impl AsRef<Path>, error: &anyhow::Error) -> String {
     let (path, cause) = (escaped(path), one_line(error));
     let is_named = path.starts_with('/') && cause.contains(&path);
-    // Two colons in a row would be taken for a mistake of ours.
+    // Two colons in a row would look like a typo of the program.
     let path = if path.ends_with(':') { format!("'{path}'") } else { path };
     if is_named || path.is_empty() { cause } else { format!("{path}: {cause}") }
 }
@@ -37,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_named_once() {
+    fn a_path_appears_only_once() {
         let error = anyhow::anyhow!("cannot open /a/b: no");
         assert_eq!(line("/a/b", &error), "cannot open /a/b: no");
         assert_eq!(line("box:/a/b", &error), "box:/a/b: cannot open /a/b: no");

@@ -1,4 +1,5 @@
-//! `exec-server forget`: ends the session of a process, so that the server forgets it and its output.
+//! `exec-server forget`: ends the session of a process, so that the server discards the process and
+//! its output.
 
 use exec_server_client::ExecServerClient;
 use exec_server_protocol::SessionCloseParams;
@@ -10,8 +11,8 @@ use crate::program::exit_code::ExitStatus;
 use crate::program::say;
 use crate::terminal::printable;
 
-/// Every process that was started with `run --detach` and has finished. Sessions of other clients are left alone: they may come
-/// back for what they have not read yet.
+/// Forgets every finished process of `run --detach`. Sessions of other clients are kept, because
+/// those clients may reconnect for unread output.
 pub(crate) async fn all(
     client: &ExecServerClient,
     listed: &[Listed],
@@ -50,9 +51,9 @@ pub(crate) async fn run(
     );
     anyhow::ensure!(
         force || !listed.session.attached,
-        "somebody is attached to {name:?}; use forget -f to end it all the same"
+        "another client is attached to {name:?}; use forget -f to forget it anyway"
     );
-    // Only whole sessions can be forgotten, and the others in it may be somebody's work.
+    // Only whole sessions can be forgotten, and other processes in the session may still be needed.
     let others = listed.session.processes.len().saturating_sub(1);
     anyhow::ensure!(
         others == 0,

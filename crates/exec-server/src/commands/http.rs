@@ -1,4 +1,4 @@
-//! `exec-server http`: a request that the server makes, and its response as it comes.
+//! `exec-server http`: makes a request from the server and streams the response.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -23,10 +23,10 @@ use crate::terminal::printable;
 
 pub(super) async fn run(servers: &Servers<'_>, request: &Http) -> anyhow::Result<ExitStatus> {
     let Some(limit) = limit(request.timeout) else { return perform(servers, request).await };
-    // The server's own limit ends with the head: a body that is streamed may go on for ever.
+    // The server's timeout covers only the head: a streamed body may take forever.
     match tokio::time::timeout(limit, perform(servers, request)).await {
         Ok(outcome) => outcome,
-        Err(_) => anyhow::bail!("no response, or not all of it, within {limit:?}"),
+        Err(_) => anyhow::bail!("no complete response within {limit:?}"),
     }
 }
 
@@ -37,7 +37,7 @@ async fn perform(servers: &Servers<'_>, request: &Http) -> anyhow::Result<ExitSt
     if delivered.as_ref().is_err_and(anyhow::Error::is::<OutputError>) {
         return delivered;
     }
-    // Of a response that broke off, too, what came is printed.
+    // Prints the received part even if the response broke off.
     let printed = outputs.finish().await;
     let status = delivered?;
     printed?;
@@ -71,7 +71,8 @@ async fn ask(servers: &Servers<'_>, request: &Http) -> anyhow::Result<(HttpRespo
     })
 }
 
-/// Servers do not repeat URLs, which may be secret in part: where they have a user name, and behind a question mark.
+/// Adds the URL to an error. Servers omit URLs, because the user name and the query may be secret;
+/// so does this.
 fn naming_url(message: &str, url: &str) -> String {
     let Some(problem) = message.strip_prefix("the URL ") else { return message.to_owned() };
     let shown = url.split(['?', '#']).next().unwrap_or_default();
@@ -85,7 +86,7 @@ fn naming_url(message: &str, url: &str) -> String {
     format!("the URL {shown:?} {problem}")
 }
 
-/// The head goes to our output, the body there or to a file.
+/// Writes the head to standard output, and the body there or to a file.
 async fn deliver(
     request: &Http,
     head: &HttpResponse,
@@ -157,20 +158,20 @@ async fn read(body: &Body) -> anyhow::Result<Bytes> {
     let bytes = bytes.with_context(|| format!("cannot read {name}"))?;
     anyhow::ensure!(
         bytes.len() as u64 <= MAX_FILE_BYTES,
-        "{name} has more than {} MiB, and a body can have no more",
+        "{name} exceeds {} MiB, the limit for a request body",
         MAX_FILE_BYTES >> 20
     );
     Ok(bytes.into())
 }
 
-/// Not on a worker: whoever types our input, or writes to a FIFO, takes their time.
+/// Reads on a blocking thread: terminal input or a FIFO may take forever.
 async fn read_blocking(
     read: impl FnOnce() -> io::Result<Vec<u8>> + Send + 'static,
 ) -> io::Result<Vec<u8>> {
     tokio::task::spawn_blocking(read).await.map_err(io::Error::other)?
 }
 
-/// Enough to know that it is too much.
+/// Reads at most one byte more than allowed, enough to detect the excess.
 fn read_limited(from: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
@@ -182,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_is_named_without_its_secrets() {
+    fn a_url_is_shown_without_its_secrets() {
         let named = |url: &str| naming_url("the URL is not valid", url);
         assert_eq!(named("exmaple"), "the URL \"exmaple\" is not valid");
         for url in ["http://me:SECRET@h:x/p?token=SECRET", "h:x/p#SECRET", "SECRET@h:x/p"] {
@@ -195,6 +196,6 @@ mod tests {
     #[tokio::test]
     async fn a_body_has_a_limit() {
         let error = read(&Body::File("/dev/zero".into())).await.unwrap_err().to_string();
-        assert_eq!(error, "/dev/zero has more than 47 MiB, and a body can have no more");
+        assert_eq!(error, "/dev/zero exceeds 47 MiB, the limit for a request body");
     }
 }

@@ -1,11 +1,11 @@
-//! `exec-server kill`: ends a process with all its descendants, or sends it a signal.
+//! `exec-server kill`: ends a process and all its descendants, or sends it a signal.
 
 use exec_server_client::ExecServerClient;
 use exec_server_protocol::{SignalName, SignalParams, TerminateMode, TerminateParams};
 
 use super::listing::Listed;
 
-/// Between TERM and KILL.
+/// The time between TERM and KILL.
 const GRACE_MS: u64 = 3_000;
 
 pub(crate) async fn run(
@@ -15,7 +15,7 @@ pub(crate) async fn run(
 ) -> anyhow::Result<()> {
     let process_id = listed.name().to_owned();
     let session_id = Some(listed.session.session_id.clone());
-    // What a process left running can still be ended, but gets no signals.
+    // Descendants that outlive a process can be ended, but not signalled.
     let is_alive = match signal {
         None => listed.process.running || listed.process.descendants > 0,
         Some(_) => listed.process.running,

@@ -1,4 +1,4 @@
-//! The processes of a server, over all its sessions, and how a person names one of them.
+//! The processes of a server across all sessions, and how a user names one of them.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use exec_server_client::{ExecServerClient, ExecServerError};
 use exec_server_protocol::{Empty, ErrorKind, ListParams, ProcessSummary, SessionInfo};
 use thiserror::Error;
 
-/// How much of a session's id is shown: enough to tell sessions apart, and to type.
+/// The length of a displayed session id: enough to distinguish sessions, and short enough to type.
 const SHORT_ID: usize = 8;
 
-/// A process and the session that it belongs to.
+/// A process and its session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Listed {
     pub(crate) session: SessionInfo,
@@ -34,12 +34,12 @@ impl Listed {
     }
 }
 
-/// All processes, oldest first.
+/// Lists all processes, oldest first.
 pub(crate) async fn list(client: &ExecServerClient) -> Result<Vec<Listed>, ExecServerError> {
     list_within(client, None).await
 }
 
-/// The same, with the first event of each in the last so much time.
+/// Like [`list`], and includes the first event of each process within the last `within`.
 pub(crate) async fn list_within(
     client: &ExecServerClient,
     within: Option<Duration>,
@@ -58,7 +58,7 @@ pub(crate) async fn list_within(
                     .into_iter()
                     .map(|process| Listed { session: session.clone(), process }),
             ),
-            // It ended while we were asking.
+            // The session ended during the listing.
             Err(error) if error.kind() == Some(&ErrorKind::UnknownSession) => {}
             Err(error) => return Err(error),
         }
@@ -67,7 +67,7 @@ pub(crate) async fn list_within(
     Ok(listed)
 }
 
-/// Finds the process that `NAME` or `SESSION/NAME` means.
+/// Finds the process named `NAME` or `SESSION/NAME`.
 pub(crate) fn find<'a>(listed: &'a [Listed], name: &str) -> Result<&'a Listed, NameError> {
     let mut candidates: Vec<_> = listed.iter().filter(|listed| listed.name() == name).collect();
     if candidates.is_empty()
@@ -133,7 +133,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_session_tells_equal_names_apart() {
+    fn a_session_distinguishes_equal_names() {
         let all = [listed("0123456789", "a"), listed("9876543210", "a")];
         let error = find(&all, "a").unwrap_err().to_string();
         assert_eq!(error, "several processes are called \"a\"; say which: 01234567/a, 98765432/a");
@@ -144,7 +144,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_name_may_have_a_slash_of_its_own() {
+    fn a_name_may_contain_a_slash() {
         let all = [listed("0123456789", "a/b"), listed("0123499999", "b")];
         assert_eq!(find(&all, "a/b").unwrap(), &all[0]);
         assert_eq!(find(&all, "01234/a/b").unwrap(), &all[0]);

@@ -1,4 +1,5 @@
-//! `exec-server login` and `logout`: the token of this user for a registry. Talks to no registry.
+//! `exec-server login` and `logout`: store and delete this user's token for a registry. They do not
+//! connect to the registry.
 
 use std::io::{self, IsTerminal as _, Read as _, Write};
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use super::print;
 use crate::cli::remote::{Login, Logout};
 use crate::registry_credentials::{login_file, save_login};
 
-/// A token is one line; no input needs to be read further.
+/// Bounds the input; a token is one short line.
 const MAX_INPUT: u64 = 64 << 10;
 
 pub(crate) fn login(options: &Login, out: &mut impl Write) -> anyhow::Result<()> {
@@ -21,8 +22,11 @@ pub(crate) fn login(options: &Login, out: &mut impl Write) -> anyhow::Result<()>
         None => read_standard_input()?,
     };
     let is_token = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
-    ensure!(is_token, "the token is empty, or has characters that no HTTP header can carry");
-    let context = || format!("cannot keep the token in {}", file.display());
+    ensure!(
+        is_token,
+        "the token is empty, or contains characters that an HTTP header cannot carry"
+    );
+    let context = || format!("cannot store the token in {}", file.display());
     save_login(&file, &token).with_context(context)?;
     Ok(print(format!("logged in to {}\n", options.remote).as_bytes(), out)?)
 }
@@ -45,7 +49,8 @@ fn remove_failed(file: &Path, error: io::Error) -> anyhow::Error {
 
 fn file_for(registry: &str) -> anyhow::Result<PathBuf> {
     let registry = RegistryClient::normalize_url(registry)?;
-    login_file(&registry).context("no directory to keep a token in; set HOME or XDG_STATE_HOME")
+    login_file(&registry)
+        .context("no directory is available for the token; set HOME or XDG_STATE_HOME")
 }
 
 fn read_standard_input() -> anyhow::Result<String> {

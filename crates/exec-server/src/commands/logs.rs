@@ -1,4 +1,4 @@
-//! `exec-server logs`: what is kept of the output of a process, and what comes.
+//! `exec-server logs`: prints the retained output of a process, and follows new output.
 
 use std::collections::VecDeque;
 use std::io::{self, Write as _};
@@ -15,7 +15,7 @@ use crate::foreground::{OutputError, Outputs};
 use crate::program::exit_code::ExitStatus;
 use crate::terminal::json_line;
 
-/// Prints what there is now; with `follow`, to the end of the process.
+/// Prints the retained output; with `follow`, continues until the process ends.
 pub(crate) async fn run(
     client: &ExecServerClient,
     listed: &Listed,
@@ -50,7 +50,7 @@ pub(crate) async fn run(
             ExecProcessEvent::Closed { seq } => Some(*seq),
             ExecProcessEvent::Gap { .. } => None,
             ExecProcessEvent::Failed(error) => {
-                anyhow::bail!("lost sight of {:?}: {error}", listed.name())
+                anyhow::bail!("cannot follow {:?}: {error}", listed.name())
             }
         };
         if seq.is_some_and(|seq| seq > last) {
@@ -65,7 +65,7 @@ pub(crate) async fn run(
     Ok(ExitStatus::SUCCESS)
 }
 
-/// Number of the last event that is not wanted.
+/// Returns the number of the last event to skip.
 fn already_seen(listed: &Listed, logs: &Logs) -> anyhow::Result<u64> {
     if logs.tail == Some(0) {
         return Ok(listed.process.next_seq.saturating_sub(1));
@@ -74,19 +74,20 @@ fn already_seen(listed: &Listed, logs: &Logs) -> anyhow::Result<u64> {
         return Ok(0);
     }
     let first = listed.process.first_seq_within;
-    let first = first.context("--since: the server is too old to say when output was written")?;
+    let first =
+        first.context("--since: the server is too old to report when output was written")?;
     Ok(first.saturating_sub(1))
 }
 
 struct Printer {
     outputs: Outputs,
     json: bool,
-    /// Until everything is read that there was at first.
+    /// Present until the initially retained output has been read.
     tail: Option<Tail>,
 }
 
 impl Printer {
-    /// `is_newest`: nothing more follows of what there was at first.
+    /// `is_newest`: the event completes the initially retained output.
     async fn take(&mut self, event: ExecProcessEvent, is_newest: bool) -> Result<(), OutputError> {
         if let Some(tail) = &mut self.tail {
             match event {
@@ -121,12 +122,12 @@ impl Printer {
     }
 }
 
-/// The last lines of both streams as they came.
+/// The last lines of both streams, interleaved as they arrived.
 #[derive(Debug)]
 struct Tail {
     wanted: usize,
     chunks: VecDeque<(OutputStream, Bytes)>,
-    /// In all chunks, and in the first.
+    /// The number of newlines in all chunks, and in the first.
     newlines: (usize, usize),
     /// Size of the gap before the chunks.
     gap: u64,
@@ -151,19 +152,19 @@ impl Tail {
         }
     }
 
-    /// Lines before a gap are not the last lines any more.
+    /// Discards the lines before a gap, which are no longer the last lines.
     fn forget_before_gap(&mut self, dropped_bytes: u64) {
         *self = Self { gap: self.gap + dropped_bytes, ..Self::new(self.wanted) };
     }
 
-    /// The gap, unless enough lines came after it.
+    /// Returns the gap, unless enough lines follow it.
     fn gap_within(&self) -> Option<u64> {
         (self.gap > 0 && self.newlines.0 < self.wanted).then_some(self.gap)
     }
 
     fn lines(mut self) -> VecDeque<(OutputStream, Bytes)> {
         let is_ended = self.chunks.back().is_some_and(|(_, last)| last.ends_with(b"\n"));
-        // The newline before the first line that is wanted, counted from the end.
+        // Counts from the end to the newline before the first wanted line.
         let mut left = self.wanted.saturating_add(usize::from(is_ended));
         for index in (0..self.chunks.len()).rev() {
             let bytes = &mut self.chunks[index].1;
@@ -198,7 +199,7 @@ async fn print(event: ExecProcessEvent, outputs: &mut Outputs) -> Result<(), Out
     }
 }
 
-/// One line, in the words of the protocol.
+/// Formats an event as one line of JSON, with the names of the protocol.
 fn as_json(event: &ExecProcessEvent) -> String {
     let object = match event {
         ExecProcessEvent::Output(output) => json!({
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_is_told_unless_enough_lines_came_after_it() {
+    fn a_gap_is_reported_unless_enough_lines_follow_it() {
         let mut tail = Tail::new(2);
         let push =
             |tail: &mut Tail, text| tail.push(OutputStream::Stdout, Bytes::from_static(text));
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_lines_are_found_wherever_chunks_end() {
+    fn the_last_lines_are_found_across_chunks() {
         for chunks in [&["a\nb\nc\n"][..], &["a", "\n", "b\n", "c", "\n"], &["a\nb", "\nc\n"]] {
             assert_eq!(last_lines(2, chunks), "b\nc\n");
             assert_eq!(last_lines(1, chunks), "c\n");
@@ -261,7 +262,7 @@ mod tests {
             assert_eq!(last_lines(9, chunks), "a\nb\nc\n");
             assert_eq!(last_lines(usize::MAX, chunks), "a\nb\nc\n");
         }
-        assert_eq!(last_lines(1, &["a\nb"]), "b", "a line that has not ended is one");
+        assert_eq!(last_lines(1, &["a\nb"]), "b", "an unterminated line counts");
         assert_eq!(last_lines(2, &["a\nb\nc"]), "b\nc");
         assert_eq!(last_lines(1, &[]), "");
         let many: Vec<&str> = std::iter::repeat_n("x\n", 10_000).collect();
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_lines_of_json() {
+    fn events_are_json_lines() {
         let chunk = Base64Bytes::from("hi\n");
         let output = OutputChunk { seq: 1, stream: OutputStream::Stderr, chunk };
         let line = as_json(&ExecProcessEvent::Output(output));

@@ -1,4 +1,4 @@
-//! `exec-server ls`: the names in directories, or files themselves.
+//! `exec-server ls`: lists directories and files.
 
 use std::ffi::OsString;
 use std::io;
@@ -21,12 +21,12 @@ use crate::program::exit_code::ExitStatus;
 use crate::target::remote_path::ServerPath;
 use crate::terminal::{Names, json_line};
 
-/// Symlinks whose targets are asked for at once.
+/// The number of symlinks whose targets are read concurrently.
 const LINKS_AT_ONCE: usize = 16;
 
 pub(super) async fn run(servers: &Servers<'_>, ls: &Ls) -> anyhow::Result<ExitStatus> {
     let mut failures = Failures::default();
-    // As by ls(1): what is no directory comes first, all of it together.
+    // As in ls(1): everything but directories comes first, sorted together.
     let (mut lone, mut directories) = (Vec::new(), Vec::new());
     for path in &ls.paths {
         match list(servers, ls, path).await {
@@ -72,7 +72,7 @@ async fn list(servers: &Servers<'_>, ls: &Ls, written: &ServerPath) -> anyhow::R
             entries.map_err(|error| without_path(&path, error))?.filter(shown).collect()
         }
         Ok(found) => {
-            // As by ls(1): where it says what it is, a symlink is told from what it leads to.
+            // As in ls(1): the long and JSON forms show the symlink itself, not its target.
             let is_told = found.is_symlink && (ls.long || ls.json);
             let link = if is_told { symlink(&client, &path).await } else { None };
             let row = link.unwrap_or_else(|| Row::of_lone(path, &found));
@@ -105,7 +105,7 @@ async fn entries(
     Ok(entries.into_iter().filter_map(Row::of_entry))
 }
 
-/// A symlink itself, which may lead nowhere. Only its directory knows it.
+/// Returns the row of a symlink, which may be dangling. It is found through its directory.
 async fn symlink(client: &ExecServerClient, path: &PathUri) -> Option<Row> {
     let parent = PathUri::from_path(path.as_path().parent()?)?;
     let name = path.as_path().file_name()?;
@@ -125,7 +125,7 @@ struct Row {
     mode: u32,
     size: u64,
     modified_at_ms: i64,
-    /// Of a symlink, if somebody wants to know.
+    /// The target of a symlink, if requested.
     target: Option<OsString>,
 }
 
@@ -156,7 +156,7 @@ impl Row {
         })
     }
 
-    /// Without a name.
+    /// Creates a row without a name.
     fn of_lone(path: PathUri, metadata: &FsMetadata) -> Self {
         Self {
             name: OsString::new(),
@@ -187,7 +187,7 @@ async fn with_targets(
             let params = FsReadLinkParams { path, follow_symlinks: None, sandbox: None };
             match client.fs_read_link(params).await {
                 Ok(response) => row.target = response.link_target().ok(),
-                // It was removed, or replaced, since it was listed.
+                // It was removed or replaced after the listing.
                 Err(ExecServerError::Server(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -238,7 +238,7 @@ fn json(rows: &[Row]) -> Value {
             "size": row.size,
             "modifiedAtMs": row.modified_at_ms,
         });
-        // As fs/readLink has it: `target`, or `targetBase64` if that is not UTF-8.
+        // As in fs/readLink: `target`, or `targetBase64` if it is not UTF-8.
         if let Some(target) = &row.target
             && let (Some(object), Ok(Value::Object(target))) =
                 (object.as_object_mut(), serde_json::to_value(FsReadLinkResponse::new(target)))
@@ -250,7 +250,7 @@ fn json(rows: &[Row]) -> Value {
     rows.iter().map(object).collect()
 }
 
-/// As `ls -l` has it.
+/// Formats the mode as `ls -l` does.
 fn mode_string(kind: Kind, mode: u32) -> String {
     let mut letters = String::with_capacity(10);
     letters.push(match kind {
@@ -278,12 +278,12 @@ fn mode_string(kind: Kind, mode: u32) -> String {
     letters
 }
 
-/// In UTC: two machines need not agree on anything else.
+/// Formats a time in UTC, because the two machines may be in different time zones.
 fn time(ms: i64) -> String {
     let distance = Duration::from_millis(ms.unsigned_abs());
     let epoch = SystemTime::UNIX_EPOCH;
     let time = if ms < 0 { epoch.checked_sub(distance) } else { epoch.checked_add(distance) };
-    // What is before 1970 or after 9999 cannot be written.
+    // RFC 3339 cannot represent times before 1970 or after 9999 here.
     let writable = time.filter(|_| (0..=253_402_300_799_000).contains(&ms));
     writable.map_or_else(
         || format!("{:<20}", "-"),
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_are_written_as_by_ls() {
+    fn modes_are_formatted_as_in_ls() {
         assert_eq!(mode_string(Kind::Directory, 0o1777), "drwxrwxrwt");
         assert_eq!(mode_string(Kind::File, 0o4755), "-rwsr-xr-x");
         assert_eq!(mode_string(Kind::File, 0o2640), "-rw-r-S---");
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn times_that_cannot_be_written_are_left_out() {
+    fn times_out_of_range_are_shown_as_a_dash() {
         assert_eq!(time(1_000), "1970-01-01T00:00:01Z");
         for odd in [-1, i64::MIN, i64::MAX] {
             assert_eq!(time(odd).trim_end(), "-");
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_line_up_and_names_are_what_they_are() {
+    fn columns_are_aligned_and_names_are_unchanged() {
         let mut link = row(b"l", Kind::Symlink, 3);
         link.target = Some("a b".into());
         let rows = [row(b"\xff\n", Kind::File, 1234), link];
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_get_the_very_target_of_a_link() {
+    fn json_has_the_exact_target_of_a_link() {
         let with_target = |target: &[u8]| {
             let mut link = row(b"l", Kind::Symlink, 3);
             link.target = Some(OsStr::from_bytes(target).to_owned());
@@ -350,6 +350,6 @@ mod tests {
         assert_eq!(with_target(b"a b").get("targetBase64"), None);
         let not_text = with_target(b"\xff/x");
         assert_eq!(not_text["targetBase64"], "/y94");
-        assert_eq!(not_text.get("target"), None, "half of the truth is none");
+        assert_eq!(not_text.get("target"), None, "a lossy target would be wrong");
     }
 }

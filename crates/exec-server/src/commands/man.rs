@@ -1,4 +1,4 @@
-//! `exec-server man [COMMAND]`: the manual, made from the same description as the command line.
+//! `exec-server man [COMMAND]`: manual pages, generated from the description of the command line.
 
 use std::io::{self, Write};
 
@@ -6,10 +6,10 @@ use clap_mangen::Man;
 
 use crate::cli;
 
-/// What a footer says.
+/// The footer.
 const SOURCE: &str = concat!("exec-server ", env!("CARGO_PKG_VERSION"));
 
-/// One page of everything, or the page of one command.
+/// Prints the manual of the whole program, or the page of one command.
 pub(crate) fn run(command: Option<&str>, out: &mut impl Write) -> anyhow::Result<()> {
     let mut program = cli::program();
     program.build();
@@ -17,8 +17,8 @@ pub(crate) fn run(command: Option<&str>, out: &mut impl Write) -> anyhow::Result
     match command {
         None => whole_manual(&program, &mut page)?,
         Some(name) => {
-            let command = program.find_subcommand(name).expect("the command line names a command");
-            // Without a space, which would end the name in the page's title.
+            let command = program.find_subcommand(name).expect("clap accepts only known commands");
+            // No space: it would end the name in the page title.
             let title = format!("exec-server-{name}");
             manual_of(command).title(title).source(SOURCE).render(&mut page)?;
         }
@@ -26,7 +26,7 @@ pub(crate) fn run(command: Option<&str>, out: &mut impl Write) -> anyhow::Result
     Ok(super::print(&page, out)?)
 }
 
-/// Each command is a section of its own behind the page of the program.
+/// Renders the page of the program, followed by a section for each command.
 fn whole_manual(program: &clap::Command, page: &mut Vec<u8>) -> io::Result<()> {
     let man = manual_of(program).source(SOURCE);
     man.render_title(page)?;
@@ -56,7 +56,7 @@ fn whole_manual(program: &clap::Command, page: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// With a synopsis of one line, as the help has it. Otherwise every option would be listed, without its value.
+/// Uses the one-line synopsis of `--help`. The default lists every option without its value.
 fn manual_of(command: &clap::Command) -> Man {
     let mut command = command.clone();
     let usage = command.render_usage().to_string();

@@ -1,4 +1,4 @@
-//! `exec-server mkdir`: new directories.
+//! `exec-server mkdir`: creates directories.
 
 use exec_server_protocol::FsCreateDirectoryParams;
 

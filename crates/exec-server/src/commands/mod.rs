@@ -1,4 +1,4 @@
-//! What the binary can do besides serving, one file per command.
+//! The commands of the program other than serving, one file per command.
 
 mod ask_network;
 mod attach;
@@ -41,7 +41,7 @@ use std::io::{self, Write};
 use crate::foreground::OutputError;
 use crate::program::exit_code::ExitStatus;
 
-/// Writes all of it, unless the reader has seen enough, as in `exec-server config | head -1`.
+/// Writes all of `text`. A closed pipe is no error, as in `exec-server config | head -1`.
 pub(crate) fn print(text: &[u8], out: &mut impl Write) -> io::Result<()> {
     match out.write_all(text).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -49,7 +49,7 @@ pub(crate) fn print(text: &[u8], out: &mut impl Write) -> io::Result<()> {
     }
 }
 
-/// Prints what a command was asked for, all of it.
+/// Prints the result of a command. Unlike [`print`], fails if the pipe is closed.
 fn print_result(text: &[u8], status: ExitStatus) -> anyhow::Result<ExitStatus> {
     let mut out = io::stdout();
     out.write_all(text).and_then(|()| out.flush()).map_err(OutputError::from)?;

@@ -1,4 +1,4 @@
-//! `exec-server ps`: the processes of a server.
+//! `exec-server ps`: lists the processes of a server.
 
 use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -61,7 +61,7 @@ fn as_json(listed: &Listed) -> JsonProcess<'_> {
     }
 }
 
-/// Aligned columns; the command comes last and is cut to the width of the terminal.
+/// Formats aligned columns. The command is last, truncated to the width of the terminal.
 fn table(listed: &[&Listed], now_ms: u64, paint: Paint, width: Option<usize>) -> String {
     const HEADINGS: [&str; 5] = ["NAME", "STATUS", "AGE", "SESSION", "COMMAND"];
     let rows: Vec<[String; 5]> = listed
@@ -129,7 +129,7 @@ fn age(ms: u64) -> String {
     }
 }
 
-/// As it could be typed: words with anything unusual in them are quoted.
+/// Formats a command line for a shell: words with unusual characters are quoted.
 pub(super) fn command_line(argv: &[String]) -> String {
     let is_plain = |word: &str| {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./=:,+@%^~".contains(&byte);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_finished_are_shown_on_demand() {
+    fn finished_processes_are_shown_on_demand() {
         let [running, mut finished] = ["a", "b"].map(|name| listed("0123456789", name));
         finished.process.running = false;
         let all = [running, finished];
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_cut_to_the_terminal() {
+    fn commands_are_truncated_to_the_terminal() {
         let mut listed = listed("0123456789", "b");
         listed.process.argv = vec!["x".repeat(100)];
         let text = table(&[&listed], 1_000, plain(), Some(60));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_a_server_moves_the_cursor() {
+    fn text_of_a_server_cannot_move_the_cursor() {
         let hostile = listed("\x1b[2J\u{9b}2", "\x1b]0;a\x07");
         let text = table(&[&hostile], 1_000, plain(), None);
         assert!(text.lines().all(|line| !line.contains(crate::terminal::is_harmful)), "{text:?}");

@@ -1,4 +1,4 @@
-//! `exec-server rendezvous status`: the nodes of a rendezvous that runs.
+//! `exec-server rendezvous status`: lists the nodes of a running rendezvous.
 
 use std::fmt::Write as _;
 use std::io;
@@ -15,9 +15,9 @@ pub(crate) fn run(command: &RendezvousCommand, out: &mut impl io::Write) -> anyh
     let RendezvousCommand::Status { json, store } = command;
     let AdminResponse::Nodes { nodes } = credentials::ask(&store.store()?, AdminRequest::Nodes)?
     else {
-        bail!("the service answered something else");
+        bail!("unexpected response from the rendezvous");
     };
-    ensure!(!nodes.is_empty(), "no rendezvous runs there, or it has just been started");
+    ensure!(!nodes.is_empty(), "no rendezvous is running there, or it has only just started");
     let text = match json {
         true => nodes.iter().map(json_line).collect(),
         false => table(&nodes, SystemTime::now()),

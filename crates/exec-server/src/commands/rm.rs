@@ -1,4 +1,4 @@
-//! `exec-server rm`: removes files, and directories if asked to.
+//! `exec-server rm`: removes files, and directories with `--recursive`.
 
 use exec_server_protocol::{FsGetMetadataParams, FsRemoveParams};
 
@@ -30,15 +30,12 @@ async fn remove(
 ) -> anyhow::Result<()> {
     let Located { client, path } = servers.locate(path).await?;
     if !recursive {
-        // The server would remove an empty one; rm(1) does not.
+        // The server would remove an empty directory; rm(1) does not.
         let params =
             FsGetMetadataParams { path: path.clone(), follow_symlinks: None, sandbox: None };
         let found = client.fs_get_metadata(params).await;
         let is_directory = found.is_ok_and(|found| found.is_directory && !found.is_symlink);
-        anyhow::ensure!(
-            !is_directory,
-            "is a directory; use -r to remove it with all that is in it"
-        );
+        anyhow::ensure!(!is_directory, "is a directory; use -r to remove it and its contents");
     }
     let params = FsRemoveParams {
         path: path.clone(),

@@ -1,4 +1,5 @@
-//! `exec-server run`: a command whose streams, signals and exit code are ours; or one that outlives us.
+//! `exec-server run`: runs a command with local streams, signals and exit code, or detached from
+//! this client.
 
 use std::cell::Cell;
 use std::future::ready;
@@ -22,10 +23,10 @@ use crate::program::say;
 use crate::target::{Target, TargetSession};
 use crate::terminal::{is_stdin_a_terminal, json_line};
 
-/// For a terminal that nobody sits at.
+/// The terminal size if there is no local terminal.
 const DEFAULT_SIZE: TerminalSize = TerminalSize { rows: 24, cols: 80 };
 
-/// By which others know what was detached.
+/// Identifies the sessions of detached processes.
 pub(super) const DETACHED_CLIENT_NAME: &str = "exec-server run --detach";
 
 pub(crate) async fn run(run: &Run) -> anyhow::Result<ExitStatus> {
@@ -38,7 +39,7 @@ pub(crate) async fn run(run: &Run) -> anyhow::Result<ExitStatus> {
     hosts.ask &= !run.terminal;
     let on_network_request =
         start_network::asking(&mut hosts, run.sandbox.hosts.ask_network, &argv)?;
-    // The keys of the person answer questions then.
+    // Then the keyboard answers questions and is not the command's input.
     let no_stdin = run.no_stdin || (on_network_request.is_some() && is_stdin_a_terminal());
     let mut signals = Signals::new().context("cannot listen for signals")?;
     let options =
@@ -84,7 +85,8 @@ pub(crate) async fn run(run: &Run) -> anyhow::Result<ExitStatus> {
     in_foreground(&target, session, spec, foreground, signals).await
 }
 
-/// Starts, stays and cleans up: whatever the ending, nothing of the session is left that is not said to be.
+/// Starts the process, attaches to it and cleans up. In any case, no part of the session is left
+/// behind without a message.
 pub(super) async fn in_foreground(
     target: &Target,
     session: TargetSession,
@@ -105,7 +107,7 @@ pub(super) async fn in_foreground(
             return outcome;
         }
         Err(number) => {
-            // It may be running by now.
+            // The process may already be running.
             session.close_before(ready(())).await;
             return Ok(ExitStatus::of_signal(number));
         }
@@ -116,7 +118,7 @@ pub(super) async fn in_foreground(
         Ok(Ending::GaveUp { .. }) => {}
         Ok(Ending::Left | Ending::Signalled { .. }) => session.close_before(ready(())).await,
         Ok(Ending::InputFailed(_) | Ending::InputRefused(_) | Ending::OutputFailed(_)) => {
-            // As SIGPIPE would, if less abruptly; whoever is in a hurry gets the abrupt end.
+            // Ends the command, like SIGPIPE but gracefully. A signal ends it at once.
             let _ = signals.until_asked_to_end(foreground::end(client, &process)).await;
             session.close_before(signals.asked_to_end()).await;
         }
@@ -134,9 +136,7 @@ pub(super) async fn in_foreground(
         Ending::Left => Ok(ExitStatus::LEFT),
         Ending::Signalled { number } => Ok(ExitStatus::of_signal(number)),
         Ending::GaveUp { number } => {
-            say(&format!(
-                "gave up; {program} is left running until the server gives up the session"
-            ));
+            say(&format!("gave up; {program} keeps running until the server ends the session"));
             Ok(ExitStatus::of_signal(number))
         }
         Ending::Lost(error) => Err(anyhow::Error::new(error).context(format!("lost {program}"))),
@@ -151,7 +151,7 @@ pub(super) fn input_refused(error: ExecServerError, process: &str) -> anyhow::Er
     anyhow::Error::new(error).context(format!("cannot write to {process}"))
 }
 
-/// As large as our terminal.
+/// Returns the size of the local terminal.
 pub(super) fn size() -> TerminalSize {
     foreground::terminal_size().unwrap_or(DEFAULT_SIZE)
 }
@@ -177,7 +177,7 @@ async fn run_detached(run: &Run) -> anyhow::Result<ExitStatus> {
     let may_run = Cell::new(false);
     let starting = start_detached(&target, &session.client, run, &name, &may_run);
     let (outcome, is_signalled) = match signals.until_asked_to_end(starting).await {
-        // Hanging up leaves the session to itself; closing it would end the command.
+        // Leaving keeps the session; closing it would end the command.
         Ok(Ok(None)) => {
             session.leave().await;
             return Ok(ExitStatus::SUCCESS);
@@ -193,7 +193,7 @@ async fn run_detached(run: &Run) -> anyhow::Result<ExitStatus> {
     };
     if !session.close_when_back(hurry).await && may_run.get() {
         say(&format!(
-            "the server could not be told to end {name:?}, which may be running; look with exec-server ps, and end it \
+            "cannot tell the server to end {name:?}, which may be running; check with exec-server ps, and end it \
              with exec-server forget -f {name}"
         ));
     }
@@ -207,7 +207,8 @@ fn name_taken(name: &str) -> anyhow::Error {
     )
 }
 
-/// A status if nothing was started. After anything but success, `may_run` says whether the command may run all the same.
+/// Returns a status if nothing was started. Except on success, `may_run` tells whether the command
+/// may be running nevertheless.
 async fn start_detached(
     target: &Target,
     client: &ExecServerClient,
@@ -215,8 +216,8 @@ async fn start_detached(
     name: &str,
     may_run: &Cell<bool>,
 ) -> anyhow::Result<Option<ExitStatus>> {
-    let listed = listing::list(client).await.context("cannot list what the server runs")?;
-    // For servers that do not know `claimName`.
+    let listed = listing::list(client).await.context("cannot list the processes of the server")?;
+    // For servers without `claimName`.
     if listed.iter().any(|listed| listed.name() == name) {
         return Err(name_taken(name));
     }
@@ -243,12 +244,12 @@ async fn start_detached(
     let params = spec.params(target, client).await?;
     may_run.set(true);
     let started = client.start_unread(params).await;
-    // An answer of the server leaves no doubt.
+    // A response of the server is definite.
     may_run.set(!matches!(started, Err(ExecServerError::Server(_))));
     match started {
         Err(error) if error.kind() == Some(&ErrorKind::NameTaken) => return Err(name_taken(name)),
         Err(ExecServerError::Interrupted { .. }) => {
-            anyhow::bail!("cannot start {program}: the connection was lost meanwhile");
+            anyhow::bail!("cannot start {program}: the connection was lost during the start");
         }
         Err(error) => return not_started(&program, error).map(Some),
         Ok(()) => {}

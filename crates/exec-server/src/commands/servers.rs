@@ -1,4 +1,5 @@
-//! The servers that one command works on, each reached once and when it is needed, and what a path means there.
+//! The servers that one command uses, each connected once and on demand, and the resolution of
+//! paths on them.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -26,7 +27,7 @@ pub(super) struct Servers<'a> {
 }
 
 struct ConnectedServer {
-    /// `None`: the one that the command line or the configuration chooses.
+    /// `None`: the server selected by the command line or the configuration.
     environment: Option<String>,
     target: Rc<Target>,
     session: TargetSession,
@@ -40,7 +41,7 @@ pub(super) struct Located {
 }
 
 impl<'a> Servers<'a> {
-    /// Does the work of a command. A signal ends it, and whatever the ending, no session is left behind.
+    /// Runs the work of a command. A signal ends it. In any case, all sessions are closed.
     pub(super) async fn work(
         choice: &'a ServerChoice,
         command: &str,
@@ -61,7 +62,8 @@ impl<'a> Servers<'a> {
                 outcome
             }
             Err(number) => {
-                // While the work still holds its files: a connection that ends leaves what can be resumed.
+                // Closes sessions before the work releases its files: partial files that can be
+                // resumed are kept when a connection ends.
                 for known in servers.known.take() {
                     known.session.close_before(ready(())).await;
                 }
@@ -70,8 +72,9 @@ impl<'a> Servers<'a> {
         }
     }
 
-    /// Before a path is looked at. An environment that nobody has defined is a mistake; and if there is only one
-    /// server, it is no path's fault that it cannot be reached.
+    /// Validates the environments before any path is used. An undefined environment is a usage
+    /// error. If there is only one server, connects to it, so that a connection error is not
+    /// attributed to a path.
     pub(super) async fn prepare(
         &self,
         environments: &BTreeSet<Option<&str>>,
@@ -119,7 +122,8 @@ impl<'a> Servers<'a> {
     }
 }
 
-/// A relative path is relative to our directory where that is the server's too, else to the server's own.
+/// Resolves a relative path: against the current directory if the server shares it, otherwise
+/// against the server's working directory.
 pub(super) async fn absolute(
     path: &Path,
     target: &Target,
@@ -132,13 +136,13 @@ pub(super) async fn absolute(
         own_directory()?
     } else {
         let info = client.environment_info(Empty {}).await;
-        info.context("cannot ask the server for its directory")?.cwd.into_path()
+        info.context("cannot get the working directory of the server")?.cwd.into_path()
     };
     below(&base, path)
 }
 
-/// By the name under which the user went there (`PWD`), if it still leads there: a server that is asked for a sandbox has to see
-/// the symlinks on the way.
+/// Returns the current directory by its logical name (`PWD`) if that is valid: a server that
+/// sandboxes the request must see the symlinks on the way.
 pub(super) fn own_directory() -> anyhow::Result<PathBuf> {
     let physical = std::env::current_dir().context("cannot find the current directory")?;
     let logical = std::env::var_os("PWD").map(PathBuf::from);
@@ -155,9 +159,9 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     Some((metadata.dev(), metadata.ino()))
 }
 
-/// `.` and nothing mean the directory itself.
+/// Joins the paths; `.` and the empty path mean `base` itself.
 pub(super) fn below(base: &Path, path: &Path) -> anyhow::Result<PathUri> {
     let is_base = path.as_os_str().is_empty() || path.as_os_str() == ".";
     let path = if is_base { base.to_owned() } else { base.join(path) };
-    PathUri::from_path(&path).with_context(|| format!("{path:?} cannot be a path"))
+    PathUri::from_path(&path).with_context(|| format!("{path:?} is not a valid path"))
 }

@@ -1,4 +1,4 @@
-//! `exec-server shell`: a person at a terminal of the server.
+//! `exec-server shell`: an interactive shell on the server's machine.
 
 use std::ffi::OsString;
 
@@ -26,7 +26,7 @@ pub(crate) async fn run(shell: &Shell) -> anyhow::Result<ExitStatus> {
     });
     let (session, (argv, arg0)) = match prepared.await {
         Ok(prepared) => prepared?,
-        // Nothing runs yet.
+        // No process has started yet.
         Err(number) => return Ok(ExitStatus::of_signal(number)),
     };
     let names_hosts = hosts.has_rules();
@@ -58,7 +58,7 @@ pub(crate) async fn run(shell: &Shell) -> anyhow::Result<ExitStatus> {
     in_foreground(&target, session, spec, foreground, signals).await
 }
 
-/// The command line, and the name under which it is started if that is another.
+/// Returns the command line, and the name under which it starts (`argv[0]`) if that differs.
 async fn program(
     client: &ExecServerClient,
     command: &[OsString],
@@ -67,7 +67,7 @@ async fn program(
         return Ok((words(command)?, None));
     }
     let info = client.environment_info(Empty {}).await;
-    let shell = info.context("cannot ask the server for its shell")?.shell;
+    let shell = info.context("cannot get the login shell from the server")?.shell;
     // The dash makes it a login shell.
     Ok((vec![shell.path], Some(format!("-{}", shell.name))))
 }

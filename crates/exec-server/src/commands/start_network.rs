@@ -1,4 +1,4 @@
-//! The hosts that a command may reach: its own flags, and the sandbox of its environment.
+//! The hosts that a command may reach: from its flags, and from the sandbox of its environment.
 
 use exec_server_client::NetworkRequestHandler;
 
@@ -8,20 +8,21 @@ use crate::cli::sandbox::SandboxFlags;
 use crate::environment::host_options::HostOptions;
 use crate::target::Target;
 
-/// As for the rest of a sandbox, `--sandbox` leaves the environment's aside. Without it, flags add
-/// to the hosts of the environment.
+/// Combines the host options. `--sandbox` replaces the environment's sandbox, including its hosts.
+/// Without it, flags add to the hosts of the environment.
 pub(super) fn hosts(flags: &SandboxFlags, target: &Target) -> anyhow::Result<HostOptions> {
     let default = target.default_sandbox().filter(|_| flags.sandbox.is_none());
     let mut hosts = default.map(|sandbox| sandbox.hosts.clone()).unwrap_or_default();
     hosts.extend(&flags.hosts.options());
     if hosts.has_rules() && !hosts.can_reach_any() {
-        let text = "no host would be allowed; name one with --allow-host, or give --ask-network";
+        let text = "no host would be allowed; name one with --allow-host, or use --ask-network";
         return Err(UsageError(text.to_owned()).into());
     }
     Ok(hosts)
 }
 
-/// Prepares to ask, if that is wanted. An environment that asks does so where it can; a flag must.
+/// Prepares the questions for unknown hosts. If the environment requests them, a missing terminal
+/// is no error; if a flag does, it is.
 pub(super) fn asking(
     hosts: &mut HostOptions,
     is_required: bool,

@@ -1,4 +1,4 @@
-//! From what a person typed to what a server is asked to start.
+//! Builds the request that starts a process from the command line.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -24,7 +24,7 @@ use crate::program::exit_code::ExitStatus;
 use crate::program::say;
 use crate::target::Target;
 
-/// The process to start, in the words of the command line.
+/// The process to start, as given on the command line.
 #[derive(Debug)]
 pub(crate) struct StartSpec<'a> {
     pub(crate) process_id: String,
@@ -32,7 +32,7 @@ pub(crate) struct StartSpec<'a> {
     pub(crate) arg0: Option<String>,
     pub(crate) cwd: Option<&'a OsStr>,
     pub(crate) variables: &'a [Variable],
-    /// Use the server's environment even where the command's own could be passed.
+    /// Use the server's environment even where this command's environment could be passed.
     pub(crate) server_env: bool,
     pub(crate) stdin: bool,
     pub(crate) terminal: Option<TerminalSize>,
@@ -41,7 +41,7 @@ pub(crate) struct StartSpec<'a> {
     pub(crate) hosts: HostOptions,
     pub(crate) timeout: Option<Duration>,
     pub(crate) limits: Option<Box<LimitsRequest>>,
-    /// No other process of the server may have the name.
+    /// Whether the name must be unique on the server.
     pub(crate) claim_name: bool,
 }
 
@@ -52,12 +52,12 @@ impl StartSpec<'_> {
         client: &ExecServerClient,
     ) -> anyhow::Result<StartParams> {
         let cwd = absolute(self.cwd.map_or(Path::new(""), Path::new), target, client).await?;
-        // A server of the same user on the same machine gets the environment of this command. Any other server uses its
-        // own, and gets no secrets of this machine.
+        // A server of the same user on the same machine gets the environment of this command. Any
+        // other server uses its own, and receives no secrets of this machine.
         let passes_ours = target.shares_files() && !self.server_env;
         let mut env = if passes_ours { our_environment() } else { BTreeMap::new() };
         if self.hosts.has_rules() {
-            // Its own proxies are found by the same variables.
+            // The server sets the same variables to the proxies of the managed network.
             env.retain(|name, _| !is_proxy_variable(name));
         }
         let env_policy = (!passes_ours).then(EnvPolicy::default);
@@ -84,7 +84,7 @@ impl StartSpec<'_> {
             timeout_ms: self.timeout.map(milliseconds),
             limits: self.limits,
             claim_name: self.claim_name,
-            // A server that does not know `network` refuses the start because of this.
+            // A server without `network` refuses the start because of this member.
             enforce_managed_network: network.is_some().then_some(true),
             network,
             ..StartParams::new(self.process_id, self.argv, cwd)
@@ -92,7 +92,7 @@ impl StartSpec<'_> {
     }
 }
 
-/// The working directory, under which name it is part of the sandbox, and that.
+/// Returns the working directory, as the sandbox sees it, and the sandbox.
 async fn sandboxed(
     flags: &SandboxFlags,
     hosts: &HostOptions,
@@ -143,8 +143,8 @@ async fn sandbox_options(
     })
 }
 
-/// Where nothing can be made, what is missing would be granted in vain, and without a word. Below the working directory it is
-/// made by the server.
+/// Checks that a `--writable` directory exists. A grant of a missing directory would silently have
+/// no effect where the sandbox cannot create it. Below the working directory the server creates it.
 async fn find(directory: &PathUri, client: &ExecServerClient) -> anyhow::Result<()> {
     let path = directory.clone();
     let params = FsGetMetadataParams { path, follow_symlinks: None, sandbox: None };
@@ -152,12 +152,13 @@ async fn find(directory: &PathUri, client: &ExecServerClient) -> anyhow::Result<
         Err(error) if error.kind() == Some(&ErrorKind::NotFound) => {
             anyhow::bail!("--writable {}: no such directory", directory.as_path().display())
         }
-        // Whether it can be written is for the server to say.
+        // The server decides whether it is writable.
         _ => Ok(()),
     }
 }
 
-/// A policy has no `..`, and only the server knows where one leads.
+/// Resolves `..` on the server: a policy must not contain it, and only the server knows the
+/// symlinks.
 async fn without_parents(path: PathUri, client: &ExecServerClient) -> anyhow::Result<PathUri> {
     if !path.as_path().components().any(|component| component == Component::ParentDir) {
         return Ok(path);
@@ -167,12 +168,12 @@ async fn without_parents(path: PathUri, client: &ExecServerClient) -> anyhow::Re
     Ok(real.with_context(|| format!("cannot find {}", path.as_path().display()))?.path)
 }
 
-/// A name that nobody chose: short enough to type.
+/// Generates a name that is short enough to type.
 pub(crate) fn generated_name() -> String {
     Uuid::new_v4().simple().to_string()[..8].to_owned()
 }
 
-/// A command line as the protocol carries it.
+/// Converts a command line to UTF-8 for the protocol.
 pub(crate) fn words(command: &[OsString]) -> anyhow::Result<Vec<String>> {
     let word = |word: &OsString| {
         word.to_str()
@@ -182,7 +183,8 @@ pub(crate) fn words(command: &[OsString]) -> anyhow::Result<Vec<String>> {
     command.iter().map(word).collect()
 }
 
-/// Says why a command could not be started. The code is a shell's where the command is to blame.
+/// Reports why a command could not be started. Uses a shell's exit codes for errors of the command
+/// itself.
 pub(crate) fn not_started(program: &str, error: ExecServerError) -> anyhow::Result<ExitStatus> {
     let status = match error.kind() {
         Some(ErrorKind::ProgramNotFound) => ExitStatus::NOT_FOUND,
@@ -207,19 +209,19 @@ fn our_environment() -> BTreeMap<String, String> {
             (Ok(name), Ok(value)) => drop(environment.insert(name, value)),
             (name, _) => {
                 let name = name.unwrap_or_else(|name| name.to_string_lossy().into_owned());
-                say(&format!("the variable {name:?} is not valid UTF-8 and is left out"));
+                say(&format!("the variable {name:?} is not valid UTF-8 and is not passed on"));
             }
         }
     }
     environment
 }
 
-/// Rounded up: a server takes no timeout of 0.
+/// Rounds up, because a server refuses a timeout of 0.
 fn milliseconds(timeout: Duration) -> u64 {
     u64::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// As in docker: a variable that we do not have is not set.
+/// Copies a local variable. As in docker, a variable that is not set locally stays unset.
 fn copy_variable(environment: &mut BTreeMap<String, String>, name: &str) {
     if let Ok(value) = std::env::var(name) {
         environment.insert(name.to_owned(), value);

@@ -1,4 +1,4 @@
-//! `exec-server status`: a running server, as its operator wants to see it.
+//! `exec-server status`: the state of a running server, for its operator.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -17,7 +17,7 @@ pub(super) async fn run(command: &Status) -> anyhow::Result<ExitStatus> {
     let session = target.connect(options("exec-server status")).await?;
     let asked = session.client.server_status(Empty {}).await;
     session.close().await;
-    let status = asked.context("cannot ask the server for its status")?;
+    let status = asked.context("cannot get the status of the server")?;
     let text = match command.json {
         true => json_line(&status),
         false => describe(&status),
@@ -35,7 +35,7 @@ fn describe(status: &ServerStatus) -> String {
         row("listeners", if listeners.is_empty() { "none" } else { &listeners[0] }),
     ];
     lines.extend(listeners.iter().skip(1).map(|url| row("", url)));
-    // This command has one of them.
+    // The count includes the session of this command.
     lines.push(row(
         "sessions",
         &format!("{} attached, {} detached", sessions.attached, sessions.detached),
@@ -62,7 +62,7 @@ fn row(name: &str, value: &str) -> String {
     format!("{name:<11}{value}")
 }
 
-/// Aligned, newest last, where the eye is.
+/// Formats refusals in aligned columns, newest last.
 fn table(refusals: &[RecentRefusal]) -> Vec<String> {
     let rows: Vec<[String; 4]> = refusals.iter().map(cells).collect();
     let widest = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
@@ -90,7 +90,7 @@ fn cells(refusal: &RecentRefusal) -> [String; 4] {
     [timestamp(at), what, printable(&refusal.reason), from.join(" ")]
 }
 
-/// A hostile server may name a year that no calendar has.
+/// Formats a time. A hostile server may send a year beyond the calendar.
 fn timestamp(at: Option<SystemTime>) -> String {
     const LAST: Duration = Duration::from_secs(253_402_300_799);
     match at.filter(|at| at.duration_since(UNIX_EPOCH).is_ok_and(|since| since <= LAST)) {
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn all_is_seen_at_a_glance() {
+    fn the_status_has_all_parts() {
         assert_eq!(
             describe(&status()),
             "version    1.2.3\n\
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quiet_server_says_so() {
+    fn empty_parts_are_shown_as_none() {
         let obstacle = Some("no cgroup v2".to_owned());
         let limits = LimitsStatus { tier: LimitsTier::Rlimit, obstacle };
         let quiet =
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_a_server_moves_the_cursor() {
+    fn text_of_a_server_cannot_move_the_cursor() {
         let hostile = "\x1b[2J\r\n\u{202e}".to_owned();
         let mut status = status();
         status.version.clone_from(&hostile);

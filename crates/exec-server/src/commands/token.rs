@@ -1,4 +1,4 @@
-//! `exec-server token`: makes tokens and explains them. Those of a rendezvous are in `credentials`.
+//! `exec-server token`: creates and explains tokens. `credentials` manages those of a rendezvous.
 
 use std::fmt::Write as _;
 use std::io::{self, Read as _, Write};
@@ -39,7 +39,7 @@ fn sign(options: &Sign, now: SystemTime) -> anyhow::Result<String> {
     let is_writable = options.sandbox == Some(LevelName::WorkspaceWrite);
     ensure!(
         is_writable != options.writable.is_empty(),
-        "--writable and --sandbox workspace-write need each other"
+        "--writable and --sandbox workspace-write must be given together"
     );
     let now = since_1970(now);
     let expires = now.checked_add(options.ttl).context("--ttl is too long")?;
@@ -61,12 +61,12 @@ fn sign(options: &Sign, now: SystemTime) -> anyhow::Result<String> {
         limits: Some(limit_options::combined(&options.limit)).filter(|limits| !limits.is_empty()),
     };
     let token = secret.sign(&claims);
-    // The server would refuse what cannot be read back.
-    inspect(&token).context("cannot sign this")?;
+    // Verify now: the server would refuse a token that cannot be parsed.
+    inspect(&token).context("cannot sign a token with these claims")?;
     Ok(token)
 }
 
-/// `None` if the token does not restrict the hosts.
+/// Returns `None` if the token does not restrict hosts.
 fn host_rules(options: &Sign) -> Option<HostRules> {
     let Sign { allow_host, deny_host, ask_network, .. } = options;
     let rules = HostRules { allow: allow_host.clone(), deny: deny_host.clone(), ask: *ask_network };
@@ -116,19 +116,19 @@ fn explain(token: &str, json: bool, now: SystemTime) -> anyhow::Result<String> {
     if !claims.aud.is_empty() {
         line(&mut text, "audience", &claims.aud.join(", "));
     }
-    text += "The signature was not checked: that takes the secret.\n";
+    text += "The signature was not verified: that requires the secret.\n";
     Ok(text)
 }
 
 fn line(text: &mut String, name: &str, value: &str) {
-    // The issuer of the token wrote these texts.
+    // The issuer of the token controls these texts.
     let value = printable(value);
     writeln!(text, "{name:<10} {value}").expect("a String accepts every write");
 }
 
 fn explain_capability(token: &str) -> String {
     let hash = sha256(token.as_bytes());
-    let mut text = "It says nothing about itself: a capability token. Its SHA-256, for \
+    let mut text = "This is a capability token, which has no claims. Its SHA-256, for \
                     --ws-token-sha256:\n"
         .to_owned();
     for byte in hash {
@@ -153,7 +153,7 @@ fn ceiling(sandbox: &SandboxClaim) -> String {
     }
 }
 
-/// The same meaning as the server gives these rules.
+/// Describes host rules as the server interprets them.
 fn reachable(HostRules { allow, deny, ask }: &HostRules) -> String {
     let allowed = allow.join(", ");
     let hosts = match (allow.is_empty(), ask) {
@@ -169,7 +169,7 @@ fn reachable(HostRules { allow, deny, ask }: &HostRules) -> String {
     }
 }
 
-/// A moment as people write it, and how far away it is.
+/// Formats a time, absolute and relative.
 fn moment(seconds: u64, now: SystemTime) -> String {
     let (then, now) = (Duration::from_secs(seconds), since_1970(now));
     let now = Duration::from_secs(now.as_secs());
@@ -177,7 +177,7 @@ fn moment(seconds: u64, now: SystemTime) -> String {
         Some(left) if !left.is_zero() => format!("in {}", humantime::format_duration(left)),
         _ => format!("{} ago", humantime::format_duration(now.saturating_sub(then))),
     };
-    // Beyond the year 9999 there is no such form.
+    // RFC 3339 ends with the year 9999.
     const LAST: u64 = 253_402_300_799;
     match seconds {
         0..=LAST => {
@@ -229,7 +229,7 @@ mod tests {
              expires    2001-09-09T02:46:40Z (in 1h)\n\
              sandbox    workspace-write below /srv/a, /srv/b, no network\n\
              audience   box\n\
-             The signature was not checked: that takes the secret.\n"
+             The signature was not verified: that requires the secret.\n"
         );
         let json: serde_json::Value =
             serde_json::from_str(&explain(&token, true, now).unwrap()).unwrap();
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_can_name_the_hosts_that_it_may_reach() {
+    fn a_token_can_restrict_hosts() {
         let directory = tempfile::tempdir().unwrap();
         let secret = directory.path().join("secret");
         std::fs::write(&secret, new_token()).unwrap();
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_before_a_server_refuses_the_token() {
+    fn invalid_options_are_refused_before_signing() {
         let directory = tempfile::tempdir().unwrap();
         let secret = directory.path().join("secret");
         std::fs::write(&secret, new_token()).unwrap();
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_of_a_capability_token_is_told() {
+    fn the_hash_of_a_capability_token_is_printed() {
         let text = explain("open-sesame", false, SystemTime::now()).unwrap();
         assert!(text.contains("--ws-token-sha256"));
         assert!(exec_server_transport::parse_sha256(text.lines().last().unwrap()).is_some());

@@ -1,4 +1,4 @@
-//! `exec-server wait`: the exit code of a process, as soon as there is one.
+//! `exec-server wait`: waits for processes and prints their exit codes.
 
 use exec_server_client::{ExecProcessEvent, ExecServerClient};
 use exec_server_protocol::LimitName;
@@ -15,7 +15,7 @@ use crate::terminal::json_line;
 
 struct Exit {
     exit_code: i32,
-    /// The server ended it at the deadline of its start.
+    /// The server ended the process at the timeout of its start.
     timed_out: bool,
     limits_hit: Vec<LimitName>,
 }
@@ -26,9 +26,9 @@ pub(crate) async fn run(
     options: &Wait,
 ) -> anyhow::Result<ExitStatus> {
     let timeout = limit(options.timeout);
-    // One that no clock can hold is none.
+    // A timeout beyond the range of the clock means none.
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-    // All names first: a mistake is not worth waiting for.
+    // Looks up all names first: a wrong name must fail at once.
     let found = options.names.iter().map(|name| listing::find(listed, name));
     let found = found.collect::<Result<Vec<_>, _>>()?;
     let mut last = 0;
@@ -72,7 +72,7 @@ async fn wait(client: &ExecServerClient, listed: &Listed) -> anyhow::Result<Exit
         return Ok(Exit { exit_code, timed_out: listed.process.timed_out, limits_hit });
     }
     let name = listed.name();
-    // What was said before we came does not matter; the exit was not.
+    // Starts after the known events: earlier output is irrelevant, and the exit is not among them.
     let after = listed.process.next_seq.saturating_sub(1);
     let session = &listed.session.session_id;
     let process = client.observe(session, name, Some(after)).await?;
@@ -87,7 +87,7 @@ async fn wait(client: &ExecServerClient, listed: &Listed) -> anyhow::Result<Exit
                 let limits_hit = exit.details.map(|details| details.limits_hit).unwrap_or_default();
                 return Ok(Exit { exit_code, timed_out, limits_hit });
             }
-            ExecProcessEvent::Failed(error) => anyhow::bail!("lost sight of {name:?}: {error}"),
+            ExecProcessEvent::Failed(error) => anyhow::bail!("cannot follow {name:?}: {error}"),
             ExecProcessEvent::Output(_)
             | ExecProcessEvent::Gap { .. }
             | ExecProcessEvent::Closed { .. } => {}

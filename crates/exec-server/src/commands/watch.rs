@@ -1,4 +1,4 @@
-//! `exec-server watch`: changes as they happen.
+//! `exec-server watch`: prints changes as they happen.
 
 use std::io;
 use std::path::Path;
@@ -49,7 +49,8 @@ pub(super) async fn run(
     }
 }
 
-/// That ends it, for a directory: who looks on has nothing to look at. A file is often gone for a moment only.
+/// Whether the root was removed. That ends the watch of a directory. A file is often replaced and
+/// only briefly missing.
 fn is_removed(root: &PathUri, Changes { changes, .. }: &Changes) -> bool {
     let last = changes.iter().rfind(|change| change.path == *root);
     last.is_some_and(|change| change.kind == ChangeKind::Removed)
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_end_of_what_is_watched_is_the_end() {
+    fn only_removal_of_the_root_ends_the_watch() {
         let removed = |path: &str| Changes {
             changes: vec![FileChange {
                 path: path.parse().unwrap(),
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_says_what_happened_to_what() {
+    fn a_line_has_the_kind_of_change_and_the_path() {
         let raw = b"created /a\xff\nrenamed /old -> /new\nrescan\n";
         assert_eq!(lines(&changes(), |path| Names::Raw.of(path)), raw);
         let shown = lines(&changes(), |path| Names::Escaped.of(path));
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_get_one_object_a_line() {
+    fn json_has_one_object_per_line() {
         let text = String::from_utf8(json_lines(&changes())).unwrap();
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[0], r#"{"kind":"created","path":"file:///a%FF"}"#);

@@ -1,11 +1,11 @@
-//! Errors for people: in one line, without numbers that are for programs, and without what was said already.
+//! Formats errors for people: on one line, without error numbers, and without repetition.
 
 use std::path::{Path, PathBuf};
 
 use exec_server_client::ExecServerError;
 use exec_server_protocol::{ErrorData, ErrorSubject, PathUri};
 
-/// The whole chain of causes. Our own errors name their cause already: it is not said twice.
+/// Formats the whole chain of causes. A cause that its error already quotes is not repeated.
 pub(super) fn one_line(error: &anyhow::Error) -> String {
     let mut causes = error.chain().map(in_words);
     let mut line = causes.next().unwrap_or_default();
@@ -17,16 +17,16 @@ pub(super) fn one_line(error: &anyhow::Error) -> String {
     line.replace(['\n', '\r'], " ")
 }
 
-/// The command line is wrong.
+/// The command line is invalid.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct UsageError(pub(super) String);
 
-/// A path of a server, named as the user wrote the directory that it is in.
+/// Returns a server path relative to the directory as the user wrote it.
 pub(super) fn as_written(path: &Path, root: &Path, written: &Path) -> PathBuf {
     match path.strip_prefix(root) {
         Ok(rest) if rest.as_os_str().is_empty() => written.to_owned(),
-        // `box:` is a whole name, to which a slash would add a root.
+        // `box:` is complete; a slash would make the path absolute.
         Ok(rest) if written.as_os_str().as_encoded_bytes().ends_with(b":") => {
             let mut name = written.as_os_str().to_owned();
             name.push(rest);
@@ -37,7 +37,7 @@ pub(super) fn as_written(path: &Path, root: &Path, written: &Path) -> PathBuf {
     }
 }
 
-/// Numbers of errors are for programs.
+/// Formats one cause without its numeric code.
 fn in_words(cause: &(dyn std::error::Error + 'static)) -> String {
     let text = match cause.downcast_ref() {
         Some(ExecServerError::Server(error)) => error.message.clone(),
@@ -46,7 +46,7 @@ fn in_words(cause: &(dyn std::error::Error + 'static)) -> String {
     without_errno(&text)
 }
 
-/// Without the number that the standard library puts behind the kernel's words: ` (os error 2)`.
+/// Removes the number that the standard library appends to the message: ` (os error 2)`.
 fn without_errno(text: &str) -> String {
     let mut parts = text.split(" (os error ");
     let mut words = parts.next().unwrap_or_default().to_owned();
@@ -61,13 +61,15 @@ fn without_errno(text: &str) -> String {
     words
 }
 
-/// The reason alone, if the error is about the path that the caller names itself, as the user wrote it. An older server
-/// does not say what an error is about; then the path is named twice.
+/// Reduces the error to its reason if it is about `path`, which the caller prints itself as the
+/// user wrote it. An older server does not report the subject of an error; then the path appears
+/// twice.
 pub(super) fn without_path(path: &PathUri, error: ExecServerError) -> ExecServerError {
     without_subject(error, |subject| *subject == ErrorSubject::Path(path.clone()))
 }
 
-/// The reason alone, if the error is about a process or a request: its id was made up by this program.
+/// Reduces the error to its reason if it is about a process or request: this program made up the
+/// id.
 pub(super) fn without_id(error: ExecServerError) -> ExecServerError {
     without_subject(error, |subject| {
         matches!(subject, ErrorSubject::Process(_) | ErrorSubject::Request(_))
@@ -103,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_are_told_once_and_without_numbers() {
+    fn causes_appear_once_and_without_numbers() {
         let error: anyhow::Result<()> = Err(std::io::Error::from_raw_os_error(2).into());
         let error = error.context("cannot open a: No such file or directory (os error 2)");
         assert_eq!(one_line(&error.unwrap_err()), "cannot open a: No such file or directory");
@@ -112,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_named_as_they_were_written() {
+    fn paths_are_shown_as_written() {
         let named = |path: &str, written: &str| {
             as_written(Path::new(path), Path::new("/r"), Path::new(written))
         };
@@ -129,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_caller_names_is_left_out() {
+    fn only_the_subject_of_the_caller_is_omitted() {
         let path = |path: &str| PathUri::from_path(path).unwrap();
         let about = |subject: &str| {
             let subject = ErrorSubject::Path(path(subject));

@@ -1,4 +1,4 @@
-//! What the server needs, found out by using it.
+//! Checks that the server's mechanisms work, by using them.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -13,25 +13,25 @@ use serde::Serialize;
 
 use crate::environment::runtime_paths::ExecServerRuntimePaths;
 
-/// One thing that was tried.
+/// The result of one check.
 #[derive(Debug, Serialize)]
 pub(super) struct Check {
     pub(super) name: &'static str,
     pub(super) works: bool,
-    /// What it gives, or why it does not work.
+    /// The benefit, or the reason for the failure.
     pub(super) detail: String,
 }
 
 const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the server needs in order to run processes at all.
+/// Runs the checks that every server needs to run processes.
 pub(super) async fn checks() -> Vec<Check> {
     let pipes = Io::Pipes { stdin: false };
     let terminal = Io::Pty(PtySize { rows: 24, cols: 80 });
     vec![
         check("spawner", "programs start through the spawner", starts(pipes)).await,
         check("terminals", "programs can have a terminal", starts(terminal)).await,
-        check("tree teardown", "also what calls setsid is killed", escapee_dies()).await,
+        check("tree teardown", "descendants that call setsid are killed too", escapee_dies()).await,
         limits(),
         check("private memory", "children cannot read the server's memory", async {
             exec_server_host::protect_own_memory()?;
@@ -47,7 +47,7 @@ pub(super) async fn checks() -> Vec<Check> {
     ]
 }
 
-/// Limits hold in both tiers, so a weaker one is no failure.
+/// Reports the tier of limits. Limits hold in both tiers, so a weaker tier is no failure.
 fn limits() -> Check {
     let name = "limits";
     let support = match ExecServerRuntimePaths::this_program().launcher() {
@@ -57,11 +57,13 @@ fn limits() -> Check {
     let tier = match support.tier {
         LimitsTier::Cgroup => "tier cgroup: the kernel limits whole process trees",
         LimitsTier::Systemd => "tier systemd: the kernel limits whole process trees",
-        LimitsTier::Sampling => "tier rlimit: keepers watch process trees",
+        LimitsTier::Sampling => "tier rlimit: keepers sample process trees",
         LimitsTier::ProcessOnly => "tier rlimit: only each process is limited",
     };
     let detail = match support.obstacle {
-        Some(obstacle) => format!("{tier}; why not cgroup: {obstacle}; {}", LimitsSupport::REMEDY),
+        Some(obstacle) => {
+            format!("{tier}; cgroup is unavailable: {obstacle}; {}", LimitsSupport::REMEDY)
+        }
         None => tier.to_owned(),
     };
     Check { name, works: true, detail }
@@ -90,7 +92,7 @@ async fn starts(io: Io) -> anyhow::Result<()> {
     }
 }
 
-/// The exit code of a script that runs in `cwd` under a sandbox.
+/// Runs a script in `cwd` under a sandbox and returns its exit code.
 pub(super) async fn confined(script: &str, cwd: &Path, plan: Plan) -> anyhow::Result<i32> {
     let mut command = command(script, Io::Pipes { stdin: false });
     command.cwd = cwd.to_owned();
@@ -99,11 +101,11 @@ pub(super) async fn confined(script: &str, cwd: &Path, plan: Plan) -> anyhow::Re
     let mut launched = launcher.launch(command).await?;
     match launched.tree.next_event().await {
         TreeEvent::Exited(exit) => Ok(exit.code),
-        other => anyhow::bail!("expected its end, got {other:?}"),
+        other => anyhow::bail!("expected an exit, got {other:?}"),
     }
 }
 
-/// A grandchild in a session of its own must not survive.
+/// Checks that a grandchild in its own session does not survive.
 async fn escapee_dies() -> anyhow::Result<()> {
     let launcher = ExecServerRuntimePaths::this_program().launcher()?;
     anyhow::ensure!(launcher.teardown() == Teardown::WholeTree, "only process groups are killed");

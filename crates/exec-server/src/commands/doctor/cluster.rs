@@ -1,4 +1,4 @@
-//! The nodes of a rendezvous cluster, as they have told NATS.
+//! Checks the nodes of a rendezvous cluster, as reported to NATS.
 
 use std::collections::BTreeSet;
 
@@ -11,23 +11,23 @@ use super::checks::Check;
 pub(super) async fn checks(options: &NatsOptions) -> Vec<Check> {
     let nodes = match administer_cluster(options, AdminRequest::Nodes).await {
         Ok(AdminResponse::Nodes { nodes }) => nodes,
-        Ok(_) => return vec![failed("NATS", "the directory answered something else".to_owned())],
+        Ok(_) => return vec![failed("NATS", "unexpected response from the directory".to_owned())],
         Err(error) => return vec![failed("NATS", format!("{:#}", anyhow::Error::new(error)))],
     };
-    let nats = works("NATS", "the state of the cluster can be read".to_owned());
+    let nats = works("NATS", "the state of the cluster is readable".to_owned());
     vec![nats, count(&nodes), routing(&nodes)]
 }
 
 fn count(nodes: &[NodeStatus]) -> Check {
     let leaving = nodes.iter().filter(|node| node.is_leaving).count();
     match (nodes.len(), leaving) {
-        (0, _) => failed("nodes", "none has reported within 30 s".to_owned()),
+        (0, _) => failed("nodes", "no node has reported within 30 s".to_owned()),
         (all, leaving) if all == leaving => {
-            failed("nodes", format!("all {all} are sending their environments away"))
+            failed("nodes", format!("all {all} are moving their environments to other nodes"))
         }
         (all, 0) => works("nodes", format!("{all}")),
         (all, leaving) => {
-            works("nodes", format!("{all}, {leaving} of them sending environments away"))
+            works("nodes", format!("{all}, {leaving} of them moving environments to other nodes"))
         }
     }
 }
@@ -39,11 +39,11 @@ fn routing(nodes: &[NodeStatus]) -> Check {
         (Some(kind), None) => works("routing", kind.to_owned()),
         (Some(_), Some(_)) => failed(
             "routing",
-            "some nodes have an advertised URL and others have none; give --advertise to all of \
+            "some nodes have an advertised URL and others do not; give --advertise to all of \
              them, or to none"
                 .to_owned(),
         ),
-        (None, _) => failed("routing", "unknown without nodes".to_owned()),
+        (None, _) => failed("routing", "unknown, because no node has reported".to_owned()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `exec-server doctor`: what this machine offers, found out by using it.
+//! `exec-server doctor`: checks the machine's capabilities by using them.
 
 mod checks;
 mod cluster;
@@ -17,19 +17,19 @@ use crate::terminal::Paint;
 use checks::Check;
 use sandbox::SandboxReport;
 
-/// What `--json` prints. Fields may be added.
+/// The output of `--json`. Fields may be added.
 #[derive(Debug, Serialize)]
 struct Report {
-    /// Everything works, with the strongest sandbox there is.
+    /// Everything works, including the strongest sandbox.
     healthy: bool,
     checks: Vec<Check>,
     sandbox: SandboxReport,
-    /// Empty unless a cluster was named.
+    /// Empty without `--cluster`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     cluster: Vec<Check>,
 }
 
-/// Exit code 0 when everything works, 1 otherwise.
+/// Returns exit code 0 if everything works, 1 otherwise.
 pub(crate) fn run(
     json: bool,
     cluster: Option<&NatsOptions>,

@@ -1,4 +1,4 @@
-//! How rules about hosts are enforced here.
+//! How this machine enforces host rules.
 
 use exec_server_host::sandbox::{
     Access, Capabilities, DeclaredFiles, DeclaredPolicy, Entry, EntryPath, GateRequest, HostNames,
@@ -6,7 +6,7 @@ use exec_server_host::sandbox::{
 };
 use serde::Serialize;
 
-/// From the most to nothing.
+/// From the strongest to none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum NetworkTier {
@@ -28,7 +28,7 @@ impl NetworkReport {
 }
 
 impl NetworkTier {
-    /// Asks the planner of sandboxes, with capabilities that were found by trying them.
+    /// Determines the tier with the sandbox planner, from probed capabilities.
     pub(super) fn of(capabilities: &Capabilities) -> Self {
         let root = Entry { path: EntryPath::Root, access: Access::Read, skip_missing: false };
         let files = DeclaredFiles::Restricted { entries: vec![root], glob_scan_max_depth: None };
@@ -57,7 +57,7 @@ impl NetworkTier {
                  not use them have no network, and --require-transparent is refused."
             }
             Self::None => {
-                "Rules about hosts (--allow-host) cannot be enforced here: commands that have some \
+                "Rules about hosts (--allow-host) cannot be enforced here: commands with such rules \
                  are refused."
             }
         }
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn the_tier_follows_from_what_works() {
+    fn the_tier_follows_from_the_capabilities() {
         let complete = Capabilities {
             landlock_abi: 6,
             seccomp: true,

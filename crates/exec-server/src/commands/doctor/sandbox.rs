@@ -1,5 +1,5 @@
-//! What a sandbox can count on here: each mechanism by itself, and then whole sandboxes around a program that tries
-//! to get out.
+//! Checks sandboxes on this machine: each mechanism by itself, then complete sandboxes around a
+//! program that tries to escape.
 
 use std::path::PathBuf;
 
@@ -19,9 +19,9 @@ pub(super) struct SandboxReport {
     pub(super) tier: Tier,
     pub(super) summary: &'static str,
     pub(super) mechanisms: Vec<MechanismReport>,
-    /// A sandbox of each kind, tried.
+    /// A trial run of each kind of sandbox.
     pub(super) sandboxes: Vec<Check>,
-    /// How rules about hosts are enforced.
+    /// How host rules are enforced.
     pub(super) network: NetworkReport,
 }
 
@@ -31,10 +31,10 @@ pub(super) struct MechanismReport {
     #[serde(skip)]
     pub(super) title: String,
     pub(super) verdict: Verdict,
-    /// Its version, or what went wrong.
+    /// Its version, or the reason for the failure.
     pub(super) detail: String,
     pub(super) gives: &'static str,
-    /// How to get it, or more of it.
+    /// How to enable the mechanism, or all of it.
     pub(super) remedy: Option<String>,
 }
 
@@ -42,15 +42,15 @@ pub(super) struct MechanismReport {
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Verdict {
     Works,
-    /// Less of it than there could be.
+    /// Works with reduced protection.
     Partial,
-    /// The strongest sandbox is stronger with it, and is one without it.
+    /// The strongest sandbox works without it, but is stronger with it.
     Missing,
-    /// There is no strongest sandbox without it.
+    /// The strongest sandbox requires it.
     Needed,
 }
 
-/// What processes can have, from the most to nothing.
+/// The sandboxes available to processes, from the strongest to none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Tier {
@@ -61,7 +61,7 @@ pub(super) enum Tier {
     None,
 }
 
-/// The first ABI of Landlock that keeps signals inside.
+/// The first Landlock ABI that confines signals.
 const COMPLETE_LANDLOCK: u32 = 6;
 
 pub(super) async fn examine() -> SandboxReport {
@@ -72,18 +72,17 @@ pub(super) async fn examine() -> SandboxReport {
     let findings = match asked {
         Ok(findings) => findings,
         Err(error) => {
-            let detail = format!("cannot find out what this machine can enforce: {error}");
+            let detail = format!("cannot determine what this machine can enforce: {error}");
             let probe = Check { name: "probe", works: false, detail };
             return SandboxReport::new(Tier::None, NetworkTier::None, Vec::new(), vec![probe]);
         }
     };
     let capabilities = findings.capabilities();
     let sandboxes = vec![
-        check("read-only", "a program that tries to write cannot", try_read_only(&capabilities))
-            .await,
+        check("read-only", "a program cannot write", try_read_only(&capabilities)).await,
         check(
             "workspace-write",
-            "one writes in its directory, but neither .git in it nor outside",
+            "a program can write in its directory, but neither in its .git nor outside",
             try_workspace_write(&capabilities),
         )
         .await,
@@ -130,7 +129,7 @@ impl Verdict {
             Mechanism::NetworkNamespace | Mechanism::ManagedNetwork | Mechanism::FreshProc => {
                 Self::Missing
             }
-            // It only does what namespaces do.
+            // Only replaces namespaces.
             Mechanism::Bubblewrap => Self::Missing,
             _ => Self::Needed,
         }
@@ -158,17 +157,17 @@ impl Tier {
                 "Processes get the strongest sandbox here: Landlock and seccomp, and namespaces for those that may write."
             }
             Self::OldLandlock => {
-                "Every sandbox works here, and always takes namespaces, since Landlock of this kernel is older than ABI 6."
+                "Every sandbox works here, but always uses namespaces, because the Landlock of this kernel is older than ABI 6."
             }
             Self::Bubblewrap => {
-                "Every sandbox works here; those that may write take bubblewrap, which is slower than namespaces of our own."
+                "Every sandbox works here; those with write access use bubblewrap, which is slower than the server's own namespaces."
             }
             Self::ReadOnly => {
                 "Only sandboxes that protect no part of a writable directory work here, such as read-only; others, such as \
                  workspace-write, are refused."
             }
             Self::None => {
-                "No sandbox works here: who asks for one is refused, and nothing runs without it."
+                "No sandbox works here: commands that request one are refused, and never run without it."
             }
         }
     }
@@ -178,7 +177,7 @@ async fn try_read_only(capabilities: &Capabilities) -> anyhow::Result<()> {
     let workspace = Workspace::new()?;
     let plan = workspace.plan(Vec::new(), capabilities)?;
     let code = confined("(: > made) 2> /dev/null && exit 1; exit 0", &workspace.path, plan).await?;
-    anyhow::ensure!(code == 0, "it wrote all the same");
+    anyhow::ensure!(code == 0, "the program could write despite the sandbox");
     Ok(())
 }
 
@@ -191,14 +190,14 @@ async fn try_workspace_write(capabilities: &Capabilities) -> anyhow::Result<()> 
         exit 0";
     match confined(script, &workspace.path, plan).await? {
         0 => Ok(()),
-        1 => anyhow::bail!("it cannot write in its own directory"),
-        2 => anyhow::bail!("it made a .git in its directory all the same"),
-        3 => anyhow::bail!("it wrote outside of its directory all the same"),
+        1 => anyhow::bail!("the program cannot write in its own directory"),
+        2 => anyhow::bail!("the program created .git in its directory despite the sandbox"),
+        3 => anyhow::bail!("the program wrote outside its directory despite the sandbox"),
         code => anyhow::bail!("expected exit code 0, got {code}"),
     }
 }
 
-/// A place where a program can do no harm, whatever comes of it.
+/// A temporary directory in which an escaping program does no harm.
 struct Workspace {
     path: PathBuf,
     _around: tempfile::TempDir,
@@ -206,7 +205,8 @@ struct Workspace {
 
 impl Workspace {
     fn new() -> anyhow::Result<Self> {
-        let around = tempfile::tempdir().context("cannot make a directory to try it in")?;
+        let around =
+            tempfile::tempdir().context("cannot create a temporary directory for the check")?;
         let path = around.path().canonicalize()?.join("workspace");
         std::fs::create_dir(&path)?;
         Ok(Self { path, _around: around })
@@ -224,14 +224,14 @@ impl Workspace {
     }
 }
 
-/// How to get what is missing stands with each mechanism.
+/// Drops the remedy from the error; the table shows it with each mechanism.
 fn without_advice(error: PlanError) -> anyhow::Error {
     match error {
         PlanError::Missing { need, mechanism, .. } => {
-            anyhow::anyhow!("{need}: it takes {mechanism}")
+            anyhow::anyhow!("{need}: requires {mechanism}")
         }
         PlanError::NoIsolation { need, .. } => {
-            anyhow::anyhow!("{need}: it takes user namespaces or bubblewrap")
+            anyhow::anyhow!("{need}: requires user namespaces or bubblewrap")
         }
         other => other.into(),
     }
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tier_follows_from_what_works() {
+    fn the_tier_follows_from_capabilities_and_trials() {
         let complete = Capabilities {
             landlock_abi: 6,
             seccomp: true,
@@ -255,14 +255,14 @@ mod tests {
         let forbidden = Capabilities { user_namespace: false, ..complete.clone() };
         assert_eq!(Tier::of(&forbidden, true, true), Tier::Bubblewrap);
         assert_eq!(Tier::of(&forbidden, true, false), Tier::ReadOnly);
-        assert_eq!(Tier::of(&complete, false, true), Tier::None, "what was tried counts");
+        assert_eq!(Tier::of(&complete, false, true), Tier::None, "the trial decides");
         let strongest =
             [Tier::Full, Tier::OldLandlock, Tier::Bubblewrap, Tier::ReadOnly, Tier::None];
         assert_eq!(strongest.map(Tier::is_strongest), [true, false, false, false, false]);
     }
 
     #[test]
-    fn only_what_is_needed_is_a_failure() {
+    fn only_a_required_mechanism_is_a_failure() {
         let capabilities = Capabilities { landlock_abi: 3, ..Capabilities::default() };
         let verdict = |mechanism, works| Verdict::of(mechanism, works, &capabilities);
         assert_eq!(verdict(Mechanism::Landlock, true), Verdict::Partial);

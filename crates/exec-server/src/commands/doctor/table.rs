@@ -1,4 +1,4 @@
-//! The findings as a table for people: eighty columns, and words rather than signs.
+//! The findings as a table of eighty columns.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use crate::terminal::{Colour, Paint};
 const WIDTH: usize = 80;
 const MARK: usize = 4;
 const NAME: usize = 18;
-/// Where the text begins.
+/// The column of the text.
 const INDENT: usize = MARK + 1 + NAME + 1;
 
 pub(super) fn text(report: &Report, paint: Paint) -> String {
@@ -64,22 +64,22 @@ impl Table {
         self.row(mark, check.name, std::slice::from_ref(&check.detail));
     }
 
-    /// What one obstacle keeps from several is said once.
+    /// Writes one mechanism. A reason shared with the mechanism above is not repeated.
     fn mechanism(&mut self, mechanism: &MechanismReport, above: Option<&MechanismReport>) {
         let MechanismReport { title, verdict, detail, gives, remedy, .. } = mechanism;
         let mut paragraphs = vec![(*gives).to_owned()];
         let same = |above: &MechanismReport| above.remedy == *remedy && above.detail == *detail;
         if remedy.is_some() && above.is_some_and(same) {
-            paragraphs.push("why not, and how to get it: as above".to_owned());
+            paragraphs.push("reason and remedy: as above".to_owned());
             return self.row(*verdict, title, &paragraphs);
         }
         match verdict {
             Verdict::Works if detail == "works" => {}
             Verdict::Works | Verdict::Partial => paragraphs.push(format!("({detail})")),
-            Verdict::Missing | Verdict::Needed => paragraphs.push(format!("why not: {detail}")),
+            Verdict::Missing | Verdict::Needed => paragraphs.push(format!("reason: {detail}")),
         }
         if let Some(remedy) = remedy {
-            let wish = if *verdict == Verdict::Partial { "all of it" } else { "to get it" };
+            let wish = if *verdict == Verdict::Partial { "for full support" } else { "remedy" };
             paragraphs.push(format!("{wish}: {remedy}"));
         }
         self.row(*verdict, title, &paragraphs);
@@ -107,7 +107,7 @@ impl Table {
     }
 }
 
-/// Broken between words. A word that does not fit has a line of its own.
+/// Wraps text between words. A word that does not fit gets a line of its own.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace().map(printable) {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_eighty_columns() {
+    fn the_table_has_eighty_columns() {
         let report = Report {
             healthy: false,
             checks: vec![Check {
@@ -179,23 +179,23 @@ Mechanisms of sandboxes
 part Landlock           something that it takes more than a single line of the
                         table to describe
                         (ABI 3)
-                        all of it: a newer kernel
+                        for full support: a newer kernel
 ok   seccomp            something that it takes more than a single line of the
                         table to describe
 no   bubblewrap         something that it takes more than a single line of the
                         table to describe
-                        why not: not installed
-                        to get it: install it
+                        reason: not installed
+                        remedy: install it
 FAIL other              something that it takes more than a single line of the
                         table to describe
-                        why not, and how to get it: as above
+                        reason and remedy: as above
 
 Sandboxes
 FAIL read-only          it wrote all the same
 
 Nothing works.
-Rules about hosts (--allow-host) cannot be enforced here: commands that have
-some are refused.
+Rules about hosts (--allow-host) cannot be enforced here: commands with such
+rules are refused.
 ";
         let text = text(&report, Paint::for_stream(&std::fs::File::open("/dev/null").unwrap()));
         assert_eq!(text, expected);

@@ -1,4 +1,4 @@
-//! `exec-server grep`: lines that match, found by the server and printed as they come.
+//! `exec-server grep`: searches on the server and prints matches as they arrive.
 
 mod print;
 
@@ -52,10 +52,11 @@ pub(super) async fn run(servers: &Servers<'_>, grep: &Grep) -> anyhow::Result<Ex
     })
 }
 
-/// Or of a glob: no path is to blame, and the next would fail for the same reason.
+/// Whether the error is about the pattern or a glob. The search then stops, because every path
+/// would fail for the same reason.
 fn is_of_the_pattern(error: &anyhow::Error) -> bool {
     let Some(ExecServerError::Server(error)) = error.downcast_ref() else { return false };
-    // Older servers said so by the code.
+    // Older servers reported it only by the code.
     error.kind() == Some(&ErrorKind::BadPattern) || error.code == ErrorCode::InvalidParams.value()
 }
 
@@ -93,7 +94,7 @@ async fn search(
             outputs.write(OutputStream::Stdout, text.into()).await?;
         }
         if is_over {
-            return results.summary().context("the server did not say how the search ended");
+            return results.summary().context("the server did not report how the search ended");
         }
     }
 }
@@ -113,11 +114,12 @@ fn params_of(grep: &Grep, path: PathUri) -> FsSearchParams {
     }
 }
 
-/// The limit of lines is not the only one: long ones fill what a server sends.
+/// Explains a truncated search. Besides the limit of lines, the server limits the size of the
+/// results.
 fn stopped(max_matches: Option<u64>, matches: u64) -> String {
     let lines = if matches == 1 { "line" } else { "lines" };
     if matches < max_matches.unwrap_or(FsSearchParams::DEFAULT_MATCHES) {
-        return format!("stopped after {matches} {lines}, which is as much as the server sends");
+        return format!("stopped after {matches} {lines}, the most that the server sends");
     }
     format!("stopped after {matches} {lines}; see --max-matches")
 }
@@ -135,10 +137,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limit_that_was_reached_is_named() {
+    fn the_reached_limit_is_named() {
         assert_eq!(stopped(Some(1), 1), "stopped after 1 line; see --max-matches");
         assert_eq!(stopped(None, 10_000), "stopped after 10000 lines; see --max-matches");
-        let other = "stopped after 7 lines, which is as much as the server sends";
+        let other = "stopped after 7 lines, the most that the server sends";
         assert_eq!(stopped(None, 7), other);
     }
 }

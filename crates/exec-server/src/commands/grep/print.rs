@@ -1,7 +1,7 @@
-//! Matches as `grep -rn` prints them.
+//! Prints matches as `grep -rn` does.
 //!
-//! A match is held back until the next one is known: what is context after the one may be before the other, or the
-//! other itself, and no line is printed twice.
+//! A match is held back until the next one is known: its trailing context may overlap the leading
+//! context of the next match, or contain that match, and no line is printed twice.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -12,16 +12,16 @@ use super::super::wording::as_written;
 use crate::cli::files::GrepOutput;
 use crate::terminal::{Colour, Names, Paint, is_harmful, json_line};
 
-/// Behind a line that goes on.
+/// Appended to a truncated line.
 const CUT_MARK: &[u8] = b" [... rest of the line left out]";
 
-/// Where a search began, and how its user wrote that.
+/// The root of a search, and how the user wrote it.
 #[derive(Debug)]
 pub(super) struct SearchRoot {
     pub(super) path: PathBuf,
-    /// Empty: nobody did.
+    /// Empty if the user gave no path.
     pub(super) written: PathBuf,
-    /// Lines begin with the name of their file.
+    /// Whether lines begin with the name of their file.
     pub(super) is_named: bool,
 }
 
@@ -29,15 +29,15 @@ pub(super) struct SearchRoot {
 pub(super) struct Printer {
     root: SearchRoot,
     output: GrepOutput,
-    /// Groups of lines are separated.
+    /// Whether groups of lines are separated.
     has_context: bool,
     names: Names,
     paint: Paint,
     held: Option<SearchMatch>,
-    /// The last line that was printed, and of which file.
+    /// The last printed line and its file.
     last: Option<(PathUri, u64)>,
     seen: HashSet<PathUri>,
-    /// In the order in which they were found.
+    /// In the order of discovery.
     counts: Vec<(PathUri, u64)>,
 }
 
@@ -82,7 +82,7 @@ impl Printer {
         text
     }
 
-    /// What was held back.
+    /// Prints the held match and the counts.
     pub(super) fn end(&mut self) -> Vec<u8> {
         let mut text = Vec::new();
         if let Some(held) = self.held.take() {
@@ -105,14 +105,14 @@ impl Printer {
     }
 
     fn count(&mut self, path: PathUri) {
-        // Matches of one file come together, as a rule.
+        // Matches of one file are usually consecutive.
         match self.counts.iter_mut().rev().find(|(counted, _)| *counted == path) {
             Some((_, count)) => *count += 1,
             None => self.counts.push((path, 1)),
         }
     }
 
-    /// The match and its context, except for lines that were printed and those from `end` on.
+    /// Prints the match and its context, except lines already printed and lines from `end` on.
     fn lines(&mut self, found: &SearchMatch, end: u64, text: &mut Vec<u8>) {
         let last =
             self.last.as_ref().filter(|(path, _)| *path == found.path).map(|(_, line)| *line);
@@ -157,13 +157,13 @@ impl Printer {
         }
     }
 
-    /// The line with what matches in it painted.
+    /// Prints the line with its matching parts coloured.
     fn marked(&self, found: &SearchMatch, text: &mut Vec<u8>) {
         let mut rest = 0;
         for submatch in &found.submatches {
             let range = (usize::try_from(submatch.start), usize::try_from(submatch.end));
             let (Ok(start), Ok(end)) = range else { continue };
-            // A line that was cut may end before what matched in it.
+            // A truncated line may end before its match.
             let (Some(between), Some(matched)) =
                 (found.text.get(rest..start), found.text.get(start..end))
             else {
@@ -187,7 +187,7 @@ impl Printer {
         text.push(b'\n');
     }
 
-    /// On a terminal, other people's files must not move the cursor.
+    /// Replaces control characters for a terminal: the content of files must not move the cursor.
     fn shown(&self, line: &str) -> String {
         match self.names {
             Names::Raw => line.to_owned(),
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_that_the_user_wrote() {
+    fn names_are_shown_as_written() {
         let matches = vec![found("/r/a", 1, 0), found("/r/b/c", 7, 0)];
         let lines = printed(GrepOutput::Lines, false, true, matches.clone());
         assert_eq!(lines, "box:r/a:1:line 1\nbox:r/b/c:7:line 7\n");
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn no_line_of_context_is_printed_twice() {
+    fn context_lines_are_printed_once() {
         let matches = vec![
             found("/r/a", 2, 2),
             found("/r/a", 3, 2),
@@ -281,14 +281,14 @@ mod tests {
     }
 
     #[test]
-    fn another_file_is_another_group() {
+    fn each_file_is_a_group() {
         let matches = vec![found("/r/a", 2, 1), found("/r/b", 2, 1)];
         let text = printed(GrepOutput::Lines, true, false, matches);
         assert_eq!(text, "1-line 1\n2:line 2\n3-line 3\n--\n1-line 1\n2:line 2\n3-line 3\n");
     }
 
     #[test]
-    fn a_line_that_was_cut_says_so() {
+    fn a_truncated_line_is_marked() {
         let mut match_and_context = found("/r/a", 2, 1);
         match_and_context.line_truncated = true;
         match_and_context.after[0].line_truncated = true;
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn files_and_counts_are_told_once() {
+    fn files_and_counts_are_printed_once() {
         let matches = vec![found("/r/a", 1, 0), found("/r/b", 1, 0), found("/r/a", 2, 0)];
         assert_eq!(printed(GrepOutput::Files, false, true, matches.clone()), "box:r/a\nbox:r/b\n");
         assert_eq!(
