@@ -1,14 +1,14 @@
-//! From the answer of `process/read` to events in their places.
+//! Turns a `process/read` response into events with sequence numbers.
 //!
-//! The answer has the chunks with their numbers; that the process has exited and closed it only says. Their numbers
-//! are the ones that are missing.
+//! The response numbers its chunks, but reports exit and close only as flags. Their numbers are the
+//! ones missing from the sequence.
 
 use exec_server_protocol::{ErrorKind, ReadResponse, RpcError};
 
 use crate::mirror::{MirrorEvent, Offer, ProcessMirror};
 use crate::{ExecServerError, Violation};
 
-/// Appends what a read after `after` brought. Fails when output is gone that should be there.
+/// Appends the response to a read after `after`. Fails if required output is missing.
 pub(crate) fn apply(
     mirror: &ProcessMirror,
     after: u64,
@@ -39,14 +39,14 @@ pub(crate) fn apply(
                 mirror.offer(expected, event);
                 expected += 1;
             } else {
-                // An older server does not say how much is gone.
+                // An older server does not report the size of the gap.
                 mirror.skip_to(chunk.seq, 0)?;
                 expected = chunk.seq;
             }
         }
         let event = MirrorEvent::Output { stream: chunk.stream, chunk: chunk.chunk.into_bytes() };
         if mirror.offer(chunk.seq, event) == Offer::Full {
-            return Ok(()); // The rest is read once there is room.
+            return Ok(()); // The rest is read when the mirror has room.
         }
         expected = chunk.seq + 1;
     }
@@ -72,7 +72,7 @@ pub(crate) fn apply(
     Ok(())
 }
 
-/// No honest process gets that far, and sums with such numbers would overflow.
+/// No honest process reaches this, and sums with such numbers would overflow.
 pub(crate) const MAX_SEQ: u64 = u64::MAX / 2;
 
 fn check_numbers(mirror: &ProcessMirror, response: &ReadResponse) -> Result<(), ExecServerError> {
@@ -85,10 +85,10 @@ fn check_numbers(mirror: &ProcessMirror, response: &ReadResponse) -> Result<(), 
     Err(Violation::Numbers { process_id: mirror.process_id().to_owned() }.into())
 }
 
-/// The first number after a declared gap.
+/// Returns the first number after a declared gap.
 ///
-/// The exit may lie within the gap, among output that is gone. Then no other number is left for it, and it takes
-/// the gap's last.
+/// The exit may lie within the gap, among the lost output. Then no other number is left for it, and
+/// it takes the last number of the gap.
 fn after_gap(response: &ReadResponse, exit_is_news: bool) -> u64 {
     let Some(first) = response.chunks.first().map(|chunk| chunk.seq) else {
         let at_the_end = u64::from(exit_is_news) + u64::from(response.closed);
@@ -130,13 +130,13 @@ mod tests {
         ReadResponse { exited: true, exit_code: Some(4), closed, ..response(seqs, next_seq) }
     }
 
-    /// The sequence number of the exit, and whether the process is over.
+    /// Returns the sequence number of the exit, and whether the process is over.
     fn ending(mirror: &ProcessMirror) -> (Option<u64>, bool) {
         (mirror.exit().map(|exit| exit.seq), mirror.is_over())
     }
 
     #[test]
-    fn chunks_are_appended_and_known_ones_ignored() {
+    fn new_chunks_are_appended_and_known_ones_ignored() {
         let mirror = ProcessMirror::new("p", GapPolicy::Fatal);
         apply(&mirror, 0, response(&[1, 2], 3)).unwrap();
         apply(&mirror, 1, response(&[2, 3], 4)).unwrap();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn exit_and_close_take_the_numbers_that_are_missing() {
+    fn exit_and_close_take_the_missing_numbers() {
         for (chunks, next, closed, exit_at) in [
             (&[1, 2][..], 4, false, 3),
             (&[1, 2][..], 5, true, 3),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exit_beyond_a_cut_answer_waits_for_the_next() {
+    fn an_exit_beyond_a_truncated_response_waits_for_the_next() {
         let mirror = ProcessMirror::new("p", GapPolicy::Fatal);
         apply(&mirror, 0, exited(&[1, 2], 3, true)).unwrap();
         assert_eq!(ending(&mirror), (None, false));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exit_that_came_live_meanwhile_keeps_its_place() {
+    fn an_exit_from_a_notification_keeps_its_number() {
         let mirror = ProcessMirror::new("p", GapPolicy::Fatal);
         apply(&mirror, 0, exited(&[1], 3, false)).unwrap();
         apply(&mirror, 0, exited(&[1, 3], 5, true)).unwrap();
@@ -178,21 +178,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_is_fatal_unless_it_may_be() {
+    fn missing_output_is_fatal_unless_gaps_are_allowed() {
         let gap = |chunks, next| ReadResponse { dropped_bytes: 9, ..response(chunks, next) };
         let strict = ProcessMirror::new("p", GapPolicy::Fatal);
         assert!(matches!(
             apply(&strict, 0, gap(&[5], 6)),
             Err(ExecServerError::Gap { dropped_bytes: 9, .. })
         ));
-        assert!(apply(&strict, 0, response(&[5], 6)).is_err(), "also when the size is not known");
+        assert!(apply(&strict, 0, response(&[5], 6)).is_err(), "also with an unknown size");
         let late = ProcessMirror::new("p", GapPolicy::Declared);
         apply(&late, 0, gap(&[5], 6)).unwrap();
         assert_eq!(late.next_seq(), 6);
     }
 
     #[test]
-    fn a_server_that_lies_about_numbers_is_not_believed() {
+    fn impossible_numbers_are_a_protocol_violation() {
         for (chunks, next_seq) in
             [(&[][..], u64::MAX), (&[0][..], 1), (&[u64::MAX][..], 2), (&[3, 2][..], 4)]
         {
@@ -201,7 +201,7 @@ mod tests {
             let error = apply(&late, 0, lie).unwrap_err();
             assert!(matches!(error, ExecServerError::ProtocolViolation(_)), "{error}");
         }
-        // Far away, and still no loop over all the numbers in between.
+        // A distant number must not cause a loop over all numbers before it.
         let late = ProcessMirror::new("p", GapPolicy::Declared);
         apply(&late, 0, response(&[], MAX_SEQ - 1)).unwrap();
         assert_eq!(late.next_seq(), MAX_SEQ - 1);

@@ -1,4 +1,4 @@
-//! What happens to a process, as a caller sees it.
+//! Events of a process, as its caller receives them.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -10,23 +10,24 @@ use tokio::task::coop;
 use crate::ExecServerError;
 use crate::mirror::{ProcessMirror, SubscriberId};
 
-/// One event of a process. `Closed` or `Failed` is the last.
+/// One event of a process. `Closed` and `Failed` are final.
 #[derive(Debug, Clone)]
 pub enum ExecProcessEvent {
     Output(OutputChunk),
-    /// Output is missing here, and that is no failure: the start asked for it (`onFull: discard`), or this
-    /// subscriber came after it was gone.
+    /// Output is missing here, which is not a failure: the start asked for it (`onFull: discard`),
+    /// or the subscriber came after the output was evicted.
     Gap {
         dropped_bytes: u64,
     },
-    /// The process itself has ended; what it left running may still write.
+    /// The process itself has exited. Processes that it left running may still write.
     Exited(ProcessExit),
-    /// Nothing more will come.
+    /// The last event: all output has arrived.
     Closed {
         seq: u64,
     },
-    /// The process is lost to this client. `ExecServerError::Closed` if its client or environment was closed
-    /// or dropped: no other event follows, not even the exit of a process that this kills.
+    /// The client lost the process. `ExecServerError::Closed` if the client or environment was
+    /// closed or dropped: then no other event follows, not even the exit of a process that this
+    /// kills.
     Failed(ExecServerError),
 }
 
@@ -34,33 +35,33 @@ pub enum ExecProcessEvent {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessExit {
     pub seq: u64,
-    /// 128+N when signal N killed it.
+    /// 128+N if signal N killed the process.
     pub exit_code: i32,
-    /// It failed, and its failure looks like a denial of its sandbox.
+    /// The process failed, and its failure looks like a sandbox denial.
     pub sandbox_denied: bool,
-    /// What seems to have been denied, from servers that report it.
+    /// The access that seems to have been denied, if the server reports it.
     pub denied: Option<Denial>,
-    /// From servers that report it.
+    /// Present if the server reports them.
     pub details: Option<ExitDetails>,
 }
 
 impl ProcessExit {
-    /// The server ended it because `timeoutMs` of its start had passed.
+    /// Whether the server terminated the process because its `timeoutMs` had passed.
     #[must_use]
     pub fn timed_out(&self) -> bool {
         self.details.as_ref().is_some_and(|details| details.timed_out)
     }
 
-    /// The server ended it because the server shut down.
+    /// Whether the server terminated the process because the server shut down.
     #[must_use]
     pub fn server_stopped(&self) -> bool {
         self.details.as_ref().is_some_and(|details| details.server_stopped)
     }
 }
 
-/// The events of one process: first those that are retained, then live, in order and each once.
+/// The events of one process: first the retained ones, then live ones, in order and each once.
 ///
-/// Whoever holds this and does not read it holds back the process once its log is full, and nobody else.
+/// An unread subscription holds back its process once the log is full, but no other process.
 #[derive(Debug)]
 pub struct ProcessEvents {
     mirror: ProcessMirror,
@@ -72,14 +73,14 @@ impl ProcessEvents {
         Self { mirror, subscriber }
     }
 
-    /// The next event; `None` after the last. Cancel-safe.
+    /// Returns the next event, or `None` after the last. Cancel-safe.
     pub async fn next(&mut self) -> Option<ExecProcessEvent> {
         std::future::poll_fn(|context| self.poll_next_event(context)).await
     }
 
-    /// For those who write futures by hand.
+    /// Polls for the next event, for hand-written futures.
     pub fn poll_next_event(&mut self, context: &mut Context<'_>) -> Poll<Option<ExecProcessEvent>> {
-        // A process that floods is always ready; whoever reads it must let others run all the same.
+        // A flooding process is always ready, so its reader must yield to other tasks.
         let budget = ready!(coop::poll_proceed(context));
         let event = ready!(self.mirror.poll_event(self.subscriber, context));
         budget.made_progress();

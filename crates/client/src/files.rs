@@ -1,4 +1,4 @@
-//! Files at the server that are open for reading or writing in blocks. They end with their connection.
+//! Files on the server, open for reading or writing in blocks. They end with their connection.
 
 use bytes::Bytes;
 use exec_server_protocol::{
@@ -10,17 +10,17 @@ use crate::calls::MAX_LOSSES;
 use crate::leases::{FilePurpose, LeaseHandle, NoItems, Target};
 use crate::{ExecServerClient, ExecServerError};
 
-/// A file that stays the one that was opened, whatever happens to its name. Dropping it closes it. It ends with the
-/// connection on which it was opened.
+/// An open file. It stays the file that was opened, whatever happens to its name. Dropping the
+/// handle closes it. The handle ends with its connection.
 #[derive(Debug)]
 pub struct OpenFile {
     handle: Handle,
     metadata: FsMetadata,
 }
 
-/// A file that is being written and takes its name with [`Self::commit`]; nobody sees any of it before. It ends with
-/// the connection on which it was begun. Dropping it discards it, unless it has a `resume_key`: then the server keeps
-/// it for a later attempt.
+/// A file being written. It takes its name with [`Self::commit`] and is invisible before. It ends
+/// with its connection. Dropping it discards the data, unless the file has a `resume_key`: then the
+/// server keeps the data for a later attempt.
 #[derive(Debug)]
 pub struct NewFile {
     handle: Handle,
@@ -31,7 +31,8 @@ pub struct NewFile {
 struct Handle(LeaseHandle<NoItems>);
 
 impl ExecServerClient {
-    /// Opens a regular file for reading in blocks. The `handle_id` is chosen here, and `details` are always asked for.
+    /// Opens a regular file for reading in blocks. Chooses the `handle_id` and always asks for
+    /// `details`.
     pub async fn open_file(&self, mut params: FsOpenParams) -> Result<OpenFile, ExecServerError> {
         let target = |inbox| Target::File { inbox, purpose: FilePurpose::Read };
         params.details = true;
@@ -47,20 +48,20 @@ impl ExecServerClient {
                     };
                     return Ok(OpenFile { handle: Handle(handle), metadata });
                 }
-                // Nothing is left of it, so nothing speaks against another attempt.
+                // The lost connection closed the handle, so another attempt is safe.
                 Err(ExecServerError::Interrupted { .. }) if losses < MAX_LOSSES => losses += 1,
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// For a server that does not know details of handles: the name is the next best thing.
+    /// Reads the metadata by name, for servers that do not report details of handles.
     async fn metadata_by_name(&self, params: FsOpenParams) -> Result<FsMetadata, ExecServerError> {
         let FsOpenParams { path, follow_symlinks, sandbox, .. } = params;
         self.fs_get_metadata(FsGetMetadataParams { path, follow_symlinks, sandbox }).await
     }
 
-    /// Begins a new file, to be written in blocks. The `handle_id` is chosen here.
+    /// Creates a file to be written in blocks. Chooses the `handle_id`.
     pub async fn create_file(
         &self,
         mut params: FsCreateParams,
@@ -74,13 +75,13 @@ impl ExecServerClient {
 }
 
 impl OpenFile {
-    /// The file's metadata when it was opened.
+    /// The file's metadata at the time it was opened.
     #[must_use]
     pub fn metadata(&self) -> &FsMetadata {
         &self.metadata
     }
 
-    /// At most `len` bytes, and at most 1 MiB.
+    /// Reads at most `len` bytes, and at most 1 MiB.
     pub async fn read_block(
         &self,
         offset: u64,
@@ -93,36 +94,37 @@ impl OpenFile {
 }
 
 impl NewFile {
-    /// How far it was written before under the same `resume_key`. What was under way at the end of that attempt may be
-    /// missing before this place.
+    /// The length written by earlier attempts under the same `resume_key`. Blocks in flight at the
+    /// end of such an attempt may be missing before this offset.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.written
     }
 
-    /// Writes at most 1 MiB. Blocks may be written in any order, several at once.
+    /// Writes at most 1 MiB. Blocks may be written in any order, and concurrently.
     pub async fn write_block(&self, offset: u64, bytes: Bytes) -> Result<(), ExecServerError> {
         let chunk = bytes.into();
         let params = FsWriteBlockParams { handle_id: self.handle.id(), offset, chunk };
         self.handle.call::<rpc::FsWriteBlock>(params).await.map(drop)
     }
 
-    /// Resolves when the connection is lost, and the handle with it: nothing can be written any more.
+    /// Resolves when the connection, and with it the handle, is lost. No further write is possible.
     pub async fn lost(&self) -> ExecServerError {
         lost_error::<rpc::FsWriteBlock>(self.handle.0.over().await)
     }
 
-    /// Gives the file its name. Fails as [`ExecServerError::Interrupted`] if nobody knows whether it has it.
+    /// Gives the file its name. Fails with [`ExecServerError::Interrupted`] if it is unknown
+    /// whether the file took its name.
     pub async fn commit(self) -> Result<FsCloseResponse, ExecServerError> {
         let closed = self.close(false).await?;
         match closed.committed {
             true => Ok(closed),
-            // The server does not know the handle: it was of a connection that is gone.
+            // The server does not know the handle: it belonged to a lost connection.
             false => Err(ExecServerError::Interrupted { method: Method::FsClose.name() }),
         }
     }
 
-    /// Takes it all back, also what was found by the `resume_key`.
+    /// Discards all data, including data found by the `resume_key`.
     pub async fn discard(self) -> Result<(), ExecServerError> {
         self.close(true).await.map(drop)
     }
@@ -140,7 +142,8 @@ impl Handle {
         self.0.id().to_owned()
     }
 
-    /// Fails when the connection is lost, without waiting for the next one: the handle does not live there.
+    /// Fails as soon as the connection is lost, without waiting for the next one: the handle does
+    /// not exist there.
     async fn call<R: Rpc>(&self, params: R::Params) -> Result<R::Response, ExecServerError> {
         let answer = tokio::select! {
             biased;
@@ -148,14 +151,15 @@ impl Handle {
             error = self.0.over() => return Err(lost_error::<R>(error)),
         };
         match answer {
-            // The next connection came before the caller looked. Its server knows no such handle.
+            // The next connection was made before this was polled. Its server does not know the
+            // handle.
             Err(ExecServerError::Server(_)) if self.0.is_over() => Err(lost_error::<R>(None)),
             answer => answer,
         }
     }
 }
 
-/// The error of a call whose handle ended with its connection.
+/// Returns the error of a call whose handle ended with its connection.
 fn lost_error<R: Rpc>(end: Option<ExecServerError>) -> ExecServerError {
     match end {
         Some(error @ (ExecServerError::Closed | ExecServerError::Disconnected(_))) => error,

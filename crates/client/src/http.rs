@@ -1,4 +1,4 @@
-//! HTTP requests that the server makes: their responses at once, or their bodies in pieces as they come.
+//! HTTP requests made by the server: whole responses, or bodies streamed in pieces.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -10,18 +10,18 @@ use futures_core::Stream;
 use crate::leases::{LeaseHandle, Pieces, Target};
 use crate::{ExecServerClient, ExecServerError};
 
-/// The body of one response. Dropping it ends the request at the server.
+/// The body of one response. Dropping it cancels the request on the server.
 ///
-/// Whoever does not read it holds back the download. It ends with its connection, at once and with an error: what the
-/// other side would send next is not known.
+/// An unread body holds back the download. It ends with its connection, at once and with an error:
+/// the rest of the body is unknown.
 #[derive(Debug)]
 pub struct HttpBody {
     handle: LeaseHandle<Pieces>,
 }
 
 impl ExecServerClient {
-    /// Lets the server make a request, and returns with the whole response. The `request_id` is chosen here. Dropping the
-    /// future ends the request.
+    /// Makes a request through the server and returns the whole response. Chooses the `request_id`.
+    /// Dropping the future cancels the request.
     pub async fn http_fetch(
         &self,
         mut params: HttpRequestParams,
@@ -34,8 +34,8 @@ impl ExecServerClient {
         Ok(response)
     }
 
-    /// Lets the server make a request, and returns with the head of the response; the body follows in pieces. The
-    /// `request_id` is chosen here. Dropping the future ends the request.
+    /// Makes a request through the server and returns the head of the response; the body follows in
+    /// pieces. Chooses the `request_id`. Dropping the future cancels the request.
     pub async fn http_stream(
         &self,
         mut params: HttpRequestParams,
@@ -50,7 +50,7 @@ impl ExecServerClient {
 }
 
 impl HttpBody {
-    /// The next piece; `None` at the end, and after an error. Cancel-safe.
+    /// Returns the next piece, or `None` at the end and after an error. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Bytes, ExecServerError>> {
         self.handle.next().await
     }

@@ -24,16 +24,16 @@ use crate::{ConnectionState, ExecServerError};
 /// The response of a call as a value.
 pub(crate) type CallResult = Result<CallResponse, RpcError>;
 
-/// A session at a server in the same program. Dropping it ends the session.
+/// A session on a server in the same program. Dropping it ends the session.
 #[derive(Debug)]
 pub(crate) struct InProcess {
     server: Arc<dyn ServerLink>,
     state: watch::Sender<ConnectionState>,
-    /// The processes whose events still come.
+    /// The processes that still deliver events.
     mirrors: Mutex<HashMap<ProcessKey, WeakMirror>>,
     leases: Mutex<Leases>,
     answers: Arc<Answers>,
-    /// For calls that follow a response: that may come on a thread that is kept to a sandbox.
+    /// For calls made after a response, which may arrive on a thread confined to a sandbox.
     runtime: runtime::Handle,
 }
 
@@ -61,8 +61,8 @@ impl InProcess {
         matches!(*self.state.borrow(), ConnectionState::Closed)
     }
 
-    /// Nothing more comes of this session. Subscribers learn that before the server kills its processes, and nothing
-    /// after it.
+    /// Ends the session. Subscribers are told before the server kills the processes, and receive
+    /// nothing afterwards.
     pub(crate) fn hang_up(&self) {
         self.state.send_replace(ConnectionState::Closed);
         self.answers.lock_tasks().abort_all();
@@ -88,7 +88,7 @@ impl InProcess {
 
     fn call_plainly(self: &Arc<Self>, call: Call) -> oneshot::Receiver<CallResult> {
         let (sender, receiver) = oneshot::channel();
-        // Weak: a call under way must not keep the session.
+        // Weak: a pending call must not keep the session alive.
         let this = Arc::downgrade(self);
         let respond = move |returned: CallResult| {
             note_end(&this, &returned);
@@ -141,13 +141,13 @@ impl InProcess {
         receiver
     }
 
-    /// Sends what a response has brought about, and drops this, on a thread of the runtime.
+    /// Sends pending messages and drops `self` on a thread of the runtime.
     fn drop_later(self: Arc<Self>) {
         let runtime = self.runtime.clone();
         runtime.spawn(async move { self.send_outbound() });
     }
 
-    /// The holder of a lease has taken something, or is gone.
+    /// Called when the holder of a lease has taken an item or is gone.
     pub(crate) fn lease_changed(&self, id: &LeaseId) {
         self.lock_leases().collect_outbound(id);
         self.send_outbound();
@@ -155,18 +155,18 @@ impl InProcess {
 
     fn send_outbound(&self) {
         loop {
-            // Not under the lock: a call may be answered at once.
+            // Not under the lock: a call may be answered immediately.
             let message = self.lock_leases().poll_outbound();
             match message {
                 None => return,
                 Some(LeaseMessage::GiveUp(call)) => self.server.call(*call, None, Box::new(drop)),
-                // Only servers at the other end of a socket wait for acknowledgements.
+                // In-process servers apply backpressure directly and need no acknowledgements.
                 Some(LeaseMessage::Acknowledge(_)) => {}
             }
         }
     }
 
-    /// Takes the handle of a process of this session that has none.
+    /// Takes over a process of this session that has no handle.
     pub(crate) fn take_mirror(&self, key: &ProcessKey) -> Option<ProcessMirror> {
         let mirrors = self.lock_mirrors();
         let mirror = mirrors.get(key)?.upgrade()?;
@@ -175,7 +175,7 @@ impl InProcess {
 
     fn lock_mirrors(&self) -> MutexGuard<'_, HashMap<ProcessKey, WeakMirror>> {
         let mut mirrors = self.mirrors.lock().unwrap_or_else(PoisonError::into_inner);
-        // Now and then, and not each time: there may be many.
+        // Amortised cleanup, since there may be many mirrors.
         if mirrors.len() == mirrors.capacity() {
             mirrors.retain(|_, mirror| mirror.upgrade().is_some());
         }
@@ -187,7 +187,8 @@ impl InProcess {
     }
 }
 
-/// Another client may have closed the session, or the server stops; then nothing here works any more.
+/// Fails the client if its session is over: another client closed it, or the server is shutting
+/// down.
 fn note_end(this: &Weak<InProcess>, returned: &CallResult) {
     if let Err(error) = returned
         && matches!(error.kind(), Some(ErrorKind::SessionEnded | ErrorKind::ShuttingDown))
@@ -204,7 +205,7 @@ impl Drop for InProcess {
     }
 }
 
-/// Takes the events of a process.
+/// Receives the events of a process.
 #[derive(Debug)]
 struct ProcessSink {
     mirror: ProcessMirror,
@@ -225,11 +226,11 @@ impl EventSink for ProcessSink {
         {
             mirror.fail(gap);
         }
-        // A mirror that has failed takes every event as a duplicate, so the process still runs to its end.
+        // A failed mirror accepts every event as a duplicate, so the process still runs to its end.
         match mirror.offer(seq, event.clone()) {
             Offer::Full => Offered::Full(notification),
             Offer::Accepted | Offer::Duplicate => Offered::Accepted,
-            // A bare call has confirmed what did not come here.
+            // A plain `process/read` call has confirmed the missing events.
             Offer::Hole => {
                 match mirror.skip_to(seq, 0) {
                     Ok(()) => drop(mirror.offer(seq, event)),
@@ -248,20 +249,21 @@ impl EventSink for ProcessSink {
         Box::pin(self.mirror.wait_until(|| self.is_gone()))
     }
 
-    /// Does nothing to a process that has closed; subscribers of any other would wait for ever.
+    /// Has no effect on a process that has closed. Otherwise its subscribers would wait forever.
     fn end(&self) {
         self.mirror.fail(ExecServerError::Closed);
     }
 }
 
 impl ProcessSink {
-    /// A process that was started runs on without a handle; one that is observed is then of no interest.
+    /// Whether no events are wanted. A started process runs on without a handle; an observed one is
+    /// then unwanted.
     fn is_gone(&self) -> bool {
         self.mirror.is_unwanted() || (self.is_observed && self.mirror.is_unobserved())
     }
 }
 
-/// Takes the notifications of a lease.
+/// Receives the notifications of a lease.
 #[derive(Debug)]
 struct LeaseSink(Target);
 
@@ -274,7 +276,7 @@ impl EventSink for LeaseSink {
         if inbox.is_full() {
             return Offered::Full(notification);
         }
-        // Nothing was sent as text, and the server waits for room.
+        // No text was sent, and the server waits for room.
         self.0.take(notification, 0);
         Offered::Accepted
     }
@@ -295,7 +297,7 @@ impl EventSink for LeaseSink {
     }
 }
 
-/// Answers the requests of the server. Its tasks end when the client hangs up.
+/// Handles the requests of the server. Its tasks end when the client hangs up.
 #[derive(Debug)]
 struct Answers {
     network: NetworkHandlers,
@@ -309,7 +311,7 @@ impl ServerRequestHandler for Answers {
         while tasks.try_join_next().is_some() {}
         if tasks.len() >= MAX_SERVER_REQUESTS {
             drop(tasks);
-            let error = RpcError::internal("too many requests of the server are unanswered");
+            let error = RpcError::internal("too many unanswered requests from the server");
             return respond(Err(error.with_kind(ErrorKind::Overloaded)));
         }
         let answer = self.network.clone().answer(call);

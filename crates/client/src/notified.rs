@@ -1,4 +1,4 @@
-//! From a notification to the process or the lease that it belongs to.
+//! Routes a notification to its process or lease.
 
 use exec_server_protocol::{NetworkPolicyDecisionNotification, Notification, ServerNotification};
 use serde::Deserialize;
@@ -24,7 +24,7 @@ pub(crate) enum RoutedNotification {
         notification: ServerNotification,
     },
     Network(NetworkPolicyDecisionNotification),
-    /// Of a v0 process, which this client never starts.
+    /// An event of a v0 process. This client never starts one.
     Legacy,
 }
 
@@ -58,7 +58,7 @@ impl From<ServerNotification> for RoutedNotification {
     }
 }
 
-/// The number and content of a process's event, and the size of the gap before it.
+/// Returns the number and content of a process event, and the size of the gap before it.
 pub(crate) fn read_event(notification: &ServerNotification) -> Option<(u64, MirrorEvent, u64)> {
     Some(match notification {
         ServerNotification::ProcessOutput(params) => {
@@ -81,7 +81,7 @@ pub(crate) fn read_event(notification: &ServerNotification) -> Option<(u64, Mirr
     })
 }
 
-/// The process that a notification names, if that much of it can be read.
+/// Returns the process that a notification names, if that much can be read.
 pub(crate) fn read_key(notification: &Notification<'_>) -> Option<ProcessKey> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -93,7 +93,7 @@ pub(crate) fn read_key(notification: &Notification<'_>) -> Option<ProcessKey> {
     Some(ProcessKey { observed_session: session_id, process_id })
 }
 
-/// The lease that a notification names, if that much of it can be read.
+/// Returns the lease that a notification names, if that much can be read.
 pub(crate) fn read_lease_id(notification: &Notification<'_>) -> Option<String> {
     #[derive(Deserialize)]
     struct LeaseName {

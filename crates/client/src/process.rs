@@ -1,4 +1,4 @@
-//! A handle of one process, which outlives the connections under it.
+//! A handle of one process. It outlives connections.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -19,14 +19,15 @@ use crate::events::ProcessEvents;
 use crate::mirror::ProcessMirror;
 use crate::{ExecServerError, call::PendingReply};
 
-/// The largest piece of input in one message.
+/// Maximum size of the input in one message.
 const MAX_PIECE: usize = 256 << 10;
-/// What a terminal's keyboard sends for the end of the input.
+/// The end-of-file character of a terminal.
 const END_OF_FILE: &[u8] = b"\x04";
-/// Pieces of one write that may wait for their answers.
+/// Maximum number of unanswered pieces of one write.
 const PIECES_IN_FLIGHT: usize = 8;
 
-/// A process on the server. Clones are the same process; dropping all of them leaves it running.
+/// A process on the server. Clones are handles of the same process; dropping all of them leaves it
+/// running.
 #[derive(Debug, Clone)]
 pub struct ExecServerProcess {
     shared: Arc<Shared>,
@@ -37,20 +38,20 @@ struct Shared {
     client: ExecServerClient,
     key: ProcessKey,
     mirror: ProcessMirror,
-    /// LeaseHandle while the pieces of one write are sent, so that two writes do not mix.
+    /// Held while the pieces of one write are sent, so that two writes do not interleave.
     writing: Mutex<()>,
-    /// Makes the ids of this handle's writes differ from those of any other handle.
+    /// Distinguishes the write ids of this handle from those of any other handle.
     write_prefix: String,
     writes: AtomicU64,
-    /// Asked for once it matters, if this handle did not start the process.
+    /// Queried on first use if this handle did not start the process.
     has_terminal: OnceCell<bool>,
-    /// Whether the server ends it after the time that its start asked for.
+    /// Whether the server enforces the timeout that the start asked for.
     has_deadline: bool,
-    /// As the server reported them to the client that started it.
+    /// As reported to the client that started the process.
     limits: Option<Box<EffectiveLimits>>,
 }
 
-/// The facts about a process that only the client that started it knows.
+/// Facts known only to the client that started the process.
 #[derive(Debug, Default)]
 pub(crate) struct StartFacts {
     pub(crate) has_terminal: Option<bool>,
@@ -85,14 +86,14 @@ impl ExecServerProcess {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Whether the server itself ends the process after `timeoutMs` of its start. Servers that do not
-    /// know that field leave it to the client.
+    /// Whether the server itself enforces the `timeoutMs` of the start. Servers that do not know
+    /// that field leave it to the client.
     #[must_use]
     pub fn has_deadline(&self) -> bool {
         self.shared.has_deadline
     }
 
-    /// The limits of the process and how they are kept, if this client started it and it has any.
+    /// The limits of the process and their enforcement, if this client started it and it has any.
     #[must_use]
     pub fn limits(&self) -> Option<&EffectiveLimits> {
         self.shared.limits.as_deref()
@@ -103,10 +104,11 @@ impl ExecServerProcess {
         &self.shared.key.process_id
     }
 
-    /// Output with numbers beyond `after_seq`; waits up to `wait` for something new.
+    /// Reads output with numbers beyond `after_seq`; waits up to `wait` for new events.
     ///
-    /// What this client has is answered from here; what it no longer has, from the server. Whoever reads is not
-    /// expected to subscribe, so from here on a process without subscribers is not held back.
+    /// Read from this client's copy of the log, or from the server if the copy no longer has the
+    /// output. A reader is not expected to subscribe, so from now on a process without subscribers
+    /// is not held back.
     pub async fn read(
         &self,
         after_seq: Option<u64>,
@@ -135,10 +137,10 @@ impl ExecServerProcess {
         self.client().call::<rpc::ProcessRead>(params).await
     }
 
-    /// Writes to the process's stdin, in order, each byte once, whatever happens to the connection. Returns when the
-    /// server has taken all of it; a process that does not read makes that wait.
+    /// Writes to the process's stdin, in order and each byte once, across reconnects. Returns when
+    /// the server has accepted everything, which takes as long as the process does not read.
     ///
-    /// Dropped before it is done, it may have written a part.
+    /// A dropped future may have written a part.
     pub async fn write(&self, chunk: impl Into<Bytes>) -> Result<WriteStatus, ExecServerError> {
         self.check_own()?;
         let mut rest: Bytes = chunk.into();
@@ -157,12 +159,13 @@ impl ExecServerProcess {
         }
     }
 
-    /// Ends the process's stdin after what was written. A terminal gets the end-of-file character, once, whatever happens
-    /// to the connection.
+    /// Closes the process's stdin after everything written before. A terminal receives the
+    /// end-of-file character, exactly once across reconnects.
     pub async fn close_stdin(&self) -> Result<WriteStatus, ExecServerError> {
         self.check_own()?;
         if self.has_terminal().await? {
-            // By its id it is not typed twice: a second one would end the shell around the program that the first ended.
+            // The write id prevents a second one, which would end the shell around the program that
+            // the first one ended.
             return self.write(END_OF_FILE).await;
         }
         let _order = self.shared.writing.lock().await;
@@ -170,7 +173,7 @@ impl ExecServerProcess {
         Ok(self.client().call::<rpc::ProcessCloseStdin>(params).await?.status)
     }
 
-    /// Changes the size of the process's terminal.
+    /// Resizes the process's terminal.
     pub async fn resize(&self, size: TerminalSize) -> Result<(), ExecServerError> {
         self.check_own()?;
         let process_id = self.process_id().to_owned();
@@ -178,7 +181,7 @@ impl ExecServerProcess {
         self.client().call::<rpc::ProcessResize>(params).await.map(drop)
     }
 
-    /// Sends a signal to the process's group.
+    /// Sends a signal to the process group.
     pub async fn signal(&self, signal: SignalName) -> Result<(), ExecServerError> {
         let process_id = self.process_id().to_owned();
         let session_id = self.shared.key.observed_session.clone();
@@ -186,7 +189,7 @@ impl ExecServerProcess {
         self.client().call::<rpc::ProcessSignal>(params).await.map(drop)
     }
 
-    /// Ends the process and everything it started. Says whether it was running.
+    /// Terminates the process and everything it started. Returns whether it was running.
     pub async fn terminate(&self, mode: TerminateMode) -> Result<bool, ExecServerError> {
         let process_id = self.process_id().to_owned();
         let session_id = self.shared.key.observed_session.clone();
@@ -194,15 +197,16 @@ impl ExecServerProcess {
         Ok(self.client().call::<rpc::ProcessTerminate>(params).await?.running)
     }
 
-    /// The next sequence number, whenever it changes.
+    /// Returns a receiver of the next sequence number.
     #[must_use]
     pub fn subscribe_wake(&self) -> watch::Receiver<u64> {
         self.shared.mirror.wake()
     }
 
-    /// All events from the start of what this client retains, then live. The first subscriber gets everything: until it
-    /// comes, nothing is given up, and a process that writes more than the server's log holds waits for it, unless
-    /// somebody reads or all handles are dropped. Later subscribers begin with the last 1 MiB.
+    /// Returns all events that this client retains, then live ones. The first subscriber gets
+    /// everything: until it comes, nothing is evicted, and a process that writes more than the
+    /// server's log holds waits for it, unless a `read` is made or all handles are dropped. Later
+    /// subscribers begin with the last 1 MiB.
     #[must_use]
     pub fn subscribe_events(&self) -> ProcessEvents {
         self.shared.mirror.subscribe()

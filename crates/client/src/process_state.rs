@@ -1,4 +1,5 @@
-//! One process of a client: what has been announced, taken and confirmed, and what has to be asked for.
+//! One process of a client: which events were announced, accepted and confirmed, and which are
+//! missing.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,32 +15,33 @@ use crate::mirror::{GapPolicy, MirrorEvent, Offer, ProcessMirror};
 use crate::processes::OutboundMessage;
 use crate::{ExecServerError, catch_up};
 
-/// Output is confirmed after this much of it, or a little later.
+/// Output is confirmed after this many bytes, or after a delay.
 const ACK_BYTES: usize = 64 << 10;
 
 #[derive(Debug)]
 pub(crate) struct ProcessState {
     pub(crate) key: ProcessKey,
-    /// Tells it from others that had the same key.
+    /// Distinguishes processes that had the same key.
     pub(crate) identity: u64,
     pub(crate) mirror: ProcessMirror,
-    /// The last event that the server has announced, taken or not.
+    /// The last event that the server has announced, accepted or not.
     announced: u64,
-    /// The last read may have been cut short, so there may be more than was announced.
+    /// The last read may have been truncated, so there may be more events than announced.
     unsure: bool,
     pub(crate) pulling: bool,
-    /// The last read brought nothing; the next one waits a little.
+    /// The last read made no progress; the next one is delayed.
     pub(crate) stalled: bool,
     pub(crate) unconfirmed: Unconfirmed,
     pub(crate) started_here: bool,
-    /// Nobody has a handle, or nobody knows whether its start took effect: if it did, it is to be ended.
+    /// The process has no handle, or the outcome of its start is unknown. If it runs, it must be
+    /// terminated.
     pub(crate) abandoned: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Unconfirmed {
     pub(crate) any: bool,
-    /// Whether it is time to confirm.
+    /// Whether a confirmation is due now.
     pub(crate) due: bool,
     pub(crate) bytes: usize,
 }
@@ -70,7 +72,8 @@ impl ProcessState {
         Self::new(key, mirror)
     }
 
-    /// One of which the server may have events that it does not send by itself: another client has had them.
+    /// An attached process. The server may have events that it does not send unasked, because it
+    /// sent them to another client.
     pub(crate) fn attached(key: ProcessKey, mirror: ProcessMirror) -> Self {
         Self { unsure: true, ..Self::new(key, mirror) }
     }
@@ -87,7 +90,8 @@ impl ProcessState {
         self.mirror.next_seq() - 1
     }
 
-    /// Brings the events after the last one that is here, at most so many bytes at once.
+    /// Returns the call that reads the events after the last accepted one, at most `max_bytes` at a
+    /// time.
     pub(crate) fn request(&self, max_bytes: u64, reply_to: fn(ProcessQuery) -> ReplyTo) -> Call {
         let process_id = self.key.process_id.clone();
         let after = self.after();
@@ -108,10 +112,10 @@ impl ProcessState {
         }
     }
 
-    /// Takes what [`Self::request`] brought.
+    /// Applies the response to [`Self::request`].
     pub(crate) fn take(&mut self, after: u64, result: &[u8]) -> Result<(), ExecServerError> {
         if self.is_observed() {
-            // The events themselves follow as notifications, from where we are.
+            // The events themselves follow as notifications, from the last accepted one.
             self.announced = self.after();
             return Ok(());
         }
@@ -119,10 +123,11 @@ impl ProcessState {
         self.unconfirmed = Unconfirmed { any: true, due: true, bytes: 0 };
         self.announced = self.announced.max(response.next_seq.saturating_sub(1));
         self.unsure = !response.chunks.is_empty();
-        // The mirror may have moved on since the request; what it has it ignores.
+        // The mirror may have advanced since the request; it ignores known events.
         let before = self.after();
         catch_up::apply(&self.mirror, after, response)?;
-        // What was announced and did not come may be a lie, or on its way: no reason to ask as fast as we can.
+        // Announced events that did not arrive may be fictitious or in flight. Delay the next read
+        // to avoid a busy loop.
         self.stalled = self.after() == before;
         Ok(())
     }
@@ -130,16 +135,16 @@ impl ProcessState {
     pub(crate) fn offer(&mut self, seq: u64, event: MirrorEvent, dropped_bytes: u64) {
         let is_last = matches!(event, MirrorEvent::Closed);
         if is_last && self.mirror.exit().is_none() && !self.is_observed() {
-            // The exit lies in a gap; a read knows it.
+            // The exit lies in a gap. A read will report it.
             return self.announced = self.announced.max(seq);
         }
-        // What an observer was too slow for is gone, unless it was we who had no room.
+        // Events that a slow observer missed are lost, unless it was this mirror that had no room.
         if self.is_observed() && dropped_bytes > 0 && self.announced == self.after() {
             let _ = self.mirror.skip_to(seq, dropped_bytes);
         }
         let bytes = match &event {
             MirrorEvent::Output { chunk, .. } => chunk.len(),
-            // At once: the server may forget a process that has closed.
+            // Confirm at once: the server may forget a closed process.
             MirrorEvent::Exited { .. } | MirrorEvent::Closed => ACK_BYTES,
         };
         self.announced = self.announced.max(seq);
@@ -154,7 +159,7 @@ impl ProcessState {
         self.unconfirmed.due || self.abandoned || self.is_behind()
     }
 
-    /// Whether the server has announced what is not here.
+    /// Whether the server has announced events that are missing here.
     pub(crate) fn is_behind(&self) -> bool {
         (self.unsure || self.announced > self.after()) && !self.mirror.is_over()
     }
@@ -191,8 +196,8 @@ impl ProcessState {
             let params = AckParams { process_id, seq };
             return OutboundMessage::Notify(notification(&params));
         }
-        // No later confirmation makes up for this one, and without it the server keeps the process as long as the
-        // session. A read confirms too, and is sent again when it is lost.
+        // No later confirmation replaces this one, and without it the server keeps the process as
+        // long as the session. A read confirms, too, and is resent when lost.
         let (after_seq, max_bytes) = (Some(seq), Some(0));
         let params = ReadParams { process_id, after_seq, max_bytes, wait_ms: None };
         OutboundMessage::Call(Call {
@@ -201,7 +206,7 @@ impl ProcessState {
         })
     }
 
-    /// Goes on for nobody.
+    /// Replaces the mirror by one without handles, to consume the remaining events.
     pub(crate) fn drain(&mut self) {
         let process_id = self.key.process_id.clone();
         let next = self.mirror.next_seq();
@@ -216,7 +221,7 @@ impl ProcessState {
             mode: TerminateMode::Force,
             session_id: None,
         };
-        // It must arrive: nobody else will end the process.
+        // Must arrive: nothing else will terminate the process.
         let call = rpc::ProcessTerminate::into_call(params);
         Call { replay: true, ..Call::internal(&call, ReplyTo::Nobody) }
     }

@@ -1,4 +1,5 @@
-//! The processes that a client has handles for: where their events go, what is confirmed, what is missing.
+//! The processes that a client has handles of: routes their events, confirms output, and reads
+//! missing events.
 //!
 //! Decides and returns what to send; the driver sends it.
 
@@ -14,25 +15,26 @@ use crate::notified::ProcessNotification;
 use crate::process_state::{ProcessState, Unconfirmed};
 use crate::{ExecServerError, Violation, catch_up};
 
-/// Output is confirmed this long after it came, if not before for its amount.
+/// Maximum delay before output is confirmed.
 const ACK_DELAY: Duration = Duration::from_millis(100);
-/// The first read after a reconnect only has to show that nothing is missing; the rest follows by itself.
+/// The first read after a reconnect only has to prove that nothing is missing; later events follow
+/// as notifications.
 const CATCH_UP_BYTES: u64 = 64 << 10;
-/// Positions in the first message of a connection, for which servers allow 1 MiB.
+/// Maximum size of the positions in `initialize`, for which servers allow 1 MiB.
 const MAX_POSITIONS_BYTES: usize = 512 << 10;
-/// The JSON of a position, without its id.
+/// The size of a position in JSON, without its id.
 const POSITION_BYTES: usize = 32;
-/// A control character of an id takes this many bytes in JSON.
+/// A control character in an id takes this many bytes in JSON.
 const MAX_ESCAPE: usize = 6;
 
 #[derive(Debug, Default)]
 pub(crate) struct Processes {
     by_key: HashMap<ProcessKey, ProcessState>,
     identities: u64,
-    /// Those that may have something to send.
+    /// Processes that may have something to send.
     touched: Vec<ProcessKey>,
     outbound: VecDeque<OutboundMessage>,
-    /// Whether the server wants output confirmed.
+    /// Whether the server wants confirmations.
     acks: bool,
     ack_at: Option<Instant>,
 }
@@ -49,8 +51,8 @@ impl Processes {
         self.acks = acks;
     }
 
-    /// Fails when the id is taken: the process that has it must keep its events. One that nobody has a handle of any
-    /// more may be attached or observed anew.
+    /// Registers a process. Fails if its id is in use, since the process with that id must keep its
+    /// events. A process without a handle may be attached or observed again.
     pub(crate) fn track(&mut self, mut process: ProcessState) -> Result<(), ExecServerError> {
         let replaceable = |other: &ProcessState| {
             !process.started_here && !other.abandoned && other.mirror.is_without_handle()
@@ -60,7 +62,7 @@ impl Processes {
                 None => {
                     format!("process {:?} already exists in this session", process.key.process_id)
                 }
-                Some(_) => format!("process {:?} is observed already", process.key.process_id),
+                Some(_) => format!("process {:?} is already observed", process.key.process_id),
             };
             let error = RpcError::new(ErrorCode::InvalidRequest, message);
             return Err(ExecServerError::Server(error.with_kind(ErrorKind::DuplicateProcess)));
@@ -71,7 +73,7 @@ impl Processes {
         Ok(())
     }
 
-    /// The call that brought a process was answered.
+    /// Records the response to a call that starts, attaches or observes a process.
     pub(crate) fn opened(
         &mut self,
         key: &ProcessKey,
@@ -83,7 +85,7 @@ impl Processes {
         match self.by_key.get_mut(key) {
             None => {}
             Some(process) if nobody_waits && !failed && process.started_here => {
-                // Nobody has a handle, and nobody ever will.
+                // The process has no handle, and never will.
                 process.abandoned = true;
                 self.touched.push(key.clone());
             }
@@ -92,7 +94,7 @@ impl Processes {
         }
     }
 
-    /// The connection was lost before the answer to a start.
+    /// Called when the connection was lost before the response to a start.
     pub(crate) fn abandon(&mut self, key: &ProcessKey) {
         if let Some(process) = self.by_key.get_mut(key) {
             process.abandoned = true;
@@ -105,7 +107,8 @@ impl Processes {
         }
     }
 
-    /// The last event that is here of each process of this session; `None` where that is too much for a first message.
+    /// Returns the last event of each process of this session, or `None` if that is too large for
+    /// `initialize`.
     pub(crate) fn positions(&self) -> Option<BTreeMap<String, u64>> {
         let own = self.by_key.values().filter(|process| !process.is_observed());
         let positions: BTreeMap<_, _> =
@@ -114,14 +117,15 @@ impl Processes {
         (bytes <= MAX_POSITIONS_BYTES).then_some(positions)
     }
 
-    /// One question for each process that is not among `known`: the server sends the events of those by itself.
+    /// Returns one read for each process that is not in `known`. For those, the server sends the
+    /// events unasked.
     pub(crate) fn catch_up(&mut self, known: &BTreeMap<String, u64>) -> Vec<Call> {
         let mut calls = Vec::new();
         for process in self.by_key.values_mut() {
             if process.is_observed() || !known.contains_key(&process.key().process_id) {
                 calls.push(process.request(CATCH_UP_BYTES, ReplyTo::CatchUp));
             }
-            // Confirmations may have been lost.
+            // Earlier confirmations may have been lost.
             process.unconfirmed = Unconfirmed { any: true, due: true, bytes: 0 };
         }
         self.collect_outbound();
@@ -139,13 +143,13 @@ impl Processes {
         self.take(question, answer, now);
     }
 
-    /// The process that a question was about, if it is still that one.
+    /// Returns the process of a query, unless another one took its key.
     fn asked(&mut self, question: &ProcessQuery) -> Option<&mut ProcessState> {
         let process = self.by_key.get_mut(&question.key)?;
         (process.identity == question.identity).then_some(process)
     }
 
-    /// A process that cannot be read any more fails alone.
+    /// Applies a read response. An unreadable process fails alone.
     fn take(&mut self, question: &ProcessQuery, answer: Answer, now: Instant) {
         let Some(process) = self.asked(question) else { return };
         let taken = answer.and_then(|result| process.take(question.after, &result));
@@ -155,7 +159,8 @@ impl Processes {
             Ok(()) => {}
             Err(error @ ExecServerError::Gap { .. }) => {
                 process.mirror.fail(error);
-                // It is ended, and its last events are confirmed, or the server would keep them with the session.
+                // Terminate it and confirm its last events, or the server would keep them with the
+                // session.
                 process.drain();
             }
             Err(error) => {
@@ -182,7 +187,7 @@ impl Processes {
         }
     }
 
-    /// Fails one process because of what the server said about it.
+    /// Fails one process because of a protocol violation.
     pub(crate) fn fail(&mut self, key: &ProcessKey, violation: Violation) {
         if let Some(process) = self.by_key.get_mut(key) {
             process.mirror.fail(violation.into());
@@ -191,7 +196,7 @@ impl Processes {
         }
     }
 
-    /// When [`Self::handle_timeout`] wants to be called.
+    /// When to call [`Self::handle_timeout`].
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.ack_at
     }
@@ -207,12 +212,12 @@ impl Processes {
         }
     }
 
-    /// Looks at every process at the next [`Self::poll_outbound`].
+    /// Schedules every process for the next [`Self::poll_outbound`].
     pub(crate) fn collect_outbound(&mut self) {
         self.touched = self.by_key.keys().cloned().collect();
     }
 
-    /// What has to be sent now. Only to be asked while calls may go through.
+    /// Returns the next message to send. Call this only while calls are admitted.
     pub(crate) fn poll_outbound(&mut self) -> Option<OutboundMessage> {
         loop {
             if let Some(message) = self.outbound.pop_front() {
@@ -221,7 +226,7 @@ impl Processes {
             let key = self.touched.pop()?;
             if let Some(process) = self.by_key.get_mut(&key) {
                 process.collect_outbound(self.acks, &mut self.outbound);
-                // Confirmed, and ended if it had to be: nothing more will come of it.
+                // Confirmed, and terminated if necessary. No further message will follow.
                 if process.mirror.is_over() {
                     self.by_key.remove(&key);
                 }

@@ -1,7 +1,8 @@
-//! When to dial, how long to wait, and when to give up: decisions only.
+//! Decides when to dial, how long to wait, and when to give up.
 //!
-//! Events and the time come in by `handle_*`, actions and the next moment of interest go out by `poll_*`. No socket,
-//! no clock and no session is known here, so every sequence of events can be played in a test.
+//! Events and the time enter through `handle_*`; actions and the next timeout leave through
+//! `poll_*`. The module knows no socket, clock or session, so a test can play any sequence of
+//! events.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,17 +11,17 @@ use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 use tokio::time::Instant;
 
-/// How long and how often a lost connection is tried again.
+/// How long and how often to retry a lost connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecoveryPolicy {
-    /// From the loss to giving up; `None` never gives up. A server keeps a session for 30 s unless it was asked for
-    /// more, so a longer deadline needs a longer `detached_ttl` as well.
+    /// Time from the loss until giving up; `None` never gives up. A server keeps a session for 30 s
+    /// unless asked for more, so a longer deadline needs a longer `detached_ttl`, too.
     pub deadline: Option<Duration>,
-    /// The pause after the first failed attempt; it doubles with each one. The attempt after the loss is immediate,
-    /// unless the connection lived for less than this.
+    /// The pause after the first failed attempt. It doubles with each further failure. The first
+    /// attempt after a loss is immediate, unless the connection lived for less than this.
     pub first_pause: Duration,
     pub longest_pause: Duration,
-    /// How long one attempt may take, from dialling to the server's answer to `initialize`.
+    /// Time limit for one attempt, from dialling to the response to `initialize`.
     pub attempt: Duration,
 }
 
@@ -35,34 +36,34 @@ impl Default for RecoveryPolicy {
     }
 }
 
-/// Counts connections. Whatever an old one still says changes nothing.
+/// Counts connections. Events of an old one have no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Generation(u64);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Make a connection and ask for the session.
+    /// Dial and send `initialize`.
     Dial(Generation),
-    /// Drop whatever there is of this connection.
+    /// Drop this connection or attempt.
     HangUp(Generation),
-    /// The session is back: see what each process has missed.
+    /// The session is resumed: read what each process has missed.
     CatchUp(Generation),
-    /// Let calls through.
+    /// Admit calls.
     Admit(Generation),
-    /// Tell everybody who waits that it is over.
+    /// Fail everything that waits.
     GiveUp(GiveUpReason),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GiveUpReason {
-    /// The first attempt failed; there is nothing to recover.
+    /// The first attempt failed; there is no session to recover.
     NeverConnected,
     Deadline(Duration),
-    /// The server or the transport said no in a way that trying again cannot change.
+    /// The server or the transport refused in a way that a retry cannot change.
     Permanent,
 }
 
-/// What became of an attempt.
+/// Whether a retry may succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     Temporary,
@@ -100,16 +101,16 @@ enum Step {
     Pausing {
         until: Instant,
     },
-    /// From dialling to the answer to `initialize`.
+    /// From dialling to the response to `initialize`.
     Attempting {
         until: Instant,
     },
-    /// As long as the connection lives: a slow link is no reason to begin again.
+    /// Without a time limit: a slow link is no reason to start over.
     CatchingUp,
 }
 
 impl Recovery {
-    /// Begins with the first attempt. The seed decides the jitter.
+    /// Begins with the first attempt. `seed` determines the jitter.
     pub(crate) fn new(
         policy: RecoveryPolicy,
         first_attempt: Duration,
@@ -126,7 +127,8 @@ impl Recovery {
         }
     }
 
-    /// Whether the loss of the connection is being mended, since when, and how many attempts have failed.
+    /// Returns the time of the loss and the number of failed attempts while the connection is being
+    /// recovered.
     pub(crate) fn recovering(&self) -> Option<(Instant, u32)> {
         match self.state {
             State::Recovering { since, failed, .. } => Some((since, failed)),
@@ -138,7 +140,7 @@ impl Recovery {
         matches!(self.state, State::Connected { .. })
     }
 
-    /// A connection ended, or the attempt to make one did not get that far.
+    /// A connection ended, or an attempt failed.
     pub(crate) fn handle_lost(&mut self, generation: Generation, refusal: Refusal, now: Instant) {
         if generation != self.generation {
             return;
@@ -152,7 +154,7 @@ impl Recovery {
             (State::Connected { since }, Refusal::Temporary)
                 if now < later(since, self.policy.first_pause) =>
             {
-                // Somebody lets us in and throws us out: not as fast as we can, for ever.
+                // A server that accepts and then drops connections must not cause a busy loop.
                 self.pause(now, 0, now);
             }
             (State::Connected { .. }, Refusal::Temporary) => {
@@ -166,7 +168,7 @@ impl Recovery {
         }
     }
 
-    /// The server answered `initialize`.
+    /// The server responded to `initialize`.
     pub(crate) fn handle_initialized(&mut self, generation: Generation, now: Instant) {
         if generation != self.generation {
             return;
@@ -184,7 +186,7 @@ impl Recovery {
         }
     }
 
-    /// Every process knows what it missed.
+    /// Every process has caught up.
     pub(crate) fn handle_caught_up(&mut self, generation: Generation, now: Instant) {
         let is_catching_up = matches!(self.state, State::Recovering { step: Step::CatchingUp, .. });
         if generation == self.generation && is_catching_up {
@@ -221,7 +223,7 @@ impl Recovery {
         }
     }
 
-    /// When [`Self::handle_timeout`] wants to be called.
+    /// When to call [`Self::handle_timeout`].
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
             State::Opening { until } => Some(until),
@@ -247,7 +249,8 @@ impl Recovery {
         Step::Attempting { until: later(now, self.policy.attempt) }
     }
 
-    /// Between half of the pause and all of it: clients that lost one server together do not come back together.
+    /// Pauses for half to all of the computed time, so that clients that lost one server do not
+    /// reconnect simultaneously.
     fn pause(&mut self, since: Instant, failed: u32, now: Instant) {
         let RecoveryPolicy { first_pause, longest_pause, .. } = self.policy;
         let doubled = first_pause.saturating_mul(1_u32.checked_shl(failed).unwrap_or(u32::MAX));
@@ -262,7 +265,7 @@ impl Recovery {
     }
 }
 
-/// A client may ask for any duration; one that no clock can reach is far enough.
+/// Adds durations of any size: a moment beyond the range of the clock becomes a distant one.
 fn later(now: Instant, duration: Duration) -> Instant {
     const FAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
     now.checked_add(duration).unwrap_or(now + FAR)
@@ -300,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_is_mended_and_only_then_calls_go_through() {
+    fn calls_are_admitted_only_after_recovery() {
         let (mut recovery, clock) = connected();
         recovery.handle_lost(FIRST, Refusal::Temporary, clock.0);
         assert_eq!(
@@ -318,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_lives_for_a_moment_is_not_redialled_at_once() {
+    fn a_short_lived_connection_is_redialled_after_a_pause() {
         let (mut recovery, mut clock) = connected();
         let (began, mut generation) = (clock.0, FIRST);
         for _ in 0..1000 {
@@ -337,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_connection_changes_nothing() {
+    fn events_of_an_old_connection_are_ignored() {
         let (mut recovery, clock) = connected();
         recovery.handle_lost(FIRST, Refusal::Temporary, clock.0);
         recovery.handle_initialized(SECOND, clock.0);
@@ -375,7 +378,7 @@ mod tests {
             }
         };
         assert_eq!(over, GiveUpReason::Deadline(Duration::from_secs(25)));
-        assert_eq!(clock.0 - lost_at, Duration::from_secs(25), "not a moment earlier or later");
+        assert_eq!(clock.0 - lost_at, Duration::from_secs(25), "exactly at the deadline");
         let policy = RecoveryPolicy::default();
         assert!(pauses[0] >= policy.first_pause / 2 && pauses[0] <= policy.first_pause);
         assert!(pauses.iter().all(|pause| *pause <= policy.longest_pause));
@@ -384,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_deadline_it_never_ends() {
+    fn without_a_deadline_recovery_never_gives_up() {
         let now = Instant::now();
         let policy = RecoveryPolicy { deadline: None, ..RecoveryPolicy::default() };
         let mut recovery = Recovery::new(policy, FIRST_ATTEMPT, now, 7);
@@ -408,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_that_hangs_is_hung_up() {
+    fn a_hanging_attempt_is_aborted() {
         let (mut recovery, mut clock) = connected();
         recovery.handle_lost(FIRST, Refusal::Temporary, clock.0);
         actions(&mut recovery);
@@ -417,14 +420,14 @@ mod tests {
         assert_eq!(actions(&mut recovery), [Action::HangUp(SECOND)]);
         assert_eq!(recovery.recovering().unwrap().1, 1);
         recovery.handle_lost(SECOND, Refusal::Temporary, now);
-        assert_eq!(recovery.recovering().unwrap().1, 1, "the hung-up attempt has been counted");
+        assert_eq!(recovery.recovering().unwrap().1, 1, "the aborted attempt is counted");
         let now = recovery.poll_timeout().unwrap();
         recovery.handle_timeout(now);
         assert_eq!(actions(&mut recovery), [Action::Dial(Generation(3))]);
     }
 
     #[test]
-    fn a_loss_while_catching_up_begins_again_with_the_same_deadline() {
+    fn a_loss_while_catching_up_retries_under_the_same_deadline() {
         let (mut recovery, mut clock) = connected();
         let lost_at = clock.0;
         recovery.handle_lost(FIRST, Refusal::Temporary, lost_at);
@@ -440,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_change_ends_at_once() {
+    fn a_permanent_refusal_gives_up_at_once() {
         let (mut recovery, clock) = connected();
         recovery.handle_lost(FIRST, Refusal::Temporary, clock.0);
         actions(&mut recovery);
@@ -454,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_without_end_are_far_away() {
+    fn unreachable_durations_become_distant_ones() {
         let policy = RecoveryPolicy {
             deadline: Some(Duration::MAX),
             first_pause: Duration::MAX,

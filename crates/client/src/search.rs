@@ -1,4 +1,4 @@
-//! Searches at the server, whose results come as they are found.
+//! Searches on the server. Results arrive as they are found.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -20,15 +20,16 @@ pub struct SearchResults {
 #[derive(Debug)]
 enum Outcome {
     Awaited(PendingReply<rpc::FsSearch>),
-    /// Results may still wait to be taken.
+    /// The response has arrived; results may still be queued.
     Known(FsSearchResponse),
     Over(FsSearchResponse),
     Failed,
 }
 
 impl ExecServerClient {
-    /// Looks for lines in files. Returns with the first results or at the end; what is wrong with the pattern or the path
-    /// is an error. The `search_id` is chosen here. Dropping the future cancels the search.
+    /// Searches for lines in files. Returns with the first results or at the end. Fails if the
+    /// pattern or the path is invalid. Chooses the `search_id`. Dropping the future cancels the
+    /// search.
     pub async fn search(
         &self,
         mut params: FsSearchParams,
@@ -48,12 +49,12 @@ impl ExecServerClient {
 }
 
 impl SearchResults {
-    /// Several results together; `None` at the end, and after an error. Cancel-safe.
+    /// Returns the next batch of results, or `None` at the end and after an error. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Vec<SearchMatch>, ExecServerError>> {
         std::future::poll_fn(|context| self.poll_results(context)).await
     }
 
-    /// How the search went, once [`Self::next`] has come to the end.
+    /// The summary of the search, once [`Self::next`] has returned `None`.
     #[must_use]
     pub fn summary(&self) -> Option<FsSearchResponse> {
         match self.outcome {
@@ -76,7 +77,7 @@ impl SearchResults {
         }
     }
 
-    /// The answer is there when the results are over.
+    /// Takes the response, which has arrived by the time the results are over.
     fn conclude(&mut self) -> Result<(), ExecServerError> {
         let answer = match &mut self.outcome {
             Outcome::Awaited(waiting) => {

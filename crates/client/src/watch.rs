@@ -1,4 +1,4 @@
-//! Changes of files at the server.
+//! Watches: changes of files on the server.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -12,8 +12,8 @@ use crate::calls::MAX_LOSSES;
 use crate::leases::{Changes, LeaseHandle, PendingChanges, Target};
 use crate::{ExecServerClient, ExecServerError};
 
-/// The changes below one path, until this is dropped. It outlives connections: after a loss the next call of
-/// [`Self::next`] watches anew and tells the watcher to look for itself.
+/// The changes below one path, until this is dropped. Outlives connections: after a loss, the next
+/// call of [`Self::next`] renews the watch and reports a rescan.
 pub struct WatchEvents {
     watch: EstablishedWatch,
     params: FsWatchParams,
@@ -29,13 +29,13 @@ struct EstablishedWatch {
 
 enum State {
     Watching,
-    /// The connection was lost with the watch.
+    /// The watch was lost with its connection.
     Renewing(Pin<Box<dyn Future<Output = Result<EstablishedWatch, ExecServerError>> + Send>>),
     Failed,
 }
 
 impl ExecServerClient {
-    /// Watches a file, or a directory. The `watch_id` is chosen here.
+    /// Watches a file or a directory. Chooses the `watch_id`.
     pub async fn watch(&self, params: FsWatchParams) -> Result<WatchEvents, ExecServerError> {
         let watch = establish(self.clone(), params.clone()).await?;
         Ok(WatchEvents { watch, params, state: State::Watching })
@@ -43,13 +43,13 @@ impl ExecServerClient {
 }
 
 impl WatchEvents {
-    /// The canonical form of what is watched.
+    /// The canonical form of the watched path.
     #[must_use]
     pub fn path(&self) -> &PathUri {
         &self.watch.path
     }
 
-    /// What has changed since the last call; an error is the last item. Cancel-safe.
+    /// Returns the changes since the last call. An error is the last item. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Changes, ExecServerError>> {
         poll_fn(|context| self.poll_changes(context)).await
     }
@@ -72,7 +72,7 @@ impl WatchEvents {
                     Ok(watch) => {
                         self.watch = watch;
                         self.state = State::Watching;
-                        // Nobody knows what happened in between; from here on nothing is missed.
+                        // Changes during the interruption are unknown; from here on none is missed.
                         return Poll::Ready(Some(Ok(Changes::unknown())));
                     }
                     Err(error) => {
@@ -86,7 +86,8 @@ impl WatchEvents {
     }
 }
 
-/// A connection takes its watches with it, so a lost answer leaves nothing behind: it is simply called again.
+/// Establishes a watch. Retries after a lost connection: watches end with their connection, so a
+/// lost response leaves nothing behind.
 async fn establish(
     client: ExecServerClient,
     mut params: FsWatchParams,

@@ -1,4 +1,4 @@
-//! A client in the same program as its server follows the same rules as every other.
+//! An in-process client follows the same rules as any other.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 
@@ -27,7 +27,7 @@ fn local(config: ServerConfig) -> ExecServerClient {
     connect(&TestServer::new(config))
 }
 
-/// A client of the same server that speaks JSON.
+/// Connects a client that speaks JSON to the same server.
 async fn other(server: &Server) -> ExecServerClient {
     let options = ExecServerClientConnectOptions::default();
     ExecServerClient::connect_over(Served::by(server).connection, options).await.unwrap()
@@ -41,7 +41,7 @@ fn shell(id: &str, script: &str) -> StartParams {
     serde_json::from_value(params).unwrap()
 }
 
-/// The output and the exit code.
+/// Collects the output and the exit code.
 async fn collect(events: &mut ProcessEvents) -> (Vec<u8>, Option<i32>) {
     let (mut output, mut exit_code) = (Vec::new(), None);
     while let Some(event) = events.next().await {
@@ -58,14 +58,14 @@ async fn collect(events: &mut ProcessEvents) -> (Vec<u8>, Option<i32>) {
 fn kind(error: &ExecServerError) -> &str {
     match error {
         ExecServerError::Server(error) => error.kind().map_or("", ErrorKind::as_str),
-        other => panic!("not of the server: {other:?}"),
+        other => panic!("not a server error: {other:?}"),
     }
 }
 
 fn code(error: &ExecServerError) -> i64 {
     match error {
         ExecServerError::Server(error) => error.code,
-        other => panic!("not of the server: {other:?}"),
+        other => panic!("not a server error: {other:?}"),
     }
 }
 
@@ -90,7 +90,7 @@ async fn process_ids(client: &ExecServerClient) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn each_event_comes_once_and_in_order() {
+async fn each_event_arrives_once_and_in_order() {
     let client = local(ServerConfig::default());
     let process = client.start(shell("p", "seq 1 1000; exit 3")).await.unwrap();
     let (output, exit_code) = collect(&mut process.subscribe_events()).await;
@@ -99,7 +99,7 @@ async fn each_event_comes_once_and_in_order() {
 }
 
 #[tokio::test]
-async fn a_reader_that_is_interrupted_all_the_time_loses_nothing() {
+async fn a_reader_interrupted_repeatedly_loses_nothing() {
     // Little memory and many events, so that they come from many blocks of the spill file.
     let config = ServerConfig { retained_output_bytes_per_process: 4096, ..Default::default() };
     let client = local(config);
@@ -133,7 +133,7 @@ async fn a_reader_that_is_interrupted_all_the_time_loses_nothing() {
 }
 
 #[tokio::test]
-async fn reading_makes_room_for_a_child_that_blocks() {
+async fn reading_unblocks_a_blocked_child() {
     let config = ServerConfig {
         retained_output_bytes_per_process: 4096,
         spill_output_bytes_per_process: 0,
@@ -146,7 +146,7 @@ async fn reading_makes_room_for_a_child_that_blocks() {
 }
 
 #[tokio::test]
-async fn the_session_counts_is_listed_and_cannot_be_resumed() {
+async fn the_session_is_counted_and_listed_and_cannot_be_resumed() {
     let server = TestServer::new(ServerConfig { max_sessions: 2, ..ServerConfig::default() });
     let client = connect(&server);
     let _process = client.start(shell("p", "exec sleep 1000")).await.unwrap();
@@ -195,7 +195,7 @@ async fn another_client_may_observe_the_session_and_close_it() {
 }
 
 #[tokio::test]
-async fn a_client_in_the_program_may_observe_others() {
+async fn an_in_process_client_may_observe_other_sessions() {
     let server = TestServer::new(ServerConfig::default());
     let (client, owner) = (connect(&server), other(&server).await);
     let process = owner.start(shell("p", "echo up; exec sleep 1000")).await.unwrap();
@@ -209,7 +209,7 @@ async fn a_client_in_the_program_may_observe_others() {
 }
 
 #[tokio::test]
-async fn close_returns_when_nothing_is_left() {
+async fn close_returns_once_the_session_is_gone() {
     let server = TestServer::new(ServerConfig::default());
     let client = connect(&server);
     let process = client.start(shell("p", "exec sleep 1000")).await.unwrap();
@@ -219,11 +219,11 @@ async fn close_returns_when_nothing_is_left() {
     assert!(matches!(refused, ExecServerError::Closed), "{refused}");
     let watcher = other(&server).await;
     let sessions = watcher.session_list(Empty {}).await.unwrap().sessions;
-    assert_eq!(sessions.len(), 1, "only that of the watcher: {sessions:?}");
+    assert_eq!(sessions.len(), 1, "only the session of the watcher: {sessions:?}");
 }
 
 #[tokio::test]
-async fn dropping_the_client_ends_its_processes_also_outside_the_runtime() {
+async fn dropping_the_client_outside_the_runtime_ends_its_processes() {
     let server = TestServer::new(ServerConfig::default());
     let client = connect(&server);
     let process = client.start(shell("p", "exec sleep 1000")).await.unwrap();
@@ -259,7 +259,7 @@ async fn is_free(client: &ExecServerClient, id: &str) {
 }
 
 #[tokio::test]
-async fn a_start_that_is_dropped_leaves_nothing() {
+async fn a_dropped_start_leaves_nothing() {
     let client = local(ServerConfig::default());
     for _ in 0..20 {
         {
@@ -273,7 +273,7 @@ async fn a_start_that_is_dropped_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_start_that_is_dropped_after_it_succeeded_leaves_nothing() {
+async fn a_start_dropped_after_success_leaves_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let flag = directory.path().join("up");
     let client = local(ServerConfig::default());
@@ -289,9 +289,9 @@ async fn a_start_that_is_dropped_after_it_succeeded_leaves_nothing() {
     is_free(&client, "p").await;
 }
 
-/// The process may be over before its feed learns that it is not wanted.
+/// The process may be over before its feed learns that it is unwanted.
 #[tokio::test]
-async fn a_short_start_that_is_dropped_leaves_nothing_either() {
+async fn a_dropped_start_of_a_short_process_leaves_nothing() {
     let client = local(ServerConfig::default());
     for _ in 0..50 {
         {
@@ -322,7 +322,7 @@ async fn calls_may_come_from_a_thread_without_a_runtime() {
 }
 
 #[tokio::test]
-async fn what_is_open_ends_with_the_session() {
+async fn leases_end_with_the_session() {
     let directory = tempfile::tempdir().unwrap();
     let server = TestServer::new(ServerConfig::default());
     let path = PathUri::from_path(directory.path()).unwrap();
@@ -342,18 +342,22 @@ async fn what_is_open_ends_with_the_session() {
 }
 
 #[tokio::test]
-async fn a_refused_start_does_not_hide_the_process_of_that_id() {
+async fn a_refused_start_keeps_the_process_with_that_id() {
     let client = local(ServerConfig::default());
     let process = client.start(shell("p", "exec sleep 1000")).await.unwrap();
     let refused = client.start(shell("p", "true")).await.unwrap_err();
     assert_eq!(kind(&refused), "duplicateProcess");
-    assert_eq!(kind(&client.attach("p").await.unwrap_err()), "unknownProcess", "it has a handle");
+    assert_eq!(
+        kind(&client.attach("p").await.unwrap_err()),
+        "unknownProcess",
+        "the process has a handle"
+    );
     drop(process);
     client.attach("p").await.unwrap();
 }
 
 #[tokio::test]
-async fn limits_and_errors_are_those_of_the_wire() {
+async fn limits_and_errors_match_the_wire() {
     let config = ServerConfig { max_processes_per_session: 1, ..ServerConfig::default() };
     let server = TestServer::new(config);
     let client = connect(&server);
@@ -388,7 +392,7 @@ async fn a_finished_process_is_forgotten_once_it_is_consumed() {
     while unread.subscribe_wake().borrow().to_owned() < 2 {
         tokio::task::yield_now().await;
     }
-    // All has happened but the passing of time.
+    // Only time has to pass now.
     tokio::time::pause();
     while process_ids(&client).await.iter().any(|id| id == "p") {
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -397,7 +401,7 @@ async fn a_finished_process_is_forgotten_once_it_is_consumed() {
 }
 
 #[tokio::test]
-async fn the_first_read_gets_everything_that_came_before_it() {
+async fn the_first_read_returns_all_earlier_output() {
     let client = local(ServerConfig::default());
     let process = client.start(shell("p", "head -c 3000000 /dev/zero")).await.unwrap();
     let mut wake = process.subscribe_wake();
@@ -432,7 +436,7 @@ async fn a_process_without_a_handle_runs_on_and_can_be_attached_to() {
 }
 
 #[tokio::test]
-async fn files_are_those_of_the_machine_and_handles_have_no_limit() {
+async fn files_work_and_handles_are_unlimited() {
     let directory = tempfile::tempdir().unwrap();
     let client = local(ServerConfig::default());
     let path = PathUri::from_path(directory.path().join("file")).unwrap();
@@ -471,7 +475,7 @@ async fn a_search_waits_for_its_reader() {
 }
 
 #[tokio::test]
-async fn a_watch_tells_until_it_is_dropped() {
+async fn a_watch_reports_changes_until_dropped() {
     let directory = tempfile::tempdir().unwrap();
     let client = local(ServerConfig::default());
     let path = PathUri::from_path(directory.path()).unwrap();

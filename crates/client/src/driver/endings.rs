@@ -1,4 +1,4 @@
-//! How connections end, and how the client does.
+//! The end of connections, and of the client.
 
 use tokio::time::Instant;
 
@@ -8,7 +8,8 @@ use crate::recovery::{Generation, GiveUpReason, Refusal};
 use crate::{ConnectError, ConnectionState, DisconnectReason, ExecServerError};
 
 impl Driver {
-    /// The server broke the protocol; what it says next cannot be trusted either.
+    /// Drops the connection after a protocol violation: nothing the server sends next can be
+    /// trusted.
     pub(super) fn break_off(&mut self, error: ExecServerError) {
         if let Some(link) = &self.link {
             let generation = link.generation;
@@ -21,7 +22,7 @@ impl Driver {
     pub(super) fn connection_lost(&mut self, error: ExecServerError) {
         let Some(link) = &self.link else { return };
         let generation = link.generation;
-        // An answer may have said more than the end of the connection does.
+        // An earlier response may give a more precise reason than the end of the connection.
         self.last_failure.get_or_insert(error);
         self.drop_connection(generation);
         let refusal = match self.connector.can_redial() {
@@ -46,16 +47,17 @@ impl Driver {
             let method = call.method.name();
             call.reply_to.tell(Err(ExecServerError::Interrupted { method }));
         }
-        // After their calls: who sees the end of a lease finds the answer.
+        // After the calls have failed: a caller that observes the end of a lease finds the
+        // response.
         self.leases.connection_lost();
     }
 
-    /// The one error that everybody gets who waits.
+    /// Returns the one error that all waiting callers receive.
     pub(super) async fn final_error(&mut self, over: GiveUpReason) -> ExecServerError {
         let last = self.last_failure.take();
         match over {
             GiveUpReason::NeverConnected => match last {
-                // Whoever made the connection may know more about its end.
+                // The connector may know more about the end of its connection.
                 Some(ExecServerError::ConnectFailed(error)) if self.ended_early(&error) => {
                     match self.connector.post_mortem().await {
                         DisconnectReason::CannotRedial => ExecServerError::ConnectFailed(error),
@@ -80,7 +82,7 @@ impl Driver {
         }
     }
 
-    /// Whether a connection that cannot be made again ended before the handshake.
+    /// Whether a connection that cannot be redialled ended before the handshake.
     pub(super) fn ended_early(&self, error: &ConnectError) -> bool {
         matches!(error, ConnectError::EndedEarly) && !self.connector.can_redial()
     }
@@ -88,15 +90,15 @@ impl Driver {
     pub(super) async fn end(mut self, error: &ExecServerError, state: ConnectionState) {
         self.settle(error, state);
         self.link = None;
-        // Not `try_recv`: a sender that has its place may still be putting its command there.
+        // Not `try_recv`: a sender that has reserved a slot may still be filling it.
         while let Some(command) = self.commands.recv().await {
             command.call.reply_to.tell(Err(error.clone()));
         }
     }
 
-    /// Tells everybody that it is over.
+    /// Fails everything that waits.
     pub(super) fn settle(&mut self, error: &ExecServerError, state: ConnectionState) {
-        // Before the queue is closed: who finds it closed looks here for the reason.
+        // Before the queue is closed: a caller that finds it closed looks here for the reason.
         self.shared.state.send_replace(state);
         self.commands.close();
         self.settled = true;
@@ -113,7 +115,7 @@ impl Driver {
 }
 
 impl Drop for Driver {
-    /// Also when the runtime ends or a defect panics: nobody waits for ever.
+    /// Runs also when the runtime ends or the driver panics, so that no caller waits forever.
     fn drop(&mut self) {
         if !self.settled {
             let error = ExecServerError::from(DisconnectReason::TaskStopped);

@@ -1,4 +1,4 @@
-//! From a new connection to the moment when calls go through.
+//! The steps from a new connection until calls are admitted.
 
 use std::time::Duration;
 
@@ -63,7 +63,8 @@ impl Driver {
                 self.session_id = Some(response.session_id);
                 self.detached_ttl = response.detached_ttl_ms.map(Duration::from_millis);
                 self.processes.confirm_output(response.acks == Some(true));
-                // Who grants one kind of acknowledgement knows the other. Others may break off at such a notification.
+                // A server that grants `acks` for output knows body acknowledgements, too. Other
+                // servers may close the connection on such a notification.
                 self.leases.acknowledge(response.acks == Some(true));
                 if let Some(link) = &mut self.link {
                     link.known_events = response.positions.unwrap_or_default();
@@ -72,7 +73,7 @@ impl Driver {
                 self.recovery.handle_initialized(generation, Instant::now());
             }
             Err(error) => {
-                // The old connection may not know yet that it is dead.
+                // The server may not have noticed yet that the old connection is dead.
                 let attached = ErrorCode::SessionAttached.value();
                 let refusal = match &error {
                     ExecServerError::Server(error) if error.code == attached => Refusal::Temporary,
@@ -85,7 +86,7 @@ impl Driver {
         }
     }
 
-    /// Asks at once for what each process missed, unless the server sends it by itself.
+    /// Requests at once what each process missed, unless the server sends it unasked.
     pub(super) fn catch_up(&mut self, generation: Generation) {
         let known = self.link.as_mut().map(|link| std::mem::take(&mut link.known_events));
         let calls = self.processes.catch_up(&known.unwrap_or_default());

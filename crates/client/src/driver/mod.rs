@@ -1,5 +1,6 @@
-//! The task behind a client: it owns the connection, performs what [`Recovery`] decides, and carries calls, answers and
-//! events. Callers talk to it through a bounded queue that it only empties while calls may go through.
+//! The task behind a client. It owns the connection, performs the decisions of [`Recovery`], and
+//! carries calls, responses and events. Callers reach it through a bounded queue, which it drains
+//! only while calls are admitted.
 
 mod endings;
 mod handshake;
@@ -32,22 +33,23 @@ use crate::{
 };
 use server_requests::{Answered, ServerRequests};
 
-/// Bytes that may wait for the socket before further calls have to.
+/// Bytes that may be buffered for the socket before further calls wait.
 const MAX_BUFFERED: usize = 1 << 20;
-/// Calls that may wait in the queue of a server which ends a connection over 128, and does not say how
-/// far it has read.
+/// Calls that may be outstanding at a server that closes a connection with more than 128 queued
+/// calls, and that does not report how far it has read.
 const MAX_QUEUED: i64 = 100;
-/// How long a server that takes nothing more may go on talking.
+/// How long to keep reading from a server that no longer accepts data.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// What a handle asks of the driver.
+/// A command from a handle to the driver.
 #[derive(Debug)]
 pub(crate) struct Command {
     pub(crate) call: Call,
     pub(crate) opens: Option<OpenedResource>,
 }
 
-/// What a call opens: known before the call is sent, so that the first that is notified of it has a home.
+/// The resource that a call opens. It is registered before the call is sent, so that its first
+/// notification has a recipient.
 #[derive(Debug)]
 pub(crate) enum OpenedResource {
     /// A process that is started, attached or observed.
@@ -55,19 +57,19 @@ pub(crate) enum OpenedResource {
     Lease(Lease),
 }
 
-/// What handles and driver share.
+/// State shared by handles and driver.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) state: watch::Sender<ConnectionState>,
-    /// Told when the last handle is gone or the client is closed.
+    /// Notified when the last handle is dropped or the client is closed.
     pub(crate) hang_up: Notify,
-    /// Told when a process has room again for what it had to refuse.
+    /// Notified when a process that refused an event has room again.
     pub(crate) room: Arc<Notify>,
-    /// Told by the holders of leases.
+    /// Notified by the holders of leases.
     pub(crate) lease_wakeups: LeaseWakeups,
 }
 
-/// What the server gave us.
+/// The session as granted by the server.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct GrantedSession {
     pub(crate) session_id: String,
@@ -79,7 +81,7 @@ pub(crate) struct Driver {
     connector: Box<dyn Connector>,
     options: ExecServerClientConnectOptions,
     commands: mpsc::Receiver<Command>,
-    /// Told the session's id, or why there is none.
+    /// Receives the session's id, or the reason why there is none.
     opened: Option<oneshot::Sender<Result<GrantedSession, ExecServerError>>>,
     recovery: Recovery,
     dialing: Option<(Generation, Dialing)>,
@@ -91,9 +93,9 @@ pub(crate) struct Driver {
     leases: Leases,
     network: NetworkHandlers,
     requests: ServerRequests,
-    /// Why the last connection or attempt failed.
+    /// The reason why the last connection or attempt failed.
     last_failure: Option<ExecServerError>,
-    /// Whether everybody has been told that it is over.
+    /// Whether all waiting callers have been failed.
     settled: bool,
 }
 
@@ -102,11 +104,12 @@ struct Link {
     incoming: Incoming,
     outgoing: Outgoing,
     prober: Prober,
-    /// The peer takes nothing more. What it has said is still read, and then, or at this moment, it is over.
+    /// The peer no longer accepts data. Data that it has sent is still read, until the connection
+    /// ends or this deadline passes.
     deaf_until: Option<Instant>,
-    /// Processes whose events the server sends from where this client stands, and the last that it has.
+    /// Processes whose missed events the server sends unasked, each with the server's last event.
     known_events: BTreeMap<String, u64>,
-    /// Catch-up calls that are not answered yet.
+    /// Catch-up calls without a response.
     catching_up: usize,
 }
 
@@ -132,7 +135,7 @@ enum Event {
     /// The connection ended.
     Ended,
     Written(std::io::Result<()>),
-    /// A request of the server has its answer.
+    /// A handler task has produced the response to a server request.
     Answered(Answered),
     Room,
     LeaseWoken,
@@ -274,7 +277,7 @@ impl Driver {
                     None => self.options.recovery.attempt,
                 };
                 self.last_failure =
-                    Some(ExecServerError::TimedOut { what: "the answer to initialize", after });
+                    Some(ExecServerError::TimedOut { what: "the response to initialize", after });
                 self.drop_connection(generation);
                 self.announce();
             }
@@ -313,9 +316,9 @@ impl Driver {
                 }
                 None if id == UNKNOWN_REQUEST_ID => {
                     let error = error.map(read_error);
-                    tracing::warn!(?error, "the server could not read a message of ours");
+                    tracing::warn!(?error, "the server could not read a message from this client");
                 }
-                None => tracing::debug!(%id, "an answer that nobody waits for"),
+                None => tracing::debug!(%id, "ignoring a response to an unknown request"),
             },
             Ok(Message::Notification(notification)) => {
                 if let Err(violation) = self.notified(&notification) {
@@ -327,8 +330,8 @@ impl Driver {
         }
     }
 
-    /// One that cannot be read fails its process or lease alone. If its recipient is not known, nothing that the
-    /// server says can be relied on any more.
+    /// Handles a notification. An unreadable one fails only its process or lease. If its recipient
+    /// is unknown, nothing else from the server can be relied on.
     fn notified(&mut self, notification: &Notification<'_>) -> Result<(), Violation> {
         match ServerNotification::decode(notification) {
             Ok(Some(decoded)) => match RoutedNotification::from(decoded) {
@@ -387,8 +390,8 @@ impl Driver {
         }
     }
 
-    /// What processes and leases have to say after each event: confirmations, requests for what there was no room for,
-    /// and that something is not wanted any more.
+    /// Sends pending messages of processes and leases after each event: confirmations, reads of
+    /// events that had no room, and cancellations.
     fn send_outbound(&mut self) {
         if !self.recovery.is_connected() {
             return;
@@ -407,15 +410,16 @@ impl Driver {
         }
     }
 
-    /// Existing environments behind a relay have a queue that must not overflow. Every other peer holds
-    /// back what it does not read. An answer shows that all calls before it have left the queue, so a
-    /// hundred calls that take long hold back all others.
+    /// Whether another call may be sent. Existing environments behind a relay have a queue that
+    /// must not overflow; every other peer applies backpressure. A response shows that all earlier
+    /// calls have left the queue, so a hundred slow calls hold back all others.
     fn server_has_room(&self) -> bool {
         let holds_back = self.link.as_ref().is_some_and(|link| link.prober.can_ask());
         holds_back || self.calls.queued_at_most() < MAX_QUEUED
     }
 
-    /// A start whose caller goes with the client has nobody who could end it.
+    /// Terminates started processes whose caller disappears with the client: no handle could do it
+    /// later.
     fn end_unclaimed_starts(&mut self) {
         let starts: Vec<_> = self.calls.starts_in_flight().cloned().collect();
         for key in starts {

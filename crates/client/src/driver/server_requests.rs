@@ -1,4 +1,5 @@
-//! Requests from the server: each is answered by a task, on the connection that brought it.
+//! Requests from the server. A task handles each; the response goes to the connection that carried
+//! the request.
 
 use std::collections::HashMap;
 
@@ -10,19 +11,19 @@ use tokio::task::{self, JoinError, JoinSet};
 
 use super::{Driver, MAX_BUFFERED};
 
-/// The requests that are being answered. Dropping it ends their tasks.
+/// The requests being handled. Dropping this aborts their tasks.
 #[derive(Default)]
 pub(super) struct ServerRequests {
     tasks: JoinSet<ServerCallResponse>,
-    // Invariant: requests of the connection that the driver has now.
+    // Invariant: requests of the current connection.
     asked: HashMap<task::Id, RequestId>,
 }
 
-/// The end of a task that answered a request.
+/// The outcome of a task that handled a request.
 pub(super) type Answered = Result<(task::Id, ServerCallResponse), JoinError>;
 
 impl ServerRequests {
-    /// Resolves when a task has ended, and never if there is none. Cancel-safe.
+    /// Resolves when a task ends; pends forever if there is none. Cancel-safe.
     pub(super) async fn answered(&mut self) -> Answered {
         match self.tasks.join_next_with_id().await {
             Some(answered) => answered,
@@ -30,7 +31,7 @@ impl ServerRequests {
         }
     }
 
-    /// The connection that the answers should go to is lost.
+    /// Aborts all tasks: the connection for their responses is lost.
     pub(super) fn abandon(&mut self) {
         self.tasks.abort_all();
         self.asked.clear();
@@ -42,7 +43,7 @@ impl Driver {
         let call = match ServerCall::decode(&request) {
             Ok(call) if self.requests.asked.len() < MAX_SERVER_REQUESTS => call,
             Ok(_) => {
-                let error = RpcError::internal("too many requests of the server are unanswered");
+                let error = RpcError::internal("too many unanswered requests from the server");
                 return self.refuse(&request.id, &error.with_kind(ErrorKind::Overloaded));
             }
             Err(error) => {
@@ -63,11 +64,11 @@ impl Driver {
         match answered {
             Ok((_, response)) => self.push(&response.encode(&id)),
             // The handler panicked.
-            Err(_) => self.refuse(&id, &RpcError::internal("the handler of the client failed")),
+            Err(_) => self.refuse(&id, &RpcError::internal("the client's request handler failed")),
         }
     }
 
-    /// A server that reads nothing gets no refusals: they would fill the memory.
+    /// Refuses a request. A server that does not read gets no refusals: they would fill the memory.
     fn refuse(&mut self, id: &RequestId, error: &RpcError) {
         if self.link.as_ref().is_some_and(|link| link.outgoing.buffered() < MAX_BUFFERED) {
             self.push(&error_response(id, error));

@@ -1,4 +1,5 @@
-//! What the driver waits for, each for ever where there is nothing to wait for.
+//! The events that the driver waits for. Each function pends forever if there is nothing to wait
+//! for.
 
 use std::future;
 
@@ -10,7 +11,7 @@ use crate::ConnectError;
 use crate::connector::Dialing;
 use crate::recovery::Generation;
 
-/// Resolves when whoever asked for the connection has gone before it was made.
+/// Resolves when the caller that asked for the connection is gone before the connection is made.
 pub(super) async fn nobody_waits<T>(opened: &mut Option<oneshot::Sender<T>>) {
     match opened {
         Some(opened) => opened.closed().await,
@@ -25,7 +26,7 @@ pub(super) async fn receive(incoming: Option<&mut Incoming>) -> Option<Received>
     }
 }
 
-/// Writes what waits, or what will have to be said (an answer to a ping). Cancel-safe.
+/// Writes buffered data, or the next control frame such as a pong. Cancel-safe.
 pub(super) async fn write(outgoing: Option<&mut Outgoing>) -> std::io::Result<()> {
     let Some(outgoing) = outgoing else { return future::pending().await };
     if outgoing.buffered() == 0 {

@@ -1,4 +1,4 @@
-//! Changes of files that their watcher has not taken yet.
+//! File changes that the holder of a watch has not taken yet.
 
 use std::collections::HashMap;
 
@@ -6,20 +6,20 @@ use exec_server_protocol::{ChangeKind, ChangedNotification, FileChange, PathUri}
 
 use super::inbox::Queue;
 
-/// Changes that may wait. Beyond that the watcher is told to look for itself.
+/// Maximum number of pending changes. Beyond that, the holder is told to rescan.
 const MAX_PENDING: usize = 10_000;
 
-/// What has changed, several changes together.
+/// A batch of changes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Changes {
-    /// By path, as far as they came together.
+    /// The changes in order. Repeated modifications of one path are merged.
     pub changes: Vec<FileChange>,
     /// Changes were lost: anything below the watched path may have changed.
     pub rescan: bool,
 }
 
 impl Changes {
-    /// Of a watcher that has missed some time.
+    /// The batch after a period without a watch.
     pub(crate) fn unknown() -> Self {
         Self { changes: Vec::new(), rescan: true }
     }
@@ -28,7 +28,7 @@ impl Changes {
 #[derive(Debug, Default)]
 pub(crate) struct PendingChanges {
     pending: Changes,
-    /// The last thing that happened to each path.
+    /// The last pending change of each path.
     last: HashMap<PathUri, ChangeKind>,
 }
 
@@ -37,7 +37,7 @@ impl PendingChanges {
         let ChangedNotification { changed_paths, changes, rescan, .. } = notified;
         self.pending.rescan |= rescan;
         if changes.is_empty() {
-            // A server that does not say what happened.
+            // A server that does not report the kind of a change.
             for path in changed_paths {
                 self.add_change(FileChange { path, kind: ChangeKind::Modified, from: None });
             }
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_already_is_not_told_twice() {
+    fn repeated_changes_are_merged() {
         use ChangeKind::{Created, Modified, Removed};
         let mut pending = PendingChanges::default();
         for (name, kind) in [
@@ -110,11 +110,15 @@ mod tests {
         assert_eq!(told.changes, expected);
         assert_eq!(pending.pop(), None);
         pending.add(notified(vec![change("b", Modified)]));
-        assert_eq!(pending.pop().unwrap().changes.len(), 1, "what was taken is forgotten");
+        assert_eq!(
+            pending.pop().unwrap().changes.len(),
+            1,
+            "taken changes are not merged with later ones"
+        );
     }
 
     #[test]
-    fn a_new_file_under_an_old_name_is_modified_anew() {
+    fn a_file_that_replaces_another_can_be_modified_again() {
         let mut pending = PendingChanges::default();
         let mut renamed = change("b", ChangeKind::Renamed);
         renamed.from = Some(PathUri::from_path("/a").unwrap());
@@ -129,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_become_a_rescan() {
+    fn too_many_changes_become_a_rescan() {
         let mut pending = PendingChanges::default();
         for number in 0..3 * MAX_PENDING {
             pending.add(notified(vec![change(&number.to_string(), ChangeKind::Created)]));
@@ -139,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_only_names_paths_is_understood() {
+    fn bare_paths_count_as_modified() {
         let mut pending = PendingChanges::default();
         let changed_paths = vec![PathUri::from_path("/a").unwrap()];
         pending.add(ChangedNotification { changed_paths, ..notified(Vec::new()) });

@@ -9,7 +9,7 @@ use super::inbox::{Inbox, LeaseInbox as _, Queue};
 use super::{Lease, LeaseId, Target};
 use crate::{ExecServerClient, ExecServerError};
 
-/// Something at the server that belongs to whoever has this. Dropping it gives it up there, without waiting.
+/// The holder's handle of a lease. Dropping it releases the lease on the server, without waiting.
 #[derive(Debug)]
 pub(crate) struct LeaseHandle<Q: Queue> {
     inbox: Arc<Inbox<Q>>,
@@ -18,7 +18,7 @@ pub(crate) struct LeaseHandle<Q: Queue> {
 }
 
 impl<Q: Queue> LeaseHandle<Q> {
-    /// Both sides of a new lease.
+    /// Creates both sides of a new lease.
     pub(crate) fn new(
         client: &ExecServerClient,
         queue: Q,
@@ -30,7 +30,7 @@ impl<Q: Queue> LeaseHandle<Q> {
         (Self { inbox, id, client: client.clone() }, lease)
     }
 
-    /// As the server knows it.
+    /// The id of the lease on the server.
     pub(crate) fn id(&self) -> &str {
         &self.id
     }
@@ -39,7 +39,7 @@ impl<Q: Queue> LeaseHandle<Q> {
         &self.client
     }
 
-    /// The next item, in the end an error if there was one, then nothing. Cancel-safe.
+    /// Returns the next item; after the last item the error, if any, and then `None`. Cancel-safe.
     pub(crate) async fn next(&self) -> Option<Result<Q::Item, ExecServerError>> {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }
@@ -48,7 +48,7 @@ impl<Q: Queue> LeaseHandle<Q> {
         &self,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Q::Item, ExecServerError>>> {
-        // A server that floods is always ready; whoever reads it must let others run all the same.
+        // A flooding server is always ready, so the reader must yield to other tasks.
         let budget = ready!(coop::poll_proceed(context));
         let item = ready!(self.inbox.poll_item(context));
         budget.made_progress();
@@ -58,12 +58,12 @@ impl<Q: Queue> LeaseHandle<Q> {
         Poll::Ready(item)
     }
 
-    /// Resolves when [`Self::next`] would not wait.
+    /// Resolves when [`Self::next`] would return immediately.
     pub(crate) async fn ready(&self) {
         std::future::poll_fn(|context| self.inbox.poll_ready(context)).await;
     }
 
-    /// Says that the server has ended it, so that there is nothing to give up.
+    /// Marks the lease as ended by the server, so that dropping the handle releases nothing.
     pub(crate) fn release(self) {
         self.inbox.end(Ok(()));
         self.client.lease_changed(&self.id);
@@ -74,7 +74,7 @@ impl<Q: Queue> LeaseHandle<Q> {
         self.inbox.is_over()
     }
 
-    /// Resolves when the lease is over, with the error if there was one.
+    /// Resolves when the lease is over. Returns its error, if any.
     pub(crate) async fn over(&self) -> Option<ExecServerError> {
         self.inbox.over().await
     }
@@ -83,7 +83,7 @@ impl<Q: Queue> LeaseHandle<Q> {
 impl<Q: Queue> Drop for LeaseHandle<Q> {
     fn drop(&mut self) {
         self.inbox.abandon();
-        // A lease that is over has nothing to give up.
+        // A lease that is over need not be released.
         if !self.inbox.is_over() {
             self.client.lease_changed(&self.id);
         }

@@ -1,4 +1,4 @@
-//! The queue between the sender of a lease's notifications and its holder: items, and an end.
+//! The queue between the sender of a lease's notifications and its holder: items, then an end.
 
 use std::fmt::Debug;
 use std::sync::{Mutex, MutexGuard};
@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 
 use crate::ExecServerError;
 
-/// Items that wait for their consumer, bounded by rules of their own.
+/// Items that wait for their consumer. Each implementation has its own bound.
 pub(crate) trait Queue: Debug + Send + 'static {
     type Item;
 
@@ -16,7 +16,7 @@ pub(crate) trait Queue: Debug + Send + 'static {
 
     fn is_empty(&self) -> bool;
 
-    /// Whether the driver has something to send about what was popped.
+    /// Whether consuming items has produced something for the driver to send.
     fn has_outbound(&self) -> bool {
         false
     }
@@ -27,23 +27,23 @@ pub(crate) trait Queue: Debug + Send + 'static {
     }
 }
 
-/// An inbox, whatever its items are.
+/// An inbox, independent of the type of its items.
 pub(crate) trait LeaseInbox: Send + Sync {
-    /// The first end is the end.
+    /// Ends the inbox. Only the first end counts.
     fn end(&self, end: Result<(), ExecServerError>);
 
     fn is_over(&self) -> bool;
 
-    /// Whether nothing that may still come is wanted: the consumer has gone, or an error has ended it.
+    /// Whether further items are unwanted: the consumer is gone, or an error ended the inbox.
     fn is_given_up(&self) -> bool;
 
     fn is_full(&self) -> bool;
 
-    /// Told when one of the above may have changed.
+    /// Notified when one of the above may have changed.
     fn changed(&self) -> &Notify;
 }
 
-/// The queue of something that brings no items.
+/// The queue of a lease without items.
 #[derive(Debug)]
 pub(crate) struct NoItems;
 
@@ -68,11 +68,11 @@ pub(crate) struct Inbox<Q> {
 #[derive(Debug)]
 struct State<Q> {
     queue: Q,
-    /// How it ended. What is in the queue still comes before it.
+    /// The end. Delivered after all queued items.
     end: Option<Result<(), ExecServerError>>,
-    /// Whether the consumer has been told of an error.
+    /// Whether the consumer has received the error.
     told: bool,
-    /// The consumer has gone.
+    /// The consumer is gone.
     abandoned: bool,
     waker: Option<Waker>,
 }
@@ -83,7 +83,7 @@ impl<Q: Queue> Inbox<Q> {
         Self { state: Mutex::new(state), changed: Notify::new() }
     }
 
-    /// Adds to the queue. What does not fit there is the end.
+    /// Adds to the queue. An item that does not fit ends the inbox.
     pub(crate) fn put(&self, add: impl FnOnce(&mut Q) -> Result<(), ExecServerError>) {
         let mut state = self.lock();
         if state.end.is_some() || state.abandoned {
@@ -97,7 +97,7 @@ impl<Q: Queue> Inbox<Q> {
         }
     }
 
-    /// Gives access to the queue: the driver finds there what it has to send.
+    /// Gives access to the queue. The driver finds there what it has to send.
     pub(crate) fn with_queue<T>(&self, look: impl FnOnce(&mut Q) -> T) -> T {
         look(&mut self.lock().queue)
     }
@@ -107,7 +107,7 @@ impl<Q: Queue> Inbox<Q> {
         self.changed.notify_waiters();
     }
 
-    /// The next item; after the last one the error, if there was one, and then nothing.
+    /// Returns the next item; after the last item the error, if any, and then `None`.
     pub(crate) fn poll_item(
         &self,
         context: &Context<'_>,
@@ -132,7 +132,7 @@ impl<Q: Queue> Inbox<Q> {
         }
     }
 
-    /// Resolves when there is an item, or when there will be none.
+    /// Resolves when there is an item, or when no item will follow.
     pub(crate) fn poll_ready(&self, context: &Context<'_>) -> Poll<()> {
         let mut state = self.lock();
         if state.end.is_some() || !state.queue.is_empty() {
@@ -146,7 +146,7 @@ impl<Q: Queue> Inbox<Q> {
         self.lock().queue.has_outbound()
     }
 
-    /// Resolves at the end, with the error if there was one, however many wait for it.
+    /// Resolves at the end, for any number of waiters. Returns the error, if any.
     pub(crate) async fn over(&self) -> Option<ExecServerError> {
         wait_until(self, |inbox| inbox.is_over()).await;
         self.lock().end.clone().and_then(Result::err)
@@ -186,11 +186,11 @@ impl<Q: Queue> LeaseInbox for Inbox<Q> {
     }
 }
 
-/// Resolves when the inbox is in the wanted state.
+/// Resolves when the inbox reaches the state.
 pub(crate) async fn wait_until(inbox: &dyn LeaseInbox, reached: fn(&dyn LeaseInbox) -> bool) {
     loop {
         let mut changed = std::pin::pin!(inbox.changed().notified());
-        // Before the look, so that no change falls in between.
+        // Registered before the check, so that no change is missed.
         changed.as_mut().enable();
         if reached(inbox) {
             return;

@@ -1,4 +1,4 @@
-//! Results of a search that nobody has taken yet.
+//! Search results that have not been taken yet.
 
 use std::collections::VecDeque;
 
@@ -7,9 +7,10 @@ use exec_server_protocol::{Method, SearchMatch};
 use super::inbox::Queue;
 use crate::ExecServerError;
 
-/// Batches that may wait in the same program, where nothing is sent ahead.
+/// Maximum number of waiting batches from a server in the same program, where nothing is sent
+/// ahead.
 const MAX_WAITING_BATCHES: usize = 4;
-/// Text of results that may wait. A server ends a search long before that.
+/// Maximum size of waiting results. A server ends a search long before that.
 const MAX_WAITING_BYTES: usize = 64 << 20;
 
 #[derive(Debug, Default)]
@@ -19,7 +20,7 @@ pub(crate) struct Matches {
 }
 
 impl Matches {
-    /// `text_len` is the length of the message that brought them.
+    /// Adds results. `text_len` is the length of their message.
     pub(crate) fn add(
         &mut self,
         text_len: usize,

@@ -1,8 +1,10 @@
-//! What a client has at the server for as long as one connection lives: watches, searches, bodies of HTTP responses, file
-//! handles. Where their notifications go, and that each is given up there when nobody wants it here.
+//! Leases: watches, searches, bodies of HTTP responses and file handles, which last as long as one
+//! connection. Routes their notifications, and releases each lease on the server when it is no
+//! longer wanted.
 //!
-//! Decides and returns what to send; the driver, or the link to a server in the same program, sends it. Ids are never used twice, and a lost connection ends every
-//! lease, so what an old connection still says reaches nobody.
+//! Decides and returns what to send; the driver, or the link to a server in the same program, sends
+//! it. Ids are never reused, and a lost connection ends every lease, so late messages of an old
+//! connection reach no one.
 
 mod changes;
 mod handle;
@@ -32,10 +34,10 @@ pub(crate) use wakeups::LeaseWakeups;
 use crate::{ExecServerError, Violation};
 use pieces::PieceKind;
 
-/// As the server knows it.
+/// The id of a lease on the server.
 pub(crate) type LeaseId = Arc<str>;
 
-/// The driver's side of a lease. Whoever holds the other side is told of its end, whatever becomes of this one.
+/// The driver's side of a lease. Dropping it notifies the holder of the end.
 #[derive(Debug)]
 pub(crate) struct Lease {
     id: LeaseId,
@@ -43,7 +45,7 @@ pub(crate) struct Lease {
     stage: Stage,
 }
 
-/// Where the notifications of a lease go.
+/// The recipient of a lease's notifications.
 #[derive(Debug, Clone)]
 pub(crate) enum Target {
     Watch(Arc<Inbox<PendingChanges>>),
@@ -52,22 +54,22 @@ pub(crate) enum Target {
     File { inbox: Arc<Inbox<NoItems>>, purpose: FilePurpose },
 }
 
-/// What a file is open for, and so what it means to give it up.
+/// The purpose of an open file, which decides how to release it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FilePurpose {
     Read,
-    /// It does not take its name. If it has a key by which it can be found again, it is kept.
+    /// On release, the file does not take its name. If it has a resume key, its data is kept.
     Write,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// The call that opens it is not answered yet.
+    /// The call that opens the lease has no response yet.
     Opening,
     Open,
 }
 
-/// Something to be sent to the server about a lease.
+/// A message to the server about a lease.
 #[derive(Debug)]
 pub(crate) enum LeaseMessage {
     GiveUp(Box<Call>),
@@ -78,7 +80,7 @@ pub(crate) enum LeaseMessage {
 pub(crate) struct Leases {
     by_id: HashMap<LeaseId, Lease>,
     outbound: VecDeque<LeaseMessage>,
-    /// Whether the server knows acknowledgements.
+    /// Whether the server supports acknowledgements.
     acks: bool,
 }
 
@@ -87,7 +89,7 @@ impl Leases {
         self.acks = acks;
     }
 
-    /// Known before the call that opens it is sent, so that what is notified early has a home.
+    /// Registers a lease before its call is sent, so that early notifications have a recipient.
     pub(crate) fn track(&mut self, lease: Lease) {
         if let Target::Body(inbox) = &lease.target {
             inbox.with_queue(|pieces| pieces.acknowledge(self.acks));
@@ -95,12 +97,12 @@ impl Leases {
         self.by_id.insert(lease.id.clone(), lease);
     }
 
-    /// The call that opens a lease was answered. The answer is delivered before the lease ends: who sees the end finds
-    /// the answer.
+    /// Records the response to the call that opens a lease. The response is delivered before the
+    /// lease ends, so that a caller that observes the end finds the response.
     pub(crate) fn opened(&mut self, id: &LeaseId, refused: bool, deliver: impl FnOnce()) {
         deliver();
         let Some(lease) = self.by_id.get_mut(id) else { return };
-        // A search is over when it is answered.
+        // The response to a search is its end.
         if refused || matches!(lease.target, Target::Search(_)) {
             lease.target.inbox().end(Ok(()));
             self.by_id.remove(id);
@@ -110,7 +112,7 @@ impl Leases {
         self.collect_outbound(id);
     }
 
-    /// `text_len` is the length of the message that brought the notification.
+    /// `text_len` is the length of the notification's message.
     pub(crate) fn notified(&mut self, id: &str, notification: ServerNotification, text_len: usize) {
         if let Some((id, lease)) = self.by_id.get_key_value(id) {
             let id = id.clone();
@@ -119,7 +121,7 @@ impl Leases {
         }
     }
 
-    /// Fails one lease because of what the server said about it.
+    /// Fails one lease because of a protocol violation.
     pub(crate) fn fail(&mut self, id: &str, violation: Violation) {
         if let Some((id, lease)) = self.by_id.get_key_value(id) {
             let id = id.clone();
@@ -128,7 +130,7 @@ impl Leases {
         }
     }
 
-    /// Looks after one lease: what it has to acknowledge, and whether anybody wants it.
+    /// Checks one lease for acknowledgements to send, and releases it if it is unwanted.
     pub(crate) fn collect_outbound(&mut self, id: &LeaseId) {
         let Some(lease) = self.by_id.get(id) else { return };
         if let Target::Body(inbox) = &lease.target
@@ -143,23 +145,25 @@ impl Leases {
                 self.outbound.push_back(LeaseMessage::GiveUp(Box::new(lease.give_up())));
                 self.by_id.remove(id);
             }
-            // A body that came to its end.
+            // A body that is complete.
             (Stage::Open, _) if lease.target.inbox().is_over() => drop(self.by_id.remove(id)),
-            // Said again for each result that still comes: the search may not have begun when it was said before.
+            // Repeated for each further result: the search may not have started when the first
+            // cancellation arrived.
             (Stage::Opening, Target::Search(_) | Target::Body(_)) if given_up => {
                 self.outbound.push_back(LeaseMessage::GiveUp(Box::new(lease.give_up())));
             }
-            // Requests may overtake each other: what is being opened is closed when it is open.
+            // Requests may overtake each other, so a lease that is being opened is released after
+            // its response.
             (Stage::Opening | Stage::Open, _) => {}
         }
     }
 
-    /// What has to be sent now. Only to be asked while calls may go through.
+    /// Returns the next message to send. Call this only while calls are admitted.
     pub(crate) fn poll_outbound(&mut self) -> Option<LeaseMessage> {
         self.outbound.pop_front()
     }
 
-    /// The connection is gone, and with it everything that was open there.
+    /// Ends every lease, since each is lost with its connection.
     pub(crate) fn connection_lost(&mut self) {
         self.outbound.clear();
         for (_, lease) in self.by_id.drain() {
@@ -191,7 +195,7 @@ impl Lease {
         &self.target
     }
 
-    /// What opened it.
+    /// The method that opens the lease.
     fn method(&self) -> Method {
         match &self.target {
             Target::Watch(_) => Method::FsWatch,
@@ -202,7 +206,7 @@ impl Lease {
         }
     }
 
-    /// Tells the server that nobody wants it. If the connection is lost before, so is the lease.
+    /// Returns the call that releases the lease. If the connection is lost first, so is the lease.
     fn give_up(&self) -> Call {
         let id = self.id.to_string();
         match &self.target {
@@ -218,7 +222,7 @@ impl Lease {
 }
 
 impl Target {
-    /// Ignores a notification of another kind under this id.
+    /// Delivers a notification. Ignores one of another kind under this id.
     pub(crate) fn take(&self, notification: ServerNotification, text_len: usize) {
         match (self, notification) {
             (Self::Watch(inbox), ServerNotification::FsChanged(changed)) => inbox.put(|pending| {
@@ -250,7 +254,7 @@ impl Target {
 }
 
 impl Drop for Lease {
-    /// Also when it was never sent: nobody waits for ever.
+    /// Also for a lease that was never sent, so that no holder waits forever.
     fn drop(&mut self) {
         self.target.inbox().end(Err(ExecServerError::Closed));
     }

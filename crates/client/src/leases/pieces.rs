@@ -1,4 +1,4 @@
-//! Pieces of an HTTP body that nobody has consumed yet.
+//! Pieces of an HTTP body that have not been consumed yet.
 
 use std::collections::VecDeque;
 
@@ -8,15 +8,16 @@ use exec_server_protocol::{BodyDeltaNotification, Method, RpcError};
 use super::inbox::Queue;
 use crate::{ExecServerError, Violation};
 
-/// Pieces that may wait in the same program, where the server waits for room.
+/// Maximum size of waiting pieces from a server in the same program, which waits for room.
 const FULL_BYTES: usize = 1 << 20;
-/// Pieces that may wait when the server has promised to wait for acknowledgements. It keeps 2 MiB under way.
+/// Maximum size of waiting pieces from a server that waits for acknowledgements. It keeps 2 MiB in
+/// flight.
 const MAX_HELD_BACK: usize = 16 << 20;
-/// Pieces that may wait when nobody holds the server back.
+/// Maximum size of waiting pieces from a server without backpressure.
 const MAX_UNCHECKED: usize = 64 << 20;
-/// What a piece costs besides its bytes, so that empty ones are bounded too.
+/// The cost of a piece besides its bytes, so that empty ones are bounded, too.
 const PIECE_OVERHEAD: usize = 64;
-/// How much is consumed between two acknowledgements.
+/// The size consumed between two acknowledgements.
 const ACK_BYTES: usize = 256 << 10;
 const ACK_PIECES: u64 = 64;
 
@@ -28,13 +29,13 @@ pub(crate) struct Pieces {
     next: u64,
     /// Whether the server waits for acknowledgements.
     acks: bool,
-    /// The last piece that was consumed, and what was acknowledged of it.
+    /// The last consumed piece, and the last acknowledged one.
     consumed: u64,
     acknowledged: u64,
     unacknowledged_bytes: usize,
 }
 
-/// What a piece says about those that follow.
+/// Whether further pieces follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PieceKind {
     More,
@@ -91,7 +92,7 @@ impl Pieces {
         }
     }
 
-    /// What has to be acknowledged now.
+    /// Returns the number to acknowledge now, if any.
     pub(crate) fn take_ack(&mut self) -> Option<u64> {
         if !self.has_outbound() {
             return None;
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_consumed_is_acknowledged_now_and_then() {
+    fn consumed_pieces_are_acknowledged_in_batches() {
         let mut pieces = acknowledging();
         for seq in 1..=4 {
             assert_eq!(pieces.add(delta(seq, 100 << 10)).unwrap(), PieceKind::More);
@@ -162,13 +163,13 @@ mod tests {
             pieces.add(delta(seq, 1)).unwrap();
         }
         while !pieces.has_outbound() {
-            pieces.pop().expect("many tiny pieces are acknowledged too");
+            pieces.pop().expect("tiny pieces are acknowledged, too");
         }
         assert_eq!(pieces.take_ack(), Some(67));
     }
 
     #[test]
-    fn a_server_that_knows_no_acknowledgements_gets_none() {
+    fn a_server_without_acknowledgements_gets_none() {
         let mut pieces = Pieces::default();
         pieces.add(delta(1, 1 << 20)).unwrap();
         pieces.pop().unwrap();
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_ends() {
+    fn a_flood_exceeds_the_limit() {
         for (mut pieces, limit) in [(acknowledging(), 16), (Pieces::default(), 64)] {
             let fits = (1..).take_while(|seq| pieces.add(delta(*seq, 1 << 20)).is_ok()).count();
             assert_eq!(fits, limit - 1, "the overhead counts");
@@ -185,11 +186,11 @@ mod tests {
         for seq in 1..1_000_000 {
             pieces.add(delta(seq, 0)).unwrap();
         }
-        assert_eq!(pieces.waiting.len(), 0, "what is empty takes no place");
+        assert_eq!(pieces.waiting.len(), 0, "empty pieces are not queued");
     }
 
     #[test]
-    fn a_hole_is_an_error() {
+    fn a_missing_piece_is_an_error() {
         for (first, second) in [(1, 3), (1, 1), (2, 3), (0, 1)] {
             let mut pieces = Pieces::default();
             let added = pieces.add(delta(first, 1)).and_then(|_| pieces.add(delta(second, 1)));

@@ -7,7 +7,7 @@ use super::inbox::Queue;
 use super::*;
 use crate::notified::RoutedNotification;
 
-/// What there is for a holder now.
+/// Takes everything that a holder can receive now.
 fn drain<Q: Queue>(inbox: &Inbox<Q>) -> Vec<Option<Result<Q::Item, String>>> {
     let context = Context::from_waker(Waker::noop());
     let mut found = Vec::new();
@@ -21,7 +21,7 @@ fn drain<Q: Queue>(inbox: &Inbox<Q>) -> Vec<Option<Result<Q::Item, String>>> {
     found
 }
 
-/// The methods and params of what is to be sent.
+/// Takes the methods and params of all messages to send.
 fn outbound(leases: &mut Leases) -> Vec<(String, Value)> {
     std::iter::from_fn(|| leases.poll_outbound())
         .map(|message| match message {
@@ -80,7 +80,7 @@ fn no() -> ExecServerError {
 }
 
 #[test]
-fn news_reach_their_holder_also_before_the_answer() {
+fn notifications_reach_their_holder_even_before_the_response() {
     let mut leases = Leases::default();
     let one = track(&mut leases, "1", PendingChanges::default(), Target::Watch);
     let two = track(&mut leases, "2", PendingChanges::default(), Target::Watch);
@@ -98,16 +98,16 @@ fn news_reach_their_holder_also_before_the_answer() {
 }
 
 #[test]
-fn what_is_refused_is_forgotten() {
+fn a_refused_lease_is_removed() {
     let mut leases = Leases::default();
     let watch = track(&mut leases, "1", PendingChanges::default(), Target::Watch);
     assert!(answer(&mut leases, "1", Err(no())).is_err());
     assert!(watch.is_over() && leases.by_id.is_empty());
-    assert_eq!(outbound(&mut leases), [], "there is nothing to give up");
+    assert_eq!(outbound(&mut leases), [], "there is nothing to release");
 }
 
 #[test]
-fn a_lost_connection_ends_everything_after_what_has_come() {
+fn a_lost_connection_ends_leases_after_their_queued_items() {
     let mut leases = Leases::default();
     let body = track(&mut leases, "1", Pieces::default(), Target::Body);
     let file = track(&mut leases, "2", NoItems, |inbox| Target::File {
@@ -122,13 +122,13 @@ fn a_lost_connection_ends_everything_after_what_has_come() {
     let told = drain(&body);
     assert!(matches!(&told[..], [Some(Ok(_)), Some(Err(error)), None]
         if error.contains("http/request was interrupted")));
-    assert_eq!(outbound(&mut leases), [], "the new connection knows nothing of it");
+    assert_eq!(outbound(&mut leases), [], "the lease does not exist on the new connection");
     notify(&mut leases, "http/request/bodyDelta", &delta("1", 2, true));
     assert!(leases.by_id.is_empty());
 }
 
 #[test]
-fn what_nobody_wants_is_given_up_once_it_is_open() {
+fn an_abandoned_lease_is_released_once_it_is_open() {
     let mut leases = Leases::default();
     let watch = track(&mut leases, "1", PendingChanges::default(), Target::Watch);
     let read = track(&mut leases, "2", NoItems, |inbox| Target::File {
@@ -144,7 +144,7 @@ fn what_nobody_wants_is_given_up_once_it_is_open() {
     write.abandon();
     for id in ["1", "2", "3"] {
         leases.collect_outbound(&id.into());
-        assert_eq!(outbound(&mut leases), [], "the server might see the end before the beginning");
+        assert_eq!(outbound(&mut leases), [], "the release could overtake the open");
     }
     for id in ["1", "2", "3"] {
         answer(&mut leases, id, Ok("{}")).unwrap();
@@ -159,7 +159,7 @@ fn what_nobody_wants_is_given_up_once_it_is_open() {
 }
 
 #[test]
-fn a_search_is_cancelled_as_often_as_it_goes_on() {
+fn a_search_is_cancelled_again_for_each_late_result() {
     let mut leases = Leases::default();
     let search = track(&mut leases, "1", Matches::default(), Target::Search);
     search.abandon();
@@ -175,7 +175,7 @@ fn a_search_is_cancelled_as_often_as_it_goes_on() {
 }
 
 #[test]
-fn a_body_ends_with_its_last_piece_and_is_not_cancelled() {
+fn a_complete_body_is_not_cancelled() {
     let mut leases = Leases::default();
     let body = track(&mut leases, "1", Pieces::default(), Target::Body);
     answer(&mut leases, "1", Ok("{}")).unwrap();
@@ -189,7 +189,7 @@ fn a_body_ends_with_its_last_piece_and_is_not_cancelled() {
 }
 
 #[test]
-fn a_body_with_a_hole_fails_and_is_cancelled() {
+fn a_body_with_a_missing_piece_fails_and_is_cancelled() {
     let mut leases = Leases::default();
     let body = track(&mut leases, "1", Pieces::default(), Target::Body);
     answer(&mut leases, "1", Ok("{}")).unwrap();
@@ -199,7 +199,7 @@ fn a_body_with_a_hole_fails_and_is_cancelled() {
 }
 
 #[test]
-fn what_cannot_be_read_fails_whoever_it_was_for() {
+fn an_unreadable_notification_fails_its_lease() {
     let mut leases = Leases::default();
     let watch = track(&mut leases, "1", PendingChanges::default(), Target::Watch);
     let other = track(&mut leases, "2", PendingChanges::default(), Target::Watch);
@@ -210,7 +210,7 @@ fn what_cannot_be_read_fails_whoever_it_was_for() {
 }
 
 #[test]
-fn acknowledgements_go_to_those_who_know_them() {
+fn acknowledgements_go_only_to_servers_that_support_them() {
     for acks in [true, false] {
         let mut leases = Leases::default();
         leases.acknowledge(acks);
@@ -231,7 +231,7 @@ fn acknowledgements_go_to_those_who_know_them() {
 }
 
 #[test]
-fn a_lease_that_was_never_sent_is_over() {
+fn dropping_an_unsent_lease_ends_its_inbox() {
     let inbox = Arc::new(Inbox::new(Matches::default()));
     drop(Lease::new("1".into(), Target::Search(Arc::clone(&inbox))));
     assert!(matches!(&drain(&inbox)[..], [Some(Err(_)), None]));

@@ -1,4 +1,4 @@
-//! How the holders of leases call the driver, without waiting for it.
+//! How the holders of leases wake the driver, without waiting for it.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard};
@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 
 use super::LeaseId;
 
-/// Leases that want to be looked at, each once: never more than there are.
+/// The leases to check, each once, so that there are never more entries than leases.
 #[derive(Debug, Default)]
 pub(crate) struct LeaseWakeups {
     woken: Mutex<HashSet<LeaseId>>,
@@ -24,7 +24,7 @@ impl LeaseWakeups {
         std::mem::take(&mut self.lock())
     }
 
-    /// Resolves when somebody has woken. Cancel-safe.
+    /// Resolves when a lease has been woken. Cancel-safe.
     pub(crate) async fn woken(&self) {
         self.notify.notified().await;
     }

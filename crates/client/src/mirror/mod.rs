@@ -1,8 +1,9 @@
 //! The client's copy of a process's log: in order, each event once, bounded.
 //!
-//! Events are accepted only in sequence. What somebody subscribed to, or may be about to, and has not consumed is never evicted; while
-//! that leaves no room, later events are refused, and whoever feeds the mirror brings them again: a remote process
-//! from the server's log, a local one by waiting. Who feeds it is not known here.
+//! Events are accepted only in sequence. Events that a current subscriber has not consumed, or that
+//! a first subscriber may want, are never evicted. When that leaves no room, later events are
+//! refused, and the feeder offers them again: it reads a remote process from the server's log, or
+//! makes a local one wait. This module does not know its feeder.
 
 mod state;
 
@@ -18,7 +19,7 @@ use crate::ExecServerError;
 use crate::events::{ExecProcessEvent, ProcessEvents, ProcessExit};
 use state::{CAPACITY, State, Subscriber, WORTHWHILE_ROOM};
 
-/// What is appended to a mirror.
+/// An event appended to a mirror.
 #[derive(Debug, Clone)]
 pub enum MirrorEvent {
     Output {
@@ -34,34 +35,34 @@ pub enum MirrorEvent {
     Closed,
 }
 
-/// What became of an event that was offered.
+/// The outcome of an offered event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Offer {
     Accepted,
-    /// It was here before, or the process is over.
+    /// The event was accepted before, or the process is over.
     Duplicate,
-    /// Something before it is missing.
+    /// An earlier event is missing.
     Hole,
-    /// There is no room until somebody consumes.
+    /// No room until a subscriber consumes.
     Full,
 }
 
-/// Whether a gap in the output is an expected part of it.
+/// Whether a gap in the output is acceptable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GapPolicy {
-    /// The start asked for lossless output, so a gap is the end of the process for this client.
+    /// The start asked for lossless output, so a gap fails the process for this client.
     Fatal,
-    /// The start asked to discard, or this mirror came late.
+    /// The start asked to discard, or this mirror was created late.
     Declared,
 }
 
-/// Clones are the same mirror.
+/// A mirror. Clones share it.
 #[derive(Debug, Clone)]
 pub struct ProcessMirror {
     shared: Arc<Shared>,
 }
 
-/// A mirror that is kept by others.
+/// A reference that does not keep the mirror alive.
 #[derive(Debug)]
 pub(crate) struct WeakMirror(Weak<Shared>);
 
@@ -76,11 +77,11 @@ struct Shared {
     process_id: String,
     gaps: GapPolicy,
     state: Mutex<State>,
-    /// The next sequence number.
+    /// Carries the next sequence number.
     wake: watch::Sender<u64>,
-    /// Told when there is room again after something was refused.
+    /// Notified when there is room again after a refusal.
     room: Arc<Notify>,
-    /// Told when the process is given away, or loses its handle or a subscriber.
+    /// Notified when the process is given away, or loses its handle or a subscriber.
     abandoned: Notify,
 }
 
@@ -89,13 +90,13 @@ struct Shared {
 pub(crate) struct SubscriberId(u64);
 
 impl ProcessMirror {
-    /// An empty mirror that expects event 1.
+    /// Creates an empty mirror that expects event 1.
     #[must_use]
     pub fn new(process_id: impl Into<String>, gaps: GapPolicy) -> Self {
         Self::telling(process_id.into(), gaps, 1, Arc::default())
     }
 
-    /// One that expects event `next` first and tells `room` when there is some again.
+    /// Creates a mirror that expects event `next` first and notifies `room` when it has room again.
     pub(crate) fn telling(
         process_id: String,
         gaps: GapPolicy,
@@ -135,19 +136,18 @@ impl ProcessMirror {
         &self.shared.process_id
     }
 
-    /// The sequence number that is accepted next.
+    /// The sequence number of the next acceptable event.
     #[must_use]
     pub fn next_seq(&self) -> u64 {
         self.lock().next
     }
 
-    /// Whether nothing more will be accepted: the process has closed, or is lost.
+    /// Whether no further event is accepted: the process has closed or failed.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.lock().is_over()
     }
 
-    /// Offers one event.
     pub fn offer(&self, seq: u64, event: MirrorEvent) -> Offer {
         let offer = self.lock().offer(seq, event);
         if offer == Offer::Accepted {
@@ -156,7 +156,7 @@ impl ProcessMirror {
         offer
     }
 
-    /// Goes on at `seq` although what is before it is missing, `dropped_bytes` of output.
+    /// Continues at `seq` although earlier events, with `dropped_bytes` of output, are missing.
     pub fn skip_to(&self, seq: u64, dropped_bytes: u64) -> Result<(), ExecServerError> {
         let mut state = self.lock();
         if state.is_over() || seq <= state.next {
@@ -172,7 +172,7 @@ impl ProcessMirror {
         Ok(())
     }
 
-    /// Ends the mirror: subscribers get what is there, and then this.
+    /// Ends the mirror. Subscribers receive the remaining events, then this error.
     pub fn fail(&self, error: ExecServerError) {
         let mut state = self.lock();
         if !state.is_over() {
@@ -180,12 +180,14 @@ impl ProcessMirror {
             state.wake_subscribers();
             drop(state);
             self.announce();
-            // A feed that waits for room may go on: a failed mirror takes every event as a duplicate.
+            // A feeder that waits for room may continue: a failed mirror treats every event as a
+            // duplicate.
             self.shared.room.notify_one();
         }
     }
 
-    /// How much output would be accepted now, if that is any chunk at all. Otherwise the mirror will say when it is.
+    /// Returns how much output would be accepted, if any chunk would fit. Otherwise the mirror
+    /// notifies `room` later.
     pub(crate) fn worthwhile_room(&self) -> Option<usize> {
         let mut state = self.lock();
         state.evict_for(WORTHWHILE_ROOM);
@@ -194,14 +196,14 @@ impl ProcessMirror {
         (room >= WORTHWHILE_ROOM).then_some(room)
     }
 
-    /// Says that nobody is to be waited for: the owner of this mirror reads instead of subscribing, or is gone.
+    /// Stops waiting for a first subscriber: the owner reads instead of subscribing, or is gone.
     pub fn expect_no_subscriber(&self) {
         let mut state = self.lock();
         state.awaits_subscriber = false;
         self.tell_room(state);
     }
 
-    /// Says that the last handle is gone.
+    /// Records that the last handle is gone.
     pub(crate) fn lose_handle(&self) {
         let mut state = self.lock();
         state.without_handle = true;
@@ -214,7 +216,7 @@ impl ProcessMirror {
         self.lock().without_handle
     }
 
-    /// Says that nobody will ever have a handle of this process.
+    /// Records that no one will ever have a handle of this process.
     pub(crate) fn give_away(&self) {
         let mut state = self.lock();
         state.unwanted = true;
@@ -234,7 +236,8 @@ impl ProcessMirror {
         state.without_handle && state.subscribers.is_empty()
     }
 
-    /// Resolves when this is so; looked at whenever the process is given away, loses its handle or a subscriber.
+    /// Resolves when the condition holds. It is checked whenever the process is given away, or
+    /// loses its handle or a subscriber.
     pub(crate) async fn wait_until(&self, reached: impl Fn() -> bool + Send) {
         loop {
             let mut told = std::pin::pin!(self.shared.abandoned.notified());
@@ -250,22 +253,22 @@ impl ProcessMirror {
         WeakMirror(Arc::downgrade(&self.shared))
     }
 
-    /// Takes back what [`Self::lose_handle`] said. False if there is a handle.
+    /// Reverts [`Self::lose_handle`]. Returns false if there is a handle.
     pub(crate) fn regain_handle(&self) -> bool {
         std::mem::take(&mut self.lock().without_handle)
     }
 
-    /// Whether [`Self::give_away`] was called, told once.
+    /// Whether [`Self::give_away`] was called. Returns true only once.
     pub(crate) fn take_unwanted(&self) -> bool {
         std::mem::take(&mut self.lock().unwanted)
     }
 
-    /// Resolves when there is room for any chunk after one was refused as [`Offer::Full`].
+    /// Resolves when there is room for any chunk after an [`Offer::Full`].
     pub async fn has_room(&self) {
         self.shared.room.notified().await;
     }
 
-    /// From the start of what is retained, then live. The first subscriber misses nothing.
+    /// Subscribes to the retained events, then live ones. The first subscriber misses nothing.
     #[must_use]
     pub fn subscribe(&self) -> ProcessEvents {
         let mut state = self.lock();
@@ -281,16 +284,16 @@ impl ProcessMirror {
         ProcessEvents::new(self.clone(), SubscriberId(id))
     }
 
-    /// Changes with every event, to the next sequence number.
+    /// Returns a receiver of the next sequence number, which changes with every event.
     #[must_use]
     pub fn wake(&self) -> watch::Receiver<u64> {
         self.shared.wake.subscribe()
     }
 
-    /// Resolves when there is an event after `after`, or when none will come.
+    /// Resolves when there is an event after `after`, or when none will follow.
     pub async fn news_beyond(&self, after: u64) {
         let mut wake = self.wake();
-        // Marked as seen before the look, so that no change falls in between.
+        // Marked as seen before the check, so that no change is missed.
         loop {
             wake.borrow_and_update();
             {
@@ -305,7 +308,8 @@ impl ProcessMirror {
         }
     }
 
-    /// What `process/read` would answer, as far as this copy knows; `None` when it begins later than `after`.
+    /// Returns the response to `process/read` from this copy, or `None` if events after `after`
+    /// were evicted.
     #[must_use]
     pub fn read(&self, after: u64, max_bytes: u64) -> Option<ReadResponse> {
         let state = self.lock();
@@ -315,7 +319,7 @@ impl ProcessMirror {
         Some(state.read(after, max_bytes))
     }
 
-    /// The same from the first event that is here, with the size of what is missing.
+    /// Like [`Self::read`], from the first retained event, with the size of the evicted output.
     #[must_use]
     pub fn read_retained(&self, max_bytes: u64) -> ReadResponse {
         let state = self.lock();
@@ -342,7 +346,8 @@ impl ProcessMirror {
             return Poll::Pending;
         }
         let event = event.or_else(|| state.failure.clone().map(ExecProcessEvent::Failed));
-        // After Closed and Failed the subscriber stays out, and the next poll finds nothing.
+        // After `Closed` and `Failed` the subscriber stays removed, and the next poll returns
+        // `None`.
         if !matches!(
             event,
             Some(ExecProcessEvent::Closed { .. } | ExecProcessEvent::Failed(_)) | None
@@ -395,7 +400,7 @@ mod tests {
         MirrorEvent::Exited { exit_code: 3, sandbox_denied: false, denied: None, details: None }
     }
 
-    /// What is there for a subscriber now.
+    /// Takes everything that a subscriber can receive now.
     fn drain(events: &mut ProcessEvents) -> Vec<String> {
         let mut found = Vec::new();
         let mut context = Context::from_waker(Waker::noop());
@@ -420,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_taken_in_order_and_once() {
+    fn events_are_accepted_in_order_and_once() {
         let mirror = ProcessMirror::new("p", GapPolicy::Fatal);
         let mut early = mirror.subscribe();
         assert_eq!(mirror.offer(2, output(b"b")), Offer::Hole);
@@ -436,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_subscriber_has_not_consumed_is_not_evicted() {
+    fn unconsumed_events_are_not_evicted() {
         let mirror = ProcessMirror::new("p", GapPolicy::Fatal);
         let mut slow = mirror.subscribe();
         let chunk = vec![b'x'; 300 << 10];
@@ -444,7 +449,7 @@ mod tests {
         while mirror.offer(seq, output(&chunk)) == Offer::Accepted {
             seq += 1;
         }
-        assert_eq!(seq, 14, "thirteen of them fit");
+        assert_eq!(seq, 14, "thirteen chunks fit");
         assert_eq!(mirror.offer(seq, output(&chunk)), Offer::Full);
         assert_eq!(mirror.offer(seq, exited()), Offer::Accepted, "only output is bounded");
         assert_eq!(drain(&mut slow).len(), 14);
@@ -454,12 +459,16 @@ mod tests {
             assert_eq!(mirror.offer(seq, output(&chunk)), Offer::Accepted, "no subscriber waits");
         }
         let late = drain(&mut mirror.subscribe());
-        assert_eq!(late[0], format!("gap {}", (99 - 1 - 13) * chunk.len()), "exit is no output");
-        assert_eq!(late.len(), 1 + 1 + 13, "the gap, the exit, what is there");
+        assert_eq!(
+            late[0],
+            format!("gap {}", (99 - 1 - 13) * chunk.len()),
+            "an exit does not count as output"
+        );
+        assert_eq!(late.len(), 1 + 1 + 13, "the gap, the exit, the retained chunks");
     }
 
     #[test]
-    fn an_exit_that_was_evicted_is_told_all_the_same() {
+    fn an_evicted_exit_is_still_delivered() {
         let mirror = ProcessMirror::new("p", GapPolicy::Fatal);
         mirror.expect_no_subscriber();
         mirror.offer(1, exited());
@@ -481,13 +490,13 @@ mod tests {
         let fits = (1..).take_while(|seq| mirror.offer(*seq, output(&chunk)) == Offer::Accepted);
         assert_eq!(fits.count(), 13);
         let mut first = mirror.subscribe();
-        assert_eq!(drain(&mut first).len(), 13, "and no gap before them");
-        assert!(mirror.lock().cost <= state::RETAINED, "they were read");
+        assert_eq!(drain(&mut first).len(), 13, "without a gap before them");
+        assert!(mirror.lock().cost <= state::RETAINED, "read events are evicted");
         assert_eq!(mirror.offer(14, output(&chunk)), Offer::Accepted);
     }
 
     #[test]
-    fn tiny_events_are_bounded_too() {
+    fn tiny_events_are_bounded() {
         let mirror = ProcessMirror::new("p", GapPolicy::Fatal);
         mirror.expect_no_subscriber();
         for seq in 1..100_000 {
@@ -515,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_comes_after_what_is_there() {
+    fn a_failure_follows_the_remaining_events() {
         let mirror = ProcessMirror::new("p", GapPolicy::Fatal);
         mirror.offer(1, output(b"a"));
         mirror.fail(ExecServerError::Closed);
@@ -525,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_is_bounded_and_knows_what_it_lacks() {
+    fn a_read_is_bounded_and_reports_evicted_output() {
         let mirror = ProcessMirror::new("p", GapPolicy::Fatal);
         for seq in 1..=5 {
             mirror.offer(seq, output(b"12345"));

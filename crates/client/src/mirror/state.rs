@@ -1,4 +1,4 @@
-//! What a mirror holds, and its rules; the mirror itself adds the lock and tells who waits.
+//! The contents and rules of a mirror. The mirror itself adds the lock and the notifications.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
@@ -10,35 +10,35 @@ use super::{MirrorEvent, Offer};
 use crate::ExecServerError;
 use crate::events::{ExecProcessEvent, ProcessExit};
 
-/// The most that a mirror holds: output, and something for each event. What it refuses is read from
-/// the server again, so it has room for what a fast server sends while a subscriber waits for its
-/// turn on a busy machine.
+/// Capacity of a mirror: output, and an overhead per event. Refused events are read from the server
+/// again, so this covers what a fast server sends while a subscriber waits to be scheduled on a
+/// busy machine.
 pub(super) const CAPACITY: usize = 4 << 20;
 /// Output kept for late subscribers once every subscriber has read it.
 pub(super) const RETAINED: usize = 1 << 20;
 const COST_OF_AN_EVENT: usize = 64;
-/// After it had to refuse something, a mirror says that it has room again once it has this much: any chunk fits.
+/// After a refusal, the mirror reports room once it has this much, so that any chunk fits.
 pub(super) const WORTHWHILE_ROOM: usize = (256 << 10) + COST_OF_AN_EVENT;
 
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) events: VecDeque<StoredEvent>,
-    /// What `events` cost of the capacity.
+    /// The part of the capacity that `events` use.
     pub(super) cost: usize,
     pub(super) next: u64,
-    /// Output before the first of `events` that is no longer here.
+    /// Output evicted before the first of `events`.
     pub(super) evicted_bytes: u64,
     pub(super) exit: Option<ProcessExit>,
     pub(super) closed: bool,
     pub(super) failure: Option<ExecServerError>,
-    /// Somebody waits for room, and has not been told yet that there is some again.
+    /// A feeder waits for room and has not been notified yet.
     pub(super) refused: bool,
-    /// Nobody has subscribed yet, and somebody may: everything is kept for whoever does. Otherwise a process that
-    /// writes fast would have written too much between its start and the caller's next line.
+    /// No subscriber yet, but one may come: everything is kept for the first one. Otherwise a fast
+    /// process would lose output between its start and the caller's next line.
     pub(super) awaits_subscriber: bool,
-    /// Nobody has a handle of the process; another may be made.
+    /// The process has no handle. Another may be created.
     pub(super) without_handle: bool,
-    /// Nobody has a handle of the process that was being started, and nobody ever will.
+    /// The process was started without a handle, and will never have one.
     pub(super) unwanted: bool,
     pub(super) subscribers: BTreeMap<u64, Subscriber>,
     pub(super) next_subscriber: u64,
@@ -53,7 +53,7 @@ pub(super) struct StoredEvent {
 #[derive(Debug)]
 pub(super) enum Entry {
     Event(MirrorEvent),
-    /// Stands for all the missing events from its number on.
+    /// Stands for all missing events from its number on.
     Gap {
         dropped_bytes: u64,
     },
@@ -61,11 +61,11 @@ pub(super) enum Entry {
 
 #[derive(Debug)]
 pub(super) struct Subscriber {
-    /// What it wants next.
+    /// The next event that the subscriber wants.
     pub(super) position: u64,
-    /// Output that was evicted before it came; it is told of that first.
+    /// Output evicted before the subscriber came. Reported first, as a gap.
     pub(super) missed: u64,
-    /// The exit was evicted before it came; everybody is told of an exit.
+    /// The exit was evicted before the subscriber came. Every subscriber receives the exit.
     pub(super) missed_exit: bool,
     pub(super) waker: Option<Waker>,
 }
@@ -75,7 +75,7 @@ impl State {
         self.closed || self.failure.is_some()
     }
 
-    /// The first event that is here, or the next to come.
+    /// The first retained event, or the next one to come.
     pub(super) fn first(&self) -> u64 {
         self.events.front().map_or(self.next, |stored| stored.seq)
     }
@@ -90,7 +90,7 @@ impl State {
         if let MirrorEvent::Output { chunk, .. } = &event {
             let cost = chunk.len() + COST_OF_AN_EVENT;
             self.evict_for(cost);
-            // An empty mirror takes anything, so that no chunk is too large for it.
+            // An empty mirror accepts any event, so that no chunk is too large for it.
             if self.cost > 0 && self.cost + cost > CAPACITY {
                 self.refused = true;
                 return Offer::Full;
@@ -98,7 +98,7 @@ impl State {
         }
         match &event {
             MirrorEvent::Output { .. } => {}
-            // Told of before, from the answer to a read that had no other place for it.
+            // The exit is known already, from a read response that had no other number for it.
             MirrorEvent::Exited { .. } if self.exit.is_some() => {
                 self.next = seq + 1;
                 return Offer::Accepted;
@@ -129,13 +129,13 @@ impl State {
         self.wake_subscribers();
     }
 
-    /// Makes room for this much, as far as no subscriber still wants what is there.
+    /// Makes room for `cost`, but keeps events that a subscriber still wants.
     pub(super) fn evict_for(&mut self, cost: usize) {
         if self.awaits_subscriber {
             return;
         }
         let wanted = self.subscribers.values().map(|subscriber| subscriber.position).min();
-        // Without a subscriber it is not known how much was read.
+        // Without a subscriber it is unknown how much was read.
         let kept = if wanted.is_some() { RETAINED } else { CAPACITY };
         while self.cost + cost > kept
             && let Some(oldest) = self.events.front()
@@ -162,14 +162,14 @@ impl State {
             Entry::Event(MirrorEvent::Output { stream, chunk }) => {
                 ExecProcessEvent::Output(output_chunk(stored.seq, *stream, chunk))
             }
-            Entry::Event(MirrorEvent::Exited { .. }) => {
-                ExecProcessEvent::Exited(self.exit.clone().expect("an exit in the line is known"))
-            }
+            Entry::Event(MirrorEvent::Exited { .. }) => ExecProcessEvent::Exited(
+                self.exit.clone().expect("a stored exit event sets `exit`"),
+            ),
             Entry::Event(MirrorEvent::Closed) => ExecProcessEvent::Closed { seq: stored.seq },
         })
     }
 
-    /// Where the first event that is not before `seq` stands.
+    /// The index of the first event whose number is at least `seq`.
     pub(super) fn index_of(&self, seq: u64) -> usize {
         self.events.partition_point(|stored| stored.seq < seq)
     }

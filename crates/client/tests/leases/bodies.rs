@@ -12,7 +12,7 @@ fn get() -> HttpRequestParams {
     HttpRequestParams::new("GET", "http://localhost/")
 }
 
-/// A body that has begun, and its id.
+/// Starts a streamed body. Returns it with its id.
 async fn begun(client: &ExecServerClient, peer: &mut ScriptedServer) -> (HttpBody, String) {
     let request = client.http_stream(get());
     let serving = async {
@@ -50,7 +50,7 @@ async fn pieces_come_in_order_and_then_the_end() {
 }
 
 #[tokio::test]
-async fn what_is_consumed_is_acknowledged_and_not_before() {
+async fn pieces_are_acknowledged_once_consumed() {
     let (client, _listening, mut peer) = connected().await;
     let (mut body, id) = begun(&client, &mut peer).await;
     for seq in 1..=2 {
@@ -67,7 +67,7 @@ async fn what_is_consumed_is_acknowledged_and_not_before() {
 }
 
 #[tokio::test]
-async fn a_server_that_knows_no_acknowledgements_gets_none_and_may_send_more() {
+async fn a_server_without_acknowledgements_gets_none_and_may_send_more() {
     let (client, _listening, mut peer) = connected_to(false).await;
     let (mut body, id) = begun(&client, &mut peer).await;
     for seq in 1..=32 {
@@ -80,7 +80,7 @@ async fn a_server_that_knows_no_acknowledgements_gets_none_and_may_send_more() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_wait_fails_the_body_alone() {
+async fn a_server_that_exceeds_the_window_fails_only_the_body() {
     let (client, _listening, mut peer) = connected().await;
     let (mut flooded, id) = begun(&client, &mut peer).await;
     let (mut other, other_id) = begun(&client, &mut peer).await;
@@ -102,7 +102,7 @@ async fn a_server_that_does_not_wait_fails_the_body_alone() {
 }
 
 #[tokio::test]
-async fn a_hole_fails_the_body_and_cancels_the_request() {
+async fn a_missing_piece_fails_the_body_and_cancels_the_request() {
     let (client, _listening, mut peer) = connected().await;
     let (mut body, id) = begun(&client, &mut peer).await;
     peer.notify("http/request/bodyDelta", &piece(&id, 1, "one")).await;
@@ -114,7 +114,7 @@ async fn a_hole_fails_the_body_and_cancels_the_request() {
 }
 
 #[tokio::test]
-async fn a_failed_download_is_an_error_after_what_came() {
+async fn a_failed_download_is_an_error_after_the_received_pieces() {
     let (client, _listening, mut peer) = connected().await;
     let (mut body, id) = begun(&client, &mut peer).await;
     let mut last = piece(&id, 1, "some");
@@ -128,14 +128,14 @@ async fn a_failed_download_is_an_error_after_what_came() {
 }
 
 #[tokio::test]
-async fn a_cut_fails_the_body_at_once_and_the_client_goes_on() {
+async fn a_lost_connection_fails_the_body_at_once() {
     let (client, mut listening, mut peer) = connected().await;
     let (mut body, id) = begun(&client, &mut peer).await;
     let (mut idle, _) = begun(&client, &mut peer).await;
     peer.notify("http/request/bodyDelta", &piece(&id, 1, "one")).await;
     round_trip(&mut peer, &client).await;
     drop(peer);
-    // Nobody has accepted the next connection yet.
+    // The next connection has not been accepted yet.
     let error = idle.next().await.unwrap().unwrap_err();
     assert!(matches!(error, ExecServerError::Interrupted { method: "http/request" }), "{error}");
     assert!(matches!(*client.connection_state().borrow(), ConnectionState::Recovering { .. }));
@@ -145,7 +145,7 @@ async fn a_cut_fails_the_body_at_once_and_the_client_goes_on() {
     let mut peer = listening.accept().await;
     let (mut again, new_id) = begun(&client, &mut peer).await;
     assert_ne!(new_id, id);
-    // What an old connection would have said reaches nobody, and harms nobody.
+    // Late messages of an old connection have no effect.
     peer.notify("http/request/bodyDelta", &piece(&id, 2, "late")).await;
     peer.notify("http/request/bodyDelta", &piece(&new_id, 1, "new")).await;
     assert_eq!(again.next().await.unwrap().unwrap(), "new");
@@ -154,7 +154,7 @@ async fn a_cut_fails_the_body_at_once_and_the_client_goes_on() {
 }
 
 #[tokio::test]
-async fn who_drops_a_body_or_its_future_cancels_the_request() {
+async fn dropping_a_body_or_its_future_cancels_the_request() {
     let (client, _listening, mut peer) = connected().await;
     let (body, id) = begun(&client, &mut peer).await;
     drop(body);
@@ -164,19 +164,19 @@ async fn who_drops_a_body_or_its_future_cancels_the_request() {
     let answered = {
         let mut request = std::pin::pin!(client.http_stream(get()));
         tokio::select! {
-            _ = &mut request => panic!("nobody has answered"),
+            _ = &mut request => panic!("no response was sent"),
             request = peer.expect("http/request") => request,
         }
     };
     let (_, params) = peer.expect("http/cancel").await;
     assert_eq!(params["requestId"], answered.1["requestId"]);
-    // The answer may have been under way.
+    // The response may be in flight.
     peer.answer(&answered.0, &json!({"status": 200, "headers": [], "bodyBase64": ""})).await;
     peer.expect("http/cancel").await;
 }
 
 #[tokio::test]
-async fn a_whole_response_is_not_cancelled_unless_nobody_waits_for_it() {
+async fn a_whole_response_is_cancelled_only_if_its_future_is_dropped() {
     let (client, _listening, mut peer) = connected().await;
     let serving = async {
         let (id, params) = peer.expect("http/request").await;
@@ -188,7 +188,7 @@ async fn a_whole_response_is_not_cancelled_unless_nobody_waits_for_it() {
     round_trip(&mut peer, &client).await;
 
     let params = tokio::select! {
-        _ = client.http_fetch(get()) => panic!("nobody has answered"),
+        _ = client.http_fetch(get()) => panic!("no response was sent"),
         request = peer.expect("http/request") => request.1,
     };
     let (_, cancelled) = peer.expect("http/cancel").await;

@@ -16,7 +16,7 @@ fn open_params() -> FsOpenParams {
     FsOpenParams { path, handle_id, follow_symlinks: None, details: false, sandbox: None }
 }
 
-/// What `fs/open` answers with `details`.
+/// The response to `fs/open` with `details`.
 fn open_response(params: &Value) -> Value {
     json!({"handleId": params["handleId"], "metadata": metadata()})
 }
@@ -50,7 +50,7 @@ async fn created(client: &ExecServerClient, peer: &mut ScriptedServer) -> (NewFi
 }
 
 #[tokio::test]
-async fn who_drops_a_handle_closes_it() {
+async fn dropping_a_handle_closes_it() {
     let (client, _listening, mut peer) = connected().await;
     let (file, read_id) = opened(&client, &mut peer).await;
     drop(file);
@@ -78,7 +78,7 @@ async fn a_commit_closes_once() {
 }
 
 #[tokio::test]
-async fn a_commit_of_a_handle_that_the_server_does_not_know_is_no_commit() {
+async fn a_commit_of_an_unknown_handle_is_interrupted() {
     let (client, _listening, mut peer) = connected().await;
     let (file, _) = created(&client, &mut peer).await;
     let serving = async {
@@ -91,7 +91,7 @@ async fn a_commit_of_a_handle_that_the_server_does_not_know_is_no_commit() {
 }
 
 #[tokio::test]
-async fn a_cut_ends_handles_at_once_and_the_client_goes_on() {
+async fn a_lost_connection_ends_handles_at_once() {
     let (client, mut listening, mut peer) = connected().await;
     let (file, _) = opened(&client, &mut peer).await;
     let (new, _) = created(&client, &mut peer).await;
@@ -100,7 +100,7 @@ async fn a_cut_ends_handles_at_once_and_the_client_goes_on() {
         peer.expect("fs/readBlock").await;
         drop(peer);
     };
-    // Nobody has accepted the next connection yet.
+    // The next connection has not been accepted yet.
     let ((first, second), ()) = tokio::join!(reading, cutting);
     for error in [first.unwrap_err(), second.unwrap_err()] {
         assert!(
@@ -120,11 +120,11 @@ async fn a_cut_ends_handles_at_once_and_the_client_goes_on() {
 }
 
 #[tokio::test]
-async fn a_handle_that_the_next_connection_does_not_know_is_an_interruption() {
+async fn a_handle_unknown_to_the_next_connection_is_interrupted() {
     let (client, mut listening, mut peer) = connected().await;
     let (file, _) = opened(&client, &mut peer).await;
     let mut reading = Box::pin(file.read_block(0, 9));
-    // Sent, and then not looked at until everything has happened.
+    // Sent, but not polled again until everything has happened.
     tokio::select! {
         biased;
         read = &mut reading => panic!("{read:?}"),
@@ -158,7 +158,7 @@ async fn opening_waits_for_the_next_connection() {
 }
 
 #[tokio::test]
-async fn a_server_without_details_of_handles_is_asked_by_name() {
+async fn metadata_is_read_by_name_if_the_server_reports_none() {
     let (client, _listening, mut peer) = connected().await;
     let serving = async {
         let (id, params) = peer.expect("fs/open").await;

@@ -1,5 +1,5 @@
-//! What lasts as long as a connection, against a server that says what the test wants: watches, searches, bodies and
-//! file handles, and the server's own requests. And what a server may leave unsaid.
+//! Tests of leases (watches, searches, bodies and file handles) and of server requests, against a
+//! scripted server; and of members that a server may leave out.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 

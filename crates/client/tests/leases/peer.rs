@@ -1,4 +1,4 @@
-//! A client and the scripted server that it talks to.
+//! A client connected to a scripted server.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use exec_server_transport::{Connection, memory};
 use serde_json::json;
 use tokio::sync::mpsc;
 
-/// Every connection that the client makes comes here.
+/// Receives every connection that the client makes.
 pub(crate) struct Listening {
     connections: mpsc::Receiver<Connection>,
     acks: bool,
@@ -30,17 +30,17 @@ impl Connector for ToTest {
     }
 }
 
-/// A client and the server it talks to.
+/// Connects a client to a scripted server.
 pub(crate) async fn connected() -> (ExecServerClient, Listening, ScriptedServer) {
     connected_to(true).await
 }
 
-/// The same with a server that knows acknowledgements or does not.
+/// Like [`connected`], with or without support for acknowledgements.
 pub(crate) async fn connected_to(acks: bool) -> (ExecServerClient, Listening, ScriptedServer) {
     connected_with(ExecServerClientConnectOptions::default(), acks).await
 }
 
-/// The same with options of the client. It reconnects at once.
+/// Like [`connected`], with client options. The client reconnects at once.
 pub(crate) async fn connected_with(
     options: ExecServerClientConnectOptions,
     acks: bool,
@@ -70,7 +70,7 @@ impl Listening {
     }
 }
 
-/// Answers one call, by which the test knows that everything before it was dealt with.
+/// Serves one call, after which everything before it has been handled.
 pub(crate) async fn round_trip(peer: &mut ScriptedServer, client: &ExecServerClient) {
     let asking = client.environment_status(exec_server_protocol::Empty {});
     let answering = async {

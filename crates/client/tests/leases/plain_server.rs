@@ -1,4 +1,5 @@
-//! A server of the plain contract: it leaves out everything that is ours, and knows no sandboxes.
+//! A server of the plain contract: it lacks every extension of this project, and knows no
+//! sandboxes.
 
 use exec_server_client::ExecServerError;
 use exec_server_protocol::{
@@ -14,7 +15,7 @@ fn uri(path: &str) -> PathUri {
 }
 
 #[tokio::test]
-async fn what_is_ours_may_be_missing() {
+async fn extensions_may_be_missing() {
     let (client, _listening, mut peer) = connected_to(false).await;
     let info = client.environment_info(Empty {});
     let capabilities = json!({
@@ -52,7 +53,7 @@ async fn what_is_ours_may_be_missing() {
 }
 
 #[tokio::test]
-async fn a_process_without_the_sandbox_that_was_asked_for_is_ended() {
+async fn a_process_without_its_requested_sandbox_is_terminated() {
     let read_only = SandboxRequest::mode(&SandboxMode::ReadOnly { network_access: false });
     let nothing = SandboxRequest::mode(&SandboxMode::DangerFullAccess {});
     let silent = json!({"processId": "p"});
@@ -88,7 +89,7 @@ async fn a_process_without_the_sandbox_that_was_asked_for_is_ended() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_know_rules_about_hosts_is_not_believed() {
+async fn a_start_with_host_rules_fails_if_the_server_ignores_them() {
     let managed = json!({"processId": "p", "sandboxType": "none", "enforcement": {
         "seccomp": false, "pidNamespace": false, "bubblewrap": false, "network": "transparent",
     }});

@@ -23,13 +23,13 @@ fn summary(matches: u64) -> Value {
            "cancelled": false})
 }
 
-/// The line numbers of the next results.
+/// Returns the line numbers of the next results.
 async fn lines(search: &mut SearchResults) -> Option<Vec<u64>> {
     let found = search.next().await?.unwrap();
     Some(found.iter().map(|found| found.line_number).collect())
 }
 
-/// A search that has found line 1, the id of its call and its own.
+/// Starts a search that has found line 1. Returns it with the id of its call and its own id.
 async fn begun(
     client: &exec_server_client::ExecServerClient,
     peer: &mut ScriptedServer,
@@ -44,7 +44,7 @@ async fn begun(
 }
 
 #[tokio::test]
-async fn results_come_as_they_are_found_and_then_the_summary() {
+async fn results_arrive_as_they_are_found_before_the_summary() {
     let (client, _listening, mut peer) = connected().await;
     let (mut search, id, search_id) = begun(&client, &mut peer).await;
     assert_eq!(lines(&mut search).await, Some(vec![1]));
@@ -72,14 +72,14 @@ async fn a_search_that_finds_nothing_has_a_summary() {
 }
 
 #[tokio::test]
-async fn the_summary_comes_after_the_results_although_it_is_there() {
+async fn an_early_summary_is_delivered_after_the_results() {
     let (client, _listening, mut peer) = connected().await;
     let searching = async {
         let mut searching = pin!(client.search(params()));
-        // Not polled again before everything has come.
+        // Not polled again until everything has arrived.
         let (id, search_id) = tokio::select! {
             biased;
-            _ = &mut searching => panic!("nobody has answered"),
+            _ = &mut searching => panic!("no response was sent"),
             (id, params) = peer.expect("fs/search") => (id, params["searchId"].clone()),
         };
         peer.notify("fs/searchResults", &results(&search_id, &[1])).await;
@@ -108,7 +108,7 @@ async fn a_bad_pattern_is_an_error_of_the_call() {
 }
 
 #[tokio::test]
-async fn who_drops_a_search_or_its_future_cancels_it() {
+async fn dropping_a_search_or_its_future_cancels_it() {
     let (client, _listening, mut peer) = connected().await;
     let (search, id, search_id) = begun(&client, &mut peer).await;
     drop(search);
@@ -119,7 +119,7 @@ async fn who_drops_a_search_or_its_future_cancels_it() {
     let begun = {
         let mut search = pin!(client.search(params()));
         tokio::select! {
-            _ = &mut search => panic!("nobody has answered"),
+            _ = &mut search => panic!("no response was sent"),
             begun = peer.expect("fs/search") => begun.1,
         }
     };
@@ -129,7 +129,7 @@ async fn who_drops_a_search_or_its_future_cancels_it() {
 }
 
 #[tokio::test]
-async fn a_cut_ends_a_search_with_an_error() {
+async fn a_lost_connection_fails_a_search() {
     let (client, mut listening, mut peer) = connected().await;
     let (mut search, ..) = begun(&client, &mut peer).await;
     drop(peer);

@@ -1,4 +1,4 @@
-//! Requests that the server makes of its client.
+//! Requests from the server to the client.
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -16,10 +16,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::peer::{connected, connected_with, round_trip};
 
-/// A question that the handler of a client was asked, and where its decision goes.
+/// A question to the client's handler, and the sender of its decision.
 type Asked = (NetworkPolicyRequestParams, oneshot::Sender<NetworkDecision>);
 
-/// Options whose handler lets the test decide.
+/// Options with a handler whose decisions the test makes.
 fn deciding() -> (ExecServerClientConnectOptions, mpsc::Receiver<Asked>) {
     let (sender, questions) = mpsc::channel(1000);
     let handler = NetworkRequestHandler::new(move |params| {
@@ -52,7 +52,7 @@ fn decision() -> Value {
 }
 
 #[tokio::test]
-async fn questions_are_answered_by_the_handler_in_any_order() {
+async fn the_handler_may_answer_in_any_order() {
     let (options, mut questions) = deciding();
     let (client, _listening, mut peer) = connected_with(options, true).await;
     ask(&mut peer, 1, "a.test").await;
@@ -79,7 +79,7 @@ async fn a_client_without_a_handler_denies() {
 }
 
 #[tokio::test]
-async fn requests_that_are_not_understood_get_an_error() {
+async fn unreadable_requests_get_an_error() {
     let (options, _questions) = deciding();
     let (client, _listening, mut peer) = connected_with(options, true).await;
     for (id, method, code) in [
@@ -95,7 +95,7 @@ async fn requests_that_are_not_understood_get_an_error() {
 }
 
 #[tokio::test]
-async fn a_handler_that_panics_is_an_error_for_its_question_alone() {
+async fn a_panicking_handler_fails_only_its_request() {
     let (options, mut questions) = deciding();
     let (client, _listening, mut peer) = connected_with(options, true).await;
     ask(&mut peer, 1, "panic.test").await;
@@ -108,7 +108,7 @@ async fn a_handler_that_panics_is_an_error_for_its_question_alone() {
 }
 
 #[tokio::test]
-async fn an_answer_only_goes_to_the_connection_that_asked() {
+async fn a_response_only_goes_to_the_connection_of_its_request() {
     let (options, mut questions) = deciding();
     let (client, mut listening, mut peer) = connected_with(options, true).await;
     ask(&mut peer, 1, "a.test").await;
@@ -126,7 +126,7 @@ async fn an_answer_only_goes_to_the_connection_that_asked() {
 }
 
 #[tokio::test]
-async fn the_number_of_open_questions_is_bounded() {
+async fn the_number_of_unanswered_requests_is_bounded() {
     let (options, mut questions) = deciding();
     let (client, _listening, mut peer) = connected_with(options, true).await;
     let mut open = Vec::new();
@@ -145,7 +145,7 @@ async fn the_number_of_open_questions_is_bounded() {
 }
 
 #[tokio::test]
-async fn the_end_of_a_client_ends_its_handlers() {
+async fn closing_a_client_aborts_its_handlers() {
     let (options, mut questions) = deciding();
     let (client, _listening, mut peer) = connected_with(options, true).await;
     ask(&mut peer, 1, "a.test").await;
@@ -174,7 +174,7 @@ async fn decisions_are_reported() {
     round_trip(&mut peer, &client).await;
 }
 
-/// A server in the same program that only asks.
+/// An in-process server that only sends requests.
 #[derive(Debug, Default)]
 struct AskingServer(OnceLock<Arc<dyn ServerRequestHandler>>);
 
@@ -193,7 +193,7 @@ impl ServerLink for AskingServer {
 }
 
 impl AskingServer {
-    /// The response; `None` if the client never gives one.
+    /// Sends a request. Its response never arrives if the client drops it.
     fn ask(&self, host: &str) -> oneshot::Receiver<Result<ServerCallResponse, RpcError>> {
         let (sender, receiver) = oneshot::channel();
         let params = serde_json::from_value(params(host)).unwrap();
@@ -208,7 +208,7 @@ fn decided(decision: NetworkDecision) -> ServerCallResponse {
 }
 
 #[tokio::test]
-async fn a_client_in_the_same_program_answers_too() {
+async fn an_in_process_client_answers_requests() {
     let server = Arc::new(AskingServer::default());
     let (options, mut questions) = deciding();
     let reported = Arc::new(Mutex::new(Vec::new()));
@@ -243,7 +243,7 @@ async fn a_client_in_the_same_program_answers_too() {
 }
 
 #[tokio::test]
-async fn a_client_in_the_same_program_denies_without_a_handler() {
+async fn an_in_process_client_denies_without_a_handler() {
     let server = Arc::new(AskingServer::default());
     let link = Arc::clone(&server) as Arc<dyn ServerLink>;
     let _client = ExecServerClient::connect_in_process(link);

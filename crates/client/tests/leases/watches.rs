@@ -39,7 +39,7 @@ async fn names(watch: &mut WatchEvents) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn changes_are_told_together_and_overflow_as_a_rescan() {
+async fn changes_arrive_in_batches_and_overflow_as_a_rescan() {
     let (client, _listening, mut peer) = connected().await;
     let (mut watch, id) = watching(&client, &mut peer).await;
     assert_eq!(watch.path().to_string(), "file:///real");
@@ -59,14 +59,14 @@ async fn changes_are_told_together_and_overflow_as_a_rescan() {
 }
 
 #[tokio::test]
-async fn a_watch_survives_a_cut_with_a_rescan() {
+async fn a_watch_survives_a_lost_connection_with_a_rescan() {
     let (client, mut listening, mut peer) = connected().await;
     let (mut watch, mut id) = watching(&client, &mut peer).await;
     for round in 0..3 {
         drop(peer);
         peer = listening.accept().await;
         let renewed = async {
-            // The first answer is lost as well.
+            // The first response is lost as well.
             if round == 1 {
                 peer.expect("fs/watch").await;
                 drop(peer);
@@ -86,7 +86,7 @@ async fn a_watch_survives_a_cut_with_a_rescan() {
 }
 
 #[tokio::test]
-async fn a_watch_that_cannot_be_renewed_ends_with_that_error() {
+async fn a_watch_that_cannot_be_renewed_ends_with_the_error() {
     let (client, mut listening, mut peer) = connected().await;
     let (mut watch, _) = watching(&client, &mut peer).await;
     drop(peer);
@@ -118,23 +118,23 @@ async fn next_may_be_dropped_while_the_watch_is_renewed() {
 }
 
 #[tokio::test]
-async fn who_drops_the_future_of_a_watch_leaves_none() {
+async fn dropping_the_future_of_a_watch_releases_it() {
     let (client, _listening, mut peer) = connected().await;
     let (id, params_of_watch) = {
         let mut watch = pin!(client.watch(params()));
         tokio::select! {
-            _ = &mut watch => panic!("nobody has answered"),
+            _ = &mut watch => panic!("no response was sent"),
             request = peer.expect("fs/watch") => request,
         }
     };
-    // Not before the answer: requests may overtake each other.
+    // Not before the response: requests may overtake each other.
     round_trip(&mut peer, &client).await;
     peer.answer(&id, &json!({"path": "file:///real"})).await;
     assert_eq!(peer.expect("fs/unwatch").await.1["watchId"], params_of_watch["watchId"]);
 }
 
 #[tokio::test]
-async fn a_client_that_is_closed_ends_its_watches() {
+async fn closing_a_client_ends_its_watches() {
     let (client, _listening, mut peer) = connected().await;
     let (mut watch, _) = watching(&client, &mut peer).await;
     let closing = async {
@@ -148,7 +148,7 @@ async fn a_client_that_is_closed_ends_its_watches() {
 }
 
 #[tokio::test]
-async fn a_notification_that_cannot_be_read_fails_its_watch_alone() {
+async fn an_unreadable_notification_fails_only_its_watch() {
     let (client, _listening, mut peer) = connected().await;
     let (mut broken, broken_id) = watching(&client, &mut peer).await;
     let (mut whole, whole_id) = watching(&client, &mut peer).await;
@@ -160,7 +160,7 @@ async fn a_notification_that_cannot_be_read_fails_its_watch_alone() {
     peer.notify("fs/changed", &created(&whole_id, "a")).await;
     assert_eq!(names(&mut whole).await, ["a"]);
 
-    // Without an id, nothing that the server says can be relied on.
+    // Without an id, nothing else from the server can be relied on.
     peer.notify("fs/changed", &json!({"changedPaths": []})).await;
     let error = whole.next().await.unwrap().unwrap_err();
     assert!(!matches!(error, ExecServerError::Server(_)), "{error}");

@@ -1,4 +1,4 @@
-//! Calls that meet a lost connection: they wait, are sent again, or say that they were interrupted.
+//! Calls during a lost connection: they wait, are resent, or fail as interrupted.
 
 use std::time::Duration;
 
@@ -24,13 +24,13 @@ async fn calls_wait_for_the_connection() {
     proxy.cut(Cut::Rst).await;
     wait_until_recovering(&client).await;
     let mut calls = JoinSet::new();
-    // More than the client's queue has places for.
+    // More calls than fit into the client's queue.
     for id in 0..200 {
         let client = client.clone();
         calls.spawn(async move { client.start(shell(&id.to_string(), "exit 5")).await.unwrap() });
     }
     proxy.wait_for_refusals(3).await;
-    assert!(calls.try_join_next().is_none(), "nobody can have answered");
+    assert!(calls.try_join_next().is_none(), "no call can have succeeded");
     proxy.resume();
     for process in calls.join_all().await {
         assert_eq!(follow(&process).await.exit_code, Some(5));
@@ -38,7 +38,7 @@ async fn calls_wait_for_the_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_state_is_told() {
+async fn connection_states_are_reported() {
     let server = LoopbackServer::start().await;
     let (client, proxy) = server.client().await;
     let mut state = client.connection_state();
@@ -56,7 +56,7 @@ async fn the_state_is_told() {
 }
 
 #[tokio::test]
-async fn reads_are_sent_again() {
+async fn reads_are_resent() {
     let server = LoopbackServer::start().await;
     let tap = Tap::on(&server.server);
     let client = tap.client().await;
@@ -82,7 +82,7 @@ async fn reads_are_sent_again() {
 }
 
 #[tokio::test]
-async fn a_wait_outlives_its_connections() {
+async fn a_wait_survives_lost_connections() {
     let server = LoopbackServer::start().await;
     let tap = Tap::on(&server.server);
     let client = tap.client().await;
@@ -101,7 +101,7 @@ async fn a_wait_outlives_its_connections() {
 }
 
 #[tokio::test]
-async fn input_arrives_once_whatever_is_lost() {
+async fn input_arrives_once_across_losses() {
     let server = LoopbackServer::start().await;
     let tap = Tap::on(&server.server);
     let client = tap.client().await;
@@ -114,7 +114,7 @@ async fn input_arrives_once_whatever_is_lost() {
         assert!(tap.has_sprung());
         expected.push_str(&line);
     }
-    // In pieces, of which one is lost while others follow it.
+    // In pieces, one of which is lost while others follow.
     let large = "x".repeat(3 << 20);
     tap.set_trap(Method::ProcessWrite, Fate::RequestLost);
     process.write(large.clone()).await.unwrap();
@@ -129,7 +129,7 @@ async fn input_arrives_once_whatever_is_lost() {
 }
 
 #[tokio::test]
-async fn resize_and_terminate_are_sent_again() {
+async fn resize_and_terminate_are_resent() {
     let server = LoopbackServer::start().await;
     let tap = Tap::on(&server.server);
     let client = tap.client().await;
@@ -152,7 +152,7 @@ async fn resize_and_terminate_are_sent_again() {
 }
 
 #[tokio::test]
-async fn a_signal_is_interrupted_and_not_sent_twice() {
+async fn a_signal_is_interrupted_and_not_resent() {
     let server = LoopbackServer::start().await;
     let tap = Tap::on(&server.server);
     let client = tap.client().await;
@@ -177,7 +177,7 @@ async fn a_signal_is_interrupted_and_not_sent_twice() {
 }
 
 #[tokio::test]
-async fn a_server_that_still_believes_in_the_old_connection_is_asked_again() {
+async fn a_resume_is_retried_while_the_session_is_attached() {
     let server = LoopbackServer::start().await;
     let tap = Tap::on(&server.server);
     let client = tap.client().await;
@@ -196,7 +196,7 @@ async fn a_server_that_still_believes_in_the_old_connection_is_asked_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_network_that_swallows_everything_is_noticed() {
+async fn a_network_that_drops_everything_is_detected() {
     let server = LoopbackServer::start().await;
     let proxy = FaultProxy::start(server.address).await;
     let mut args = args(&proxy.url());
@@ -219,7 +219,7 @@ async fn a_network_that_swallows_everything_is_noticed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_network_that_swallows_one_direction_is_noticed() {
+async fn a_network_that_drops_one_direction_is_detected() {
     let server = LoopbackServer::start().await;
     for way in [Way::ToServer, Way::ToClient] {
         let proxy = FaultProxy::start(server.address).await;
@@ -228,7 +228,7 @@ async fn a_network_that_swallows_one_direction_is_noticed() {
         args.keep_alive.ping_interval = Duration::from_millis(300);
         args.keep_alive.silence_limit = Duration::from_secs(1);
         let client = ExecServerClient::connect_websocket(args).await.unwrap();
-        // The server is heard all the time.
+        // The server keeps sending.
         let script = "while sleep 0.3; do echo here; done & read line; kill $!; wait; echo $line";
         let process = client.start(with_stdin(shell("p", script))).await.unwrap();
         proxy.hold(way);

@@ -1,4 +1,4 @@
-//! First connections: why there is none, and sessions that another client has left.
+//! First connections: why one fails, and sessions that another client has left.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -25,7 +25,7 @@ async fn connect_error(url: &str) -> ConnectError {
 }
 
 #[tokio::test]
-async fn nobody_listens() {
+async fn an_unused_port_is_unreachable() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}", listener.local_addr().unwrap());
     drop(listener);
@@ -35,14 +35,14 @@ async fn nobody_listens() {
 }
 
 #[tokio::test]
-async fn whoever_listens_says_nothing() {
+async fn a_silent_listener_times_out() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let error = connect_error(&format!("ws://{}", listener.local_addr().unwrap())).await;
     assert!(matches!(error, ConnectError::TimedOut { .. }), "{error}");
 }
 
 #[tokio::test]
-async fn whoever_listens_is_another_kind_of_server() {
+async fn another_kind_of_server_is_refused() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}", listener.local_addr().unwrap());
     let serving = tokio::spawn(async move {
@@ -63,7 +63,7 @@ async fn whoever_listens_is_another_kind_of_server() {
 }
 
 #[tokio::test]
-async fn the_server_refuses_the_session() {
+async fn a_refused_session_is_reported() {
     let server = LoopbackServer::start().await;
     let mut unknown = args(&server.url());
     unknown.options.resume_session_id = Some("nobody's".into());
@@ -83,7 +83,7 @@ async fn the_server_refuses_the_session() {
 }
 
 #[tokio::test]
-async fn the_server_never_greets() {
+async fn a_server_that_never_responds_times_out() {
     let (ours, _theirs) = memory();
     let mut hasty = options();
     hasty.initialize_timeout = Duration::from_millis(50);
@@ -100,7 +100,7 @@ async fn the_server_never_greets() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_client_takes_a_session_up() {
+async fn another_client_resumes_a_session() {
     let server = LoopbackServer::start().await;
     let first = connect(&server.url()).await;
     let start = with_stdin(shell("p", "echo one; echo two >&2; exec cat"));
@@ -126,7 +126,7 @@ async fn another_client_takes_a_session_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_that_ended_meanwhile_can_be_attached() {
+async fn a_process_that_exited_while_detached_can_be_attached() {
     let server = LoopbackServer::start().await;
     let first = connect(&server.url()).await;
     let process = first.start(shell("p", "seq 1 100000; exit 9")).await.unwrap();
@@ -142,7 +142,7 @@ async fn a_process_that_ended_meanwhile_can_be_attached() {
     assert_eq!((end.exit_code, end.dropped_bytes), (Some(9), 0));
 }
 
-/// Unix connections that end when it is dropped.
+/// Forwards Unix connections until it is dropped.
 struct UnixRelay {
     path: PathBuf,
     _connections: JoinSet<()>,
@@ -171,7 +171,7 @@ impl Drop for UnixRelay {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_unix_socket_is_as_good() {
+async fn a_unix_socket_recovers() {
     let directory = tempfile::tempdir().unwrap();
     let upstream = directory.path().join("server socket?");
     let url = format!("unix://{}", upstream.display()).parse().unwrap();

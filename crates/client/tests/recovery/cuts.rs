@@ -1,4 +1,4 @@
-//! Random cuts: nothing is lost, nothing comes twice.
+//! Random cuts: no event is lost or duplicated.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use tokio::task::JoinSet;
 
 use crate::support::{LoopbackServer, Transcript, finish, follow, shell, with_stdin};
 
-/// Prints numbered lines, `burst` of them between two rests, until a signal says that there were enough cuts, and then
-/// tells how many there were.
+/// Prints numbered lines, with a pause after each `burst` of them. After a signal that ends the
+/// cuts it prints the number of lines.
 fn numbered(burst: usize, rest: &str) -> String {
     format!(
         "i=0; trap 'enough=1' USR1; while [ -z \"$enough\" ]; do i=$((i+1)); echo line $i; \
@@ -25,12 +25,12 @@ fn check_numbered(transcript: &Transcript) {
     let mut lines = text.lines();
     let mut expected = 0;
     let end = loop {
-        let line = lines.next().expect("the last line tells the number of lines");
+        let line = lines.next().expect("the last line states the number of lines");
         if let Some(end) = line.strip_prefix("end ") {
             break end;
         }
         expected += 1;
-        assert_eq!(line, format!("line {expected}"), "a line is lost or doubled");
+        assert_eq!(line, format!("line {expected}"), "a line is lost or duplicated");
     };
     assert_eq!(end, expected.to_string());
     assert_eq!(lines.next(), None);
@@ -50,7 +50,8 @@ async fn numbered_lines(cuts: usize) {
     check_numbered(&following.await.unwrap());
 }
 
-/// The last cut may hit the signal, which is not sent twice behind its caller's back.
+/// Signals the end of the cuts. The last cut may hit the signal, which the client does not resend
+/// by itself.
 async fn say_enough(process: &ExecServerProcess) {
     loop {
         match process.signal(SignalName::User1).await {
@@ -67,7 +68,7 @@ async fn cut_for(client: &ExecServerClient, proxy: &FaultProxy, cuts: usize) {
         tokio::time::sleep(Duration::from_micros(rand::rng().random_range(0..10_000))).await;
         let how = Cut::ALL[rand::rng().random_range(0..Cut::ALL.len())];
         proxy.cut(how).await;
-        // One in four falls into the recovery from the one before.
+        // One in four cuts hits the recovery from the previous one.
         if rand::rng().random_range(0..4) > 0 {
             state
                 .wait_for(|state| matches!(state, ConnectionState::Connected))
@@ -77,7 +78,7 @@ async fn cut_for(client: &ExecServerClient, proxy: &FaultProxy, cuts: usize) {
     }
 }
 
-/// Has lines echoed until there were enough cuts.
+/// Echoes lines until the end of the cuts.
 async fn echo(cuts: usize) {
     let server = LoopbackServer::start().await;
     let (client, proxy) = server.client().await;
@@ -100,7 +101,7 @@ async fn echo(cuts: usize) {
     cut_for(&client, &proxy, cuts).await;
     enough.send_replace(true);
     let (written, transcript) = (writing.await.unwrap(), following.await.unwrap());
-    assert!(transcript.stdout == written.as_bytes(), "a line is lost or doubled");
+    assert!(transcript.stdout == written.as_bytes(), "a line is lost or duplicated");
     assert_eq!((transcript.exit_code, transcript.dropped_bytes), (Some(0), 0));
 }
 

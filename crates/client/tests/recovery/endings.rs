@@ -1,4 +1,4 @@
-//! Connections that do not come back: one error, and everybody gets it.
+//! Permanently lost connections: everything that waits fails with one error.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::support::{
 };
 use crate::tap::{Fate, Tap};
 
-/// What a client and its processes were told, by each of the ways in which one is told.
+/// Collects the errors of a client and its processes from every way to receive them.
 async fn errors(
     client: &ExecServerClient,
     waiting: JoinSet<Result<(), ExecServerError>>,
@@ -41,7 +41,7 @@ async fn errors(
     errors
 }
 
-/// More calls than the client's queue has places for.
+/// More calls than fit into the client's queue.
 fn waiting_calls(client: &ExecServerClient) -> JoinSet<Result<(), ExecServerError>> {
     (0..100)
         .map(|_| {
@@ -51,7 +51,7 @@ fn waiting_calls(client: &ExecServerClient) -> JoinSet<Result<(), ExecServerErro
         .collect()
 }
 
-/// The one loss behind all of the errors.
+/// Returns the one loss behind all errors.
 fn the_loss(errors: &[ExecServerError]) -> Arc<DisconnectReason> {
     let losses: Vec<_> = errors
         .iter()
@@ -70,7 +70,7 @@ async fn two_processes(client: &ExecServerClient) -> [ExecServerProcess; 2] {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_that_expired_is_the_end() {
+async fn an_expired_session_fails_the_client() {
     let server = LoopbackServer::start().await;
     let watcher = connect(&server.url()).await;
     let proxy = FaultProxy::start(server.address).await;
@@ -94,7 +94,7 @@ async fn a_session_that_expired_is_the_end() {
 }
 
 #[tokio::test]
-async fn a_server_that_restarted_is_the_end() {
+async fn a_restarted_server_fails_the_client() {
     let server = LoopbackServer::start().await;
     let tap = Tap::on(&server.server);
     let client = tap.client().await;
@@ -112,7 +112,7 @@ async fn a_server_that_restarted_is_the_end() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_deadline_is_the_end() {
+async fn the_recovery_deadline_fails_the_client() {
     let server = LoopbackServer::start().await;
     let proxy = FaultProxy::start(server.address).await;
     let mut args = args(&proxy.url());
@@ -130,7 +130,7 @@ async fn the_deadline_is_the_end() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_deadline_there_is_no_end() {
+async fn without_a_deadline_the_client_keeps_trying() {
     let server = LoopbackServer::start().await;
     let proxy = FaultProxy::start(server.address).await;
     let mut args = args(&proxy.url());
@@ -146,7 +146,7 @@ async fn without_a_deadline_there_is_no_end() {
 }
 
 #[tokio::test]
-async fn a_connection_that_cannot_be_dialled_again_is_the_end() {
+async fn a_connection_that_cannot_be_redialled_fails_the_client() {
     let server = LoopbackServer::start().await;
     let Served { connection, serving } = Served::by(&server.server);
     let client = ExecServerClient::connect_over(connection, options()).await.unwrap();
@@ -157,7 +157,7 @@ async fn a_connection_that_cannot_be_dialled_again_is_the_end() {
 }
 
 #[tokio::test]
-async fn a_server_that_breaks_the_protocol_is_the_end() {
+async fn a_protocol_violation_fails_the_client() {
     for garbage in ["garbage", "[]", r#"{"method":"process/output","params":{"seq":"one"}}"#] {
         let server = LoopbackServer::start().await;
         let tap = Tap::on(&server.server);
@@ -173,7 +173,7 @@ async fn a_server_that_breaks_the_protocol_is_the_end() {
 }
 
 #[tokio::test]
-async fn an_event_that_cannot_be_read_fails_its_process_alone() {
+async fn an_unreadable_event_fails_only_its_process() {
     for event in [
         r#"{"method":"process/exited","params":{"processId":"p0","seq":1,"exitCode":3221225477}}"#,
         r#"{"method":"process/output","params":{"processId":"p0","seq":0,"stream":"stdout","chunk":""}}"#,
@@ -196,11 +196,11 @@ async fn an_event_that_cannot_be_read_fails_its_process_alone() {
 }
 
 #[tokio::test]
-async fn an_answer_that_cannot_be_read_fails_its_call_alone() {
+async fn an_unreadable_response_fails_only_its_call() {
     let server = LoopbackServer::start().await;
     let tap = Tap::on(&server.server);
     let client = tap.client().await;
-    // The number of the client's second call: the first was its handshake.
+    // The id of the client's second call: the first was its handshake.
     let answer = r#"{"id":1,"result":{"status":7}}"#;
     tap.set_trap(Method::EnvironmentStatus, Fate::Garbled(answer));
     let error = client.environment_status(Empty {}).await.unwrap_err();
@@ -210,7 +210,7 @@ async fn an_answer_that_cannot_be_read_fails_its_call_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dropping_every_handle_hangs_up_and_leaves_the_processes() {
+async fn dropping_every_handle_disconnects_and_leaves_the_processes() {
     let server = LoopbackServer::start().await;
     let watcher = connect(&server.url()).await;
     let client = connect(&server.url()).await;
@@ -218,7 +218,7 @@ async fn dropping_every_handle_hangs_up_and_leaves_the_processes() {
     let process = client.start(shell("p", "exec sleep 100000")).await.unwrap();
     let events = process.subscribe_events();
     drop(client);
-    assert!(session_info(&watcher, &session_id).await.unwrap().attached, "a handle is left");
+    assert!(session_info(&watcher, &session_id).await.unwrap().attached, "one handle remains");
     drop(process);
     while session_info(&watcher, &session_id).await.unwrap().attached {}
     assert!(crate::support::is_running(&watcher, &session_id, "p").await);

@@ -1,4 +1,4 @@
-//! What does not fit into a message, and what may be done again.
+//! Messages over the limits, and operations that may be repeated.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use crate::support::{LoopbackServer, connect, failure, shell, wait_for, with_stdin};
 
 #[tokio::test]
-async fn what_no_message_can_carry_is_refused_and_the_client_goes_on() {
+async fn an_oversized_call_is_refused_and_the_client_continues() {
     let server = LoopbackServer::start().await;
     let (client, proxy) = server.client().await;
     let process = client.start(with_stdin(shell("p", "exec cat"))).await.unwrap();
@@ -41,7 +41,7 @@ async fn what_no_message_can_carry_is_refused_and_the_client_goes_on() {
 }
 
 #[tokio::test]
-async fn an_answer_may_hold_more_values_than_a_request() {
+async fn a_response_may_hold_more_values_than_a_request() {
     let server = LoopbackServer::start().await;
     let client = connect(&server.url()).await;
     for id in ["a", "b", "c"] {
@@ -60,7 +60,7 @@ async fn a_process_without_handles_may_be_attached_and_observed_again() {
     let other = connect(&server.url()).await;
     let handle = owner.start(shell("p", "echo up; exec sleep 100000")).await.unwrap();
     let error = owner.attach("p").await.unwrap_err();
-    assert_eq!(error.kind(), Some(&ErrorKind::DuplicateProcess), "there is a handle");
+    assert_eq!(error.kind(), Some(&ErrorKind::DuplicateProcess), "the process has a handle");
     drop(handle);
     for _ in 0..3 {
         let attached = owner.attach("p").await.unwrap();
@@ -71,7 +71,7 @@ async fn a_process_without_handles_may_be_attached_and_observed_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dropped_start_that_floods_is_ended_and_forgotten_here() {
+async fn a_dropped_start_of_a_flooding_process_is_terminated() {
     let server = LoopbackServer::start().await;
     let client = connect(&server.url()).await;
     let watcher = connect(&server.url()).await;
@@ -88,7 +88,7 @@ async fn a_dropped_start_that_floods_is_ended_and_forgotten_here() {
         while !listed().await.iter().any(|process| process.next_seq > 30) {}
     }
     while listed().await.iter().any(|process| process.running) {}
-    // The client gives the id free once it has seen the end; the server then says that it knows the process.
+    // The client frees the id once it has seen the end; then the server refuses the id.
     loop {
         let error = client.start(shell("p", "true")).await.unwrap_err();
         assert_eq!(error.kind(), Some(&ErrorKind::DuplicateProcess));
@@ -99,7 +99,7 @@ async fn a_dropped_start_that_floods_is_ended_and_forgotten_here() {
 }
 
 #[tokio::test]
-async fn a_session_that_somebody_else_ends_is_the_end() {
+async fn a_session_closed_by_another_client_fails_the_client() {
     let server = LoopbackServer::start().await;
     let owner = connect(&server.url()).await;
     let other = connect(&server.url()).await;
@@ -114,7 +114,7 @@ async fn a_session_that_somebody_else_ends_is_the_end() {
 }
 
 #[tokio::test]
-async fn processes_hear_of_the_end_although_a_call_is_not_polled() {
+async fn processes_fail_even_if_a_call_is_not_polled() {
     let server = LoopbackServer::start().await;
     let (client, proxy) = server.client().await;
     let process = client.start(shell("p", "echo up; exec sleep 100000")).await.unwrap();
@@ -126,18 +126,18 @@ async fn processes_hear_of_the_end_although_a_call_is_not_polled() {
     let mut state = client.connection_state();
     let recovering = |state: &ConnectionState| matches!(state, ConnectionState::Recovering { .. });
     state.wait_for(recovering).await.unwrap();
-    // More than the queue holds; each is polled once, and never again.
+    // More than the queue holds. Each is polled once, and never again.
     let mut calls: Vec<_> = (0..200).map(|_| Box::pin(wait())).collect();
     for call in &mut calls {
         let _ = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     }
-    // The session is gone when the client comes back.
+    // The session no longer exists when the client reconnects.
     server.server.shutdown().await;
     proxy.resume();
     assert!(matches!(failure(events).await, ExecServerError::Disconnected(_)));
 }
 
-/// An existing environment: it does not say how far it has read.
+/// Stands for an existing environment, which does not report how far it has read.
 #[derive(Debug)]
 struct SilentPeer;
 
@@ -176,7 +176,7 @@ async fn a_peer_behind_a_relay_that_does_not_acknowledge_is_not_flooded() {
     let mut answered = 0;
     while answered < CALLS {
         let mut queue = vec![receive(&mut far).await];
-        // Nothing is answered until nothing more comes.
+        // Sends no response until no further call arrives.
         while let Ok(next) = timeout(Duration::from_millis(50), receive(&mut far)).await {
             queue.push(next);
         }

@@ -1,4 +1,4 @@
-//! The client against a real server, with a bad network in between.
+//! Tests of the client against a real server, over an unreliable network.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 

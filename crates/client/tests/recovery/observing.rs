@@ -1,4 +1,4 @@
-//! Processes of another session: everything can be seen, nothing can be written.
+//! Processes of another session: readable, but not writable.
 
 use exec_server_client::ExecServerError;
 use exec_server_protocol::{ErrorKind, OnFull, SignalName, TerminalSize, TerminateMode};
@@ -9,7 +9,7 @@ use crate::support::{
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_observer_sees_everything_through_a_cut() {
+async fn an_observer_sees_everything_across_a_lost_connection() {
     let server = LoopbackServer::start().await;
     let owner = connect(&server.url()).await;
     let process = owner.start(with_stdin(shell("p", "echo early; exec cat"))).await.unwrap();
@@ -34,7 +34,7 @@ async fn an_observer_sees_everything_through_a_cut() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_observer_begins_where_it_wants() {
+async fn an_observer_may_begin_at_any_event() {
     let server = LoopbackServer::start().await;
     let owner = connect(&server.url()).await;
     let process = owner.start(with_stdin(shell("p", "echo early; exec cat"))).await.unwrap();
@@ -74,7 +74,7 @@ async fn an_observer_may_signal_and_terminate_but_not_write() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_observed_must_exist_and_ends_with_its_session() {
+async fn observing_needs_a_process_and_ends_with_its_session() {
     let server = LoopbackServer::start().await;
     let owner = connect(&server.url()).await;
     let observer = connect(&server.url()).await;
@@ -88,7 +88,8 @@ async fn what_is_observed_must_exist_and_ends_with_its_session() {
     assert_eq!(follow(&observed).await.exit_code, Some(137));
 }
 
-/// An observer holds nothing back: what it does not read in time is gone, and it is told how much.
+/// An observer applies no backpressure: output that it does not read in time is lost, and declared
+/// as a gap.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_observer_gets_a_declared_gap() {
     const LINES: usize = 2_000_000;
@@ -102,10 +103,11 @@ async fn a_slow_observer_gets_a_declared_gap() {
     let unread = observed.subscribe_events();
     process.write("\n").await.unwrap();
     let whole = follow(&process).await;
-    assert_eq!(whole.dropped_bytes, 0, "the owner is not held back, and loses nothing");
+    assert_eq!(whole.dropped_bytes, 0, "the owner loses nothing");
     let end = finish(unread).await;
     assert_eq!(end.exit_code, Some(0));
-    assert!(end.stdout.len() < whole.stdout.len(), "it was too slow");
-    // At most: the server does not always remember how far a reader was that it has left behind.
+    assert!(end.stdout.len() < whole.stdout.len(), "the observer was too slow");
+    // An upper bound: the server does not always remember the position of a reader that fell
+    // behind.
     assert!(end.dropped_bytes + end.stdout.len() as u64 >= whole.stdout.len() as u64);
 }

@@ -1,4 +1,4 @@
-//! Much output, little room: nothing is lost that was not declared, and nobody waits for somebody else.
+//! Much output and little memory: every loss is declared, and no process waits for another.
 
 use exec_server_client::{ExecProcessEvent, ExecServerError};
 use exec_server_protocol::{Empty, OnFull, ReadParams, WaitParams};
@@ -20,7 +20,7 @@ fn ends(process_id: &str) -> WaitParams {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_subscriber_that_does_not_read_holds_up_nobody() {
+async fn a_subscriber_that_does_not_read_blocks_no_other_process() {
     let server = LoopbackServer::start().await;
     let client = connect(&server.url()).await;
     let cat = client.start(with_stdin(shell("cat", "exec cat"))).await.unwrap();
@@ -41,11 +41,11 @@ async fn a_subscriber_that_does_not_read_holds_up_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_that_nobody_listens_to_is_not_held_up() {
+async fn a_process_without_subscribers_is_not_blocked() {
     let server = LoopbackServer::start().await;
     let client = connect(&server.url()).await;
     let process = client.start(shell("p", &format!("seq 1 {LINES}"))).await.unwrap();
-    // An answer may overtake output, so the handle says when it has all of it.
+    // A response may overtake output, so the handle decides when all of it has arrived.
     let mut wake = process.subscribe_wake();
     while !process.read(Some(u64::MAX), None, None).await.unwrap().closed {
         wake.changed().await.unwrap();
@@ -60,9 +60,9 @@ async fn a_process_that_nobody_listens_to_is_not_held_up() {
     assert!(expected.as_bytes().ends_with(&end.stdout));
 }
 
-/// The server may not take for read what has only reached the client's socket.
+/// The server must not take output for read when it has only reached the client's socket.
 #[tokio::test]
-async fn a_subscriber_may_take_its_time() {
+async fn a_slow_subscriber_loses_nothing() {
     const LINES: usize = 500_000;
     let server = LoopbackServer::start().await;
     let client = connect(&server.url()).await;
@@ -82,7 +82,7 @@ async fn a_subscriber_may_take_its_time() {
     assert!(end.stdout == numbers(LINES).as_bytes(), "{} bytes", end.stdout.len());
 }
 
-/// So little that output is gone soon.
+/// A configuration with so little memory that output is soon dropped.
 fn forgetful() -> ServerConfig {
     ServerConfig {
         retained_output_bytes_per_process: 64 << 10,
@@ -92,7 +92,7 @@ fn forgetful() -> ServerConfig {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gap_that_was_asked_for_is_declared() {
+async fn a_permitted_gap_is_declared() {
     const LINES: usize = 1_500_000;
     let server = LoopbackServer::with(forgetful()).await;
     let client = connect(&server.url()).await;
@@ -104,21 +104,22 @@ async fn a_gap_that_was_asked_for_is_declared() {
     let end = finish(unread).await;
     assert_eq!(end.exit_code, Some(0));
     let expected = numbers(LINES);
-    assert!(end.stdout.len() < expected.len(), "there was no room for it");
-    // At most: the server does not always remember how far a reader was that it has left behind.
+    assert!(end.stdout.len() < expected.len(), "some output was dropped");
+    // An upper bound: the server does not always remember the position of a reader that fell
+    // behind.
     assert!(end.dropped_bytes + end.stdout.len() as u64 >= expected.len() as u64);
-    assert!(end.stdout.ends_with(b"\n1500000\n"), "the newest is kept");
+    assert!(end.stdout.ends_with(b"\n1500000\n"), "the newest output is kept");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gap_that_was_not_asked_for_fails_its_process_alone() {
+async fn an_unexpected_gap_fails_only_its_process() {
     let server = LoopbackServer::with(forgetful()).await;
     let client = connect(&server.url()).await;
     let other = client.start(with_stdin(shell("other", "exec cat"))).await.unwrap();
     let script = "seq 1 1500000; exec sleep 100000";
     let process = client.start(shell("p", script)).await.unwrap();
     let unread = process.subscribe_events();
-    // Somebody else of this session confirms what the handle has no room for.
+    // Another reader of this session confirms output that the handle has no room for.
     let mut seen = 0;
     while !confirm(&client, &mut seen).await.ends_with(b"\n1500000\n") {}
     let error = failure(unread).await;
@@ -132,7 +133,7 @@ async fn a_gap_that_was_not_asked_for_fails_its_process_alone() {
     assert_eq!(follow(&other).await.stdout, b"fine\n");
 }
 
-/// Reads on, and returns what there was.
+/// Reads further, which confirms. Returns the output.
 async fn confirm(client: &exec_server_client::ExecServerClient, seen: &mut u64) -> Vec<u8> {
     let params = ReadParams {
         process_id: "p".into(),

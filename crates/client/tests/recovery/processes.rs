@@ -1,4 +1,4 @@
-//! Handles and their events: replay, then live, each event once, whatever happens to the connection.
+//! Handles and their events: replay, then live, each event once, across reconnects.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::support::{
 use crate::tap::{Fate, Tap};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn subscribers_get_everything_once_however_late() {
+async fn late_subscribers_get_everything_once() {
     let server = LoopbackServer::start().await;
     let client = connect(&server.url()).await;
     let process = client.start(with_stdin(shell("p", "exec cat"))).await.unwrap();
@@ -38,7 +38,7 @@ async fn subscribers_get_everything_once_however_late() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_happens_while_away_is_there_afterwards() {
+async fn events_during_a_loss_arrive_afterwards() {
     let server = LoopbackServer::start().await;
     let watcher = connect(&server.url()).await;
     let (client, proxy) = server.client().await;
@@ -59,7 +59,7 @@ async fn what_happens_while_away_is_there_afterwards() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_id_that_is_taken_stays_with_its_process() {
+async fn a_used_id_stays_with_its_process() {
     let server = LoopbackServer::start().await;
     let client = connect(&server.url()).await;
     let process = client.start(with_stdin(shell("p", "exec cat"))).await.unwrap();
@@ -79,7 +79,7 @@ async fn an_id_that_is_taken_stays_with_its_process() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_start_that_fails_says_why_and_leaves_its_id_free() {
+async fn a_failed_start_states_the_reason_and_frees_its_id() {
     let server = LoopbackServer::start().await;
     let client = connect(&server.url()).await;
     let mut missing = shell("p", "");
@@ -92,7 +92,7 @@ async fn a_start_that_fails_says_why_and_leaves_its_id_free() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_terminal_is_resized_across_a_cut() {
+async fn a_terminal_is_resized_across_a_lost_connection() {
     let server = LoopbackServer::start().await;
     let (client, proxy) = server.client().await;
     let mut start = shell("p", "trap 'stty size' WINCH; echo up; while :; do sleep 0.01; done");
@@ -119,7 +119,7 @@ async fn a_terminal_is_resized_across_a_cut() {
 }
 
 #[tokio::test]
-async fn the_server_may_forget_what_has_ended_whatever_is_lost() {
+async fn finished_processes_are_forgotten_even_after_losses() {
     let server = LoopbackServer::start().await;
     let tap = Tap::on(&server.server);
     let client = tap.client().await;
@@ -127,7 +127,7 @@ async fn the_server_may_forget_what_has_ended_whatever_is_lost() {
         tap.set_trap(Method::ProcessRead, fate);
         let process = client.start(shell(&format!("{fate:?}"), "echo out")).await.unwrap();
         assert_eq!(follow(&process).await.stdout, b"out\n");
-        // More than the 30 s for which what has ended stays readable.
+        // More than the 30 s for which a finished process stays readable.
         while !client.process_list(ListParams::default()).await.unwrap().processes.is_empty() {
             tokio::time::pause();
             tokio::time::advance(Duration::from_secs(40)).await;
@@ -138,7 +138,7 @@ async fn the_server_may_forget_what_has_ended_whatever_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_exit_tells_that_the_server_stopped() {
+async fn an_exit_reports_that_the_server_stopped() {
     let server = LoopbackServer::start().await;
     let (client, watcher) = (connect(&server.url()).await, connect(&server.url()).await);
     let process = client.start(shell("p", "exec sleep 1000")).await.unwrap();
@@ -157,7 +157,7 @@ async fn an_exit_tells_that_the_server_stopped() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_that_was_started_unread_keeps_all_its_output() {
+async fn a_process_started_without_a_reader_keeps_all_its_output() {
     const BYTES: u64 = 3 << 20;
     let server = LoopbackServer::start().await;
     let client = connect(&server.url()).await;
@@ -166,7 +166,8 @@ async fn a_process_that_was_started_unread_keeps_all_its_output() {
     client.start_unread(params).await.unwrap();
     let wait = WaitParams { process_id: "p".to_owned(), timeout_ms: None };
     assert_eq!(client.process_wait(wait).await.unwrap().exit_code, Some(0));
-    // Its connection has been sent all of it by now, and a confirmation would come before this answer.
+    // All output has been sent to its connection by now, and a confirmation would arrive before
+    // this response.
     let end = follow(&client.attach("p").await.unwrap()).await;
     assert_eq!((end.stdout.len() as u64, end.dropped_bytes), (BYTES, 0));
 }

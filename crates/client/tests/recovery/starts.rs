@@ -1,4 +1,4 @@
-//! Starts whose outcome nobody knows, or nobody wants: what they started does not go on.
+//! Starts with an unknown outcome or a dropped future: their processes do not keep running.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -11,7 +11,7 @@ use crate::support::{
 };
 use crate::tap::{Fate, Tap};
 
-// These tests have one thread: what a future starts goes on only when its test waits.
+// These tests are single-threaded: the tasks of a start run only while the test waits.
 
 const FOREVER: &str = "echo up; exec sleep 100000";
 
@@ -22,7 +22,7 @@ async fn interrupted(tap: &Tap, client: &ExecServerClient, fate: Fate) {
 }
 
 #[tokio::test]
-async fn a_start_whose_answer_is_lost_is_ended() {
+async fn a_start_with_a_lost_response_is_terminated() {
     let server = LoopbackServer::start().await;
     let tap = Tap::on(&server.server);
     let client = tap.client().await;
@@ -34,7 +34,7 @@ async fn a_start_whose_answer_is_lost_is_ended() {
 }
 
 #[tokio::test]
-async fn its_end_is_not_lost_with_another_connection() {
+async fn the_termination_survives_another_lost_connection() {
     let server = LoopbackServer::start().await;
     let tap = Tap::on(&server.server);
     let client = tap.client().await;
@@ -57,7 +57,7 @@ async fn a_start_that_never_arrived_leaves_its_id_free() {
 }
 
 #[tokio::test]
-async fn a_start_that_is_dropped_at_once_leaves_nothing_running() {
+async fn a_start_dropped_at_once_leaves_nothing_running() {
     let server = LoopbackServer::start().await;
     let client = connect(&server.url()).await;
     for round in 0..50 {
@@ -67,13 +67,13 @@ async fn a_start_that_is_dropped_at_once_leaves_nothing_running() {
             let first = start.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             assert!(first.is_pending());
         }
-        // Calls of one client are sent in order: if the start was sent, the list knows it.
+        // Calls of one client are sent in order: if the start was sent, the list includes it.
         wait_until_gone(&client, client.session_id(), &id).await;
     }
 }
 
 #[tokio::test]
-async fn a_start_that_is_dropped_with_its_answer_leaves_nothing_running() {
+async fn a_start_dropped_with_its_response_leaves_nothing_running() {
     let server = LoopbackServer::start().await;
     let client = connect(&server.url()).await;
     let watcher = connect(&server.url()).await;
@@ -84,14 +84,14 @@ async fn a_start_that_is_dropped_with_its_answer_leaves_nothing_running() {
         while !is_running(&watcher, client.session_id(), "p").await {}
         let observed = watcher.observe(client.session_id(), "p", None).await.unwrap();
         wait_for(&mut observed.subscribe_events(), "up").await;
-        // Its answer comes behind that of the start, which now waits for whoever asked.
+        // This response follows that of the start, which now waits for its caller.
         client.environment_status(Empty {}).await.unwrap();
     }
     wait_until_gone(&watcher, client.session_id(), "p").await;
 }
 
 #[tokio::test]
-async fn an_attachment_that_is_dropped_changes_nothing() {
+async fn a_dropped_attach_changes_nothing() {
     let server = LoopbackServer::start().await;
     let client = connect(&server.url()).await;
     let process = client.start(shell("p", FOREVER)).await.unwrap();
@@ -109,7 +109,7 @@ async fn an_attachment_that_is_dropped_changes_nothing() {
     }
     client.environment_status(Empty {}).await.unwrap();
     let process = loop {
-        // The driver may not have seen yet that nobody waits for the first attempt.
+        // The driver may not have noticed yet that the first attempt was dropped.
         match client.attach("p").await {
             Ok(process) => break process,
             Err(error) => assert_eq!(error.kind(), Some(&ErrorKind::DuplicateProcess), "{error}"),

@@ -1,4 +1,4 @@
-//! A server on a loopback port, a bad network before it, and a client behind that.
+//! A server on a loopback port, a fault proxy in front of it, and a client behind the proxy.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -34,7 +34,7 @@ impl LoopbackServer {
         Self::listening(config, listener, address)
     }
 
-    /// One that has no address on the network.
+    /// Serves on a listener without a network address.
     pub(crate) fn over(listener: Listener) -> Self {
         Self::listening(ServerConfig::default(), listener, SocketAddr::from(([127, 0, 0, 1], 0)))
     }
@@ -57,7 +57,7 @@ impl LoopbackServer {
         format!("ws://{}", self.address)
     }
 
-    /// A client behind a proxy.
+    /// Connects a client through a proxy.
     pub(crate) async fn client(&self) -> (ExecServerClient, FaultProxy) {
         let proxy = FaultProxy::start(self.address).await;
         let client = connect(&proxy.url()).await;
@@ -80,7 +80,7 @@ pub(crate) fn args(url: &str) -> RemoteExecServerConnectArgs {
     RemoteExecServerConnectArgs { options: options(), ..args }
 }
 
-/// Patient: what is tested is what survives, and not how fast a loaded machine is.
+/// Generous time limits: the tests check what survives, not how fast a loaded machine is.
 pub(crate) fn options() -> ExecServerClientConnectOptions {
     ExecServerClientConnectOptions {
         detached_ttl: Some(Duration::from_secs(600)),
@@ -104,7 +104,7 @@ pub(crate) fn with_stdin(params: StartParams) -> StartParams {
     StartParams { pipe_stdin: true, ..params }
 }
 
-/// What a process said from its first event to its last.
+/// The events of a process from first to last.
 #[derive(Debug, Default)]
 pub(crate) struct Transcript {
     pub(crate) stdout: Vec<u8>,
@@ -124,7 +124,7 @@ pub(crate) async fn finish(mut events: ProcessEvents) -> Transcript {
     while let Some(event) = events.next().await {
         match event {
             ExecProcessEvent::Output(chunk) => {
-                assert!(chunk.seq > last_seq, "an event twice");
+                assert!(chunk.seq > last_seq, "a duplicate event");
                 last_seq = chunk.seq;
                 match chunk.stream {
                     OutputStream::Stderr => transcript.stderr.extend_from_slice(&chunk.chunk),
@@ -155,7 +155,7 @@ pub(crate) async fn wait_for(events: &mut ProcessEvents, marker: &str) -> Vec<u8
     seen
 }
 
-/// Reads events to the failure at their end.
+/// Reads events up to the final failure.
 pub(crate) async fn failure(mut events: ProcessEvents) -> ExecServerError {
     loop {
         match events.next().await {
@@ -178,14 +178,14 @@ pub(crate) async fn wait_until_recovering(client: &ExecServerClient) {
     wait_for_state(client, |state| matches!(state, ConnectionState::Recovering { .. })).await;
 }
 
-/// Whether a process of a session runs, as another client sees it.
+/// Whether another client sees a process of a session running.
 pub(crate) async fn is_running(watcher: &ExecServerClient, session_id: &str, id: &str) -> bool {
     let params = ListParams { session_id: Some(session_id.to_owned()), within_ms: None };
     let listed = watcher.process_list(params).await.unwrap();
     listed.processes.iter().any(|process| process.process_id == id && process.running)
 }
 
-/// Waits for what nobody announces.
+/// Polls until a process has exited, which no event announces.
 pub(crate) async fn wait_until_gone(watcher: &ExecServerClient, session_id: &str, id: &str) {
     while is_running(watcher, session_id, id).await {
         tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! A connection that ends at one exact message, where a proxy on the network could only cut now and then.
+//! A connection that ends at one exact message. A network proxy could only cut at random moments.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,22 +12,23 @@ use tokio::sync::watch;
 
 use crate::support::options;
 
-/// Reaches a server in memory, and reads along.
+/// Connects to a server in memory, and inspects the messages.
 #[derive(Clone)]
 pub(crate) struct Tap {
     shared: Arc<Shared>,
 }
 
-/// What happens to a call that meets its trap.
+/// The fate of a call that hits its trap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// The connection ends before the server has the request.
     RequestLost,
-    /// The server has done it, and the connection ends before its answer.
+    /// The server has executed the call, and the connection ends before its response.
     AnswerLost,
-    /// The client loses the connection with its request; the server believes in it until [`Tap::let_go`].
+    /// The client loses the connection with its request; the server keeps its end open until
+    /// [`Tap::let_go`].
     HalfOpen,
-    /// The client gets something else in place of the answer.
+    /// The client receives this text instead of the response.
     Garbled(&'static str),
 }
 
@@ -58,22 +59,22 @@ impl Tap {
         ExecServerClient::connect_by(self.clone(), options()).await.unwrap()
     }
 
-    /// Waits for a call of this method; several traps are met one after the other.
+    /// Sets a trap for a call of this method. Several traps are hit one after the other.
     pub(crate) fn set_trap(&self, method: Method, fate: Fate) {
         self.shared.traps.lock().unwrap().push((method, fate));
     }
 
-    /// Whether no trap is left.
+    /// Whether every trap has been hit.
     pub(crate) fn has_sprung(&self) -> bool {
         self.shared.traps.lock().unwrap().is_empty()
     }
 
-    /// Ends what is half open.
+    /// Closes half-open connections.
     pub(crate) fn let_go(&self) {
         self.shared.half_open.lock().unwrap().clear();
     }
 
-    /// Later connections reach another server.
+    /// Directs later connections to another server.
     pub(crate) fn replace_server(&self, server: &Server) {
         *self.shared.server.lock().unwrap() = server.clone();
     }
@@ -124,7 +125,7 @@ async fn relay(shared: Arc<Shared>, mut client: Connection, mut server: Connecti
 }
 
 impl Shared {
-    /// What is to become of this request, if anything, and its id.
+    /// Takes the trap that this request hits, if any. Returns its fate and the id of the request.
     fn spring(&self, message: &[u8]) -> Option<(Fate, Value)> {
         let request = json(message);
         let mut traps = self.traps.lock().unwrap();
@@ -136,7 +137,7 @@ impl Shared {
 
 async fn send(connection: &mut Connection, message: &[u8]) {
     connection.outgoing.push(message);
-    // Whoever is gone is found out by the next read.
+    // The next read reports a peer that is gone.
     let _ = connection.outgoing.flush().await;
 }
 

@@ -179,7 +179,7 @@ pub enum OnFull {
 pub enum ExecMode {
     #[default]
     Direct,
-    /// Spawn exactly this: `envPolicy` and `sandbox` are not allowed.
+    /// Spawn exactly this, without `envPolicy` and without a sandbox of its own.
     Prepared,
 }
 
