@@ -1,4 +1,4 @@
-//! Where attempts are made: a server of some user, with the mechanisms that the host is to use.
+//! Runs attempts against a server of a given user with given sandbox mechanisms.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -17,10 +17,11 @@ use super::{
 use crate::support::machine::{self, descendants, is_root};
 use crate::support::{AckingInbox, Client, Inbox as _, Server, Start, eventually, program};
 
-/// What enforces the policy.
+/// The mechanisms that enforce the policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tier {
-    /// Landlock and seccomp, which suffice for policies without carve-outs: those that let nothing be written.
+    /// Landlock and seccomp. They suffice for policies without carve-outs, which make nothing
+    /// writable.
     Direct,
     Namespaces,
     Bubblewrap,
@@ -36,13 +37,13 @@ pub(super) struct Arena {
     scenes: usize,
 }
 
-/// How an attempt ended.
+/// The outcome of an attempt.
 #[derive(Debug)]
 pub(super) struct Ending {
     pub(super) verdict: Verdict,
-    /// What the program said about it.
+    /// The output of the program.
     pub(super) said: String,
-    /// What was changed or reached that must not be.
+    /// Forbidden changes and connections.
     pub(super) damage: Vec<String>,
 }
 
@@ -50,11 +51,11 @@ pub(super) struct Ending {
 pub(super) enum Verdict {
     Escaped,
     Blocked,
-    /// It needs a writable workspace.
+    /// The attempt needs a writable workspace.
     Unprepared,
-    /// This machine does not have what it needs.
+    /// This machine lacks a feature that the attempt needs.
     Impossible,
-    /// The attempt was not made as it should have been.
+    /// The attempt did not run as intended.
     Mistaken,
 }
 
@@ -80,18 +81,20 @@ impl Arena {
         Self::build(user, tier, without, &[])
     }
 
-    /// With a server that listens at a Unix socket.
+    /// Creates an arena whose server listens on a Unix socket.
     pub(super) fn at_socket(user: User, tier: Tier, socket: &Path) -> Self {
         let url = format!("unix://{}", socket.display());
         Self::build(user, tier, "", &["--listen", &url])
     }
 
-    /// With a server that also serves other users, so it does not ask for the user of a connection.
+    /// Creates an arena whose server also serves other users and so does not check the user of a
+    /// connection.
     pub(super) fn for_all_users(user: User, tier: Tier) -> Self {
         Self::build(user, tier, "", &["--allow-other-users", "true"])
     }
 
-    /// Where these mechanisms are missing; what can be enforced at all needs no mounts.
+    /// Creates an arena without these mechanisms. Only policies that need no mounts can be
+    /// enforced.
     pub(super) fn without(user: User, mechanisms: &str) -> Self {
         Self::build(user, Tier::Direct, mechanisms, &[])
     }
@@ -102,7 +105,7 @@ impl Arena {
         for name in ["server", "programs"] {
             fs::create_dir(root.join(name)).unwrap();
         }
-        // The target directory may be closed to others.
+        // Other users may be unable to access the target directory.
         copy_programs(&programs::compiled(), &root.join("programs"));
         let builder = user.server(&root.join("server")).arguments(arguments);
         let server = builder.variable("EXEC_SERVER_SANDBOX_WITHOUT", without).start();
@@ -111,14 +114,14 @@ impl Arena {
         Self { directory, client, server, neighbours, user, tier, scenes: 0 }
     }
 
-    /// Makes an attempt without a sandbox.
+    /// Runs an attempt without a sandbox.
     pub(super) fn control(&mut self, attempt: Attempt) -> Ending {
         let scene = self.new_scene();
         let (ending, _) = self.run(attempt, &scene, None);
         ending
     }
 
-    /// Makes an attempt in a sandbox, and looks at what it was to leave alone.
+    /// Runs an attempt in a sandbox and checks everything that it must not change.
     pub(super) fn confined(&mut self, attempt: Attempt) -> Ending {
         let scene = self.new_scene();
         let sandbox = self.policy(attempt, &scene);
@@ -129,7 +132,7 @@ impl Arena {
         ending
     }
 
-    /// Asks for an attempt in a sandbox where it cannot be enforced.
+    /// Requests an attempt in a sandbox that cannot be enforced.
     pub(super) fn refused(&mut self, attempt: Attempt) -> Refusal {
         let scene = self.new_scene();
         let sandbox = self.policy(attempt, &scene);
@@ -141,7 +144,7 @@ impl Arena {
         refusal
     }
 
-    /// What the attempt is to be held by.
+    /// Returns the policy for the attempt.
     fn policy(&self, attempt: Attempt, scene: &Scene) -> Value {
         let cwd = scene.path(workspace_of(attempt.goal));
         let network = if attempt.with_network { "enabled" } else { "restricted" };
@@ -177,7 +180,7 @@ impl Arena {
         Scene::build(self.directory.path().join(self.scenes.to_string()), self.user)
     }
 
-    /// The params of `process/start` without a sandbox and without a victim.
+    /// Returns the params of `process/start` without a sandbox and without a victim.
     fn start_of(&self, attempt: Attempt, scene: &Scene) -> Start {
         let executable = self.program(attempt.name);
         let id = format!("{}-{}", attempt.name, self.scenes);
@@ -226,11 +229,11 @@ impl Arena {
                     if visits > 0 {
                         damage.push(format!("{visits} visits over the network"));
                     }
-                    // What stood for missing names is taken away after the last process.
+                    // Placeholders are removed after the last process has exited.
                     eventually("placeholders are removed", || !scene.has_new_protected_names());
                     if !self.is_this_tier(attempt, &started) {
                         verdict = Verdict::Mistaken;
-                        damage.push(format!("the mechanisms are others: {started}"));
+                        damage.push(format!("unexpected mechanisms: {started}"));
                     }
                 }
                 Ending { verdict, said, damage }
@@ -272,7 +275,7 @@ impl Arena {
         children
             .filter(|pid| machine::living_parent(*pid) == Some(server))
             .min()
-            .expect("the victim was started by it")
+            .expect("the spawner has started the victim")
     }
 
     fn program(&self, name: &str) -> PathBuf {
@@ -282,11 +285,11 @@ impl Arena {
 
 struct Victim {
     id: String,
-    /// For the environment of an attempt.
+    /// Environment variables for an attempt.
     facts: Vec<(&'static str, String)>,
 }
 
-/// What a victim says about itself, in this order.
+/// The facts that a victim prints, in this order.
 const VICTIM_FACTS: [&str; 6] = [
     "VICTIM",
     "VICTIM_ADDRESS",
@@ -310,7 +313,7 @@ fn copy_programs(from: &Path, to: &Path) {
     let copy = to.join("setuid_copy");
     fs::copy(from.join("by_setuid_program"), &copy).unwrap();
     if is_root() {
-        // Neither of the users who make the attempts.
+        // A user other than those that run the attempts.
         let daemon = Some(1);
         chown(&copy, daemon, daemon).unwrap();
         fs::set_permissions(copy, Permissions::from_mode(0o4755)).unwrap();

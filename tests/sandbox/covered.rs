@@ -1,4 +1,4 @@
-//! What a policy takes away, seen by processes and by requests about files: both must see the same.
+//! Denied and protected paths, accessed by processes and by file requests. Both must see the same.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
@@ -18,7 +18,7 @@ use crate::support::{encoded, eventually, shell};
 const USERS: [User; 2] = [User::Myself, User::Nobody];
 
 #[test]
-fn a_denied_pattern_holds_for_a_symlink_that_matches() {
+fn a_denied_pattern_applies_to_matching_symlinks() {
     if let Some(why) = no_sandbox() {
         return skipped(why);
     }
@@ -56,8 +56,8 @@ fn a_denied_pattern_holds_for_a_symlink_that_matches() {
     }
 }
 
-/// A process can plant a symlink that matches. Later ones must not lose their workspace by it, be it
-/// that they are refused where only bubblewrap can hide the symlink.
+/// A process can plant a matching symlink. It must not hide the workspace from later processes.
+/// Where only bubblewrap could hide the symlink, their start is refused instead.
 #[test]
 fn a_planted_symlink_that_a_pattern_denies_hides_no_workspace() {
     let tiers = [Tier::Namespaces, Tier::Bubblewrap];
@@ -85,7 +85,7 @@ fn a_planted_symlink_that_a_pattern_denies_hides_no_workspace() {
         for (index, target) in targets.into_iter().enumerate() {
             let (plant, id) = (format!("plant{index}"), format!("later{index}"));
             let script = format!("rm -f sub/a.pem; ln -s {target} sub/a.pem");
-            // Without the sandbox's own restrictions: a link that exists cannot be replaced there.
+            // Runs without a sandbox, which would not allow replacing an existing link.
             let end = client.run(&shell(&plant, &script).with("cwd", uri(&work)));
             assert_eq!(end.exit_code, Some(0), "{}", end.text());
             let later = start(&id, "cat file && ! ls sub/a.pem/.");
@@ -101,7 +101,7 @@ fn a_planted_symlink_that_a_pattern_denies_hides_no_workspace() {
             client.try_call("fs/readFile", read("file")).unwrap();
             refused(&mut client, "fs/getMetadata", read("sub/a.pem/."));
         }
-        // Nor is it hidden by a pattern that starts elsewhere.
+        // A pattern that starts elsewhere does not hide the workspace either.
         let elsewhere = directory.path().join("elsewhere");
         fs::create_dir(&elsewhere).unwrap();
         symlink(&work, elsewhere.join("a.pem")).unwrap();
@@ -119,12 +119,12 @@ fn a_planted_symlink_that_a_pattern_denies_hides_no_workspace() {
 }
 
 #[test]
-fn what_another_user_has_under_a_protected_name_stays_as_it_is() {
+fn protected_names_of_other_users_cannot_be_changed() {
     if let Some(why) = no_sandbox() {
         return skipped(why);
     }
     if !is_root() {
-        return skipped("only root can be two users");
+        return skipped("only root can run as two users");
     }
     const DAEMON: u32 = 1;
     let mode = |path: &Path, mode| {
@@ -205,7 +205,7 @@ fn protected_names_above_the_working_directory_and_writable_roots_are_protected(
             }
         }
         assert_eq!(fs::read_dir(root.join(".git/hooks")).unwrap().count(), 0);
-        eventually("what stood in for them is gone", || {
+        eventually("placeholders are removed", || {
             !root.join(".codex").exists() && !root.join("a/.git").exists()
         });
     }

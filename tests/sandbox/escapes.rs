@@ -1,4 +1,4 @@
-//! Every attempt succeeds without a sandbox and fails in one, whoever makes it and whatever enforces the policy.
+//! Every attempt succeeds without a sandbox and fails in one, for every user and every mechanism.
 
 use std::collections::BTreeSet;
 
@@ -47,7 +47,7 @@ fn nothing_escapes_from_bubblewrap_as_an_ordinary_user() {
 }
 
 #[test]
-fn a_server_at_a_unix_socket_does_not_listen_to_its_sandboxes() {
+fn a_server_on_a_unix_socket_refuses_its_own_sandboxes() {
     for tier in [Tier::Direct, Tier::Namespaces] {
         let directory = tempfile::tempdir().unwrap();
         let mut arena = Arena::at_socket(User::Myself, tier, &directory.path().join("server.sock"));
@@ -59,9 +59,9 @@ fn a_server_at_a_unix_socket_does_not_listen_to_its_sandboxes() {
     }
 }
 
-/// Requests that were sent before the server could ask by whom.
+/// The requests are sent by a process that exits before the server can identify it.
 #[test]
-fn a_server_does_not_believe_who_cannot_be_found() {
+fn a_server_refuses_clients_that_it_cannot_identify() {
     let attempt = attempts::GONE_BEFORE_ASKED;
     let mut arena = Arena::for_all_users(User::Myself, Tier::Direct);
     let control = arena.control(attempt);
@@ -70,9 +70,9 @@ fn a_server_does_not_believe_who_cannot_be_found() {
     assert_eq!(confined.verdict, Verdict::Blocked, "{confined:?}");
 }
 
-/// The program may be faster than what the server learns of its start.
+/// The program may connect before the server has recorded its start.
 #[test]
-fn a_server_knows_its_sandboxes_from_their_first_moment() {
+fn a_server_recognizes_its_sandboxes_from_their_start() {
     let attempt = attempts::all().find(|attempt| attempt.name == "server_listener").unwrap();
     for tier in [Tier::Direct, Tier::Namespaces] {
         let mut arena = Arena::new(User::Myself, tier);
@@ -104,24 +104,24 @@ fn attack(user: User, tier: Tier) {
                 blocked += 1;
             }
             Ok(Held::NotTried) => {
-                println!("{}: not tried, for want of a writable workspace", attempt.name);
+                println!("{}: not tried, because it needs a writable workspace", attempt.name);
             }
             Ok(Held::NothingToHold) => {
-                println!("{}: without a sandbox too: {}", attempt.name, control.said);
+                println!("{}: fails without a sandbox as well: {}", attempt.name, control.said);
             }
             Err(why) => failures.push(format!("{attempt:?}: {why}")),
         }
     }
-    println!("{blocked} attempts that succeed without a sandbox were blocked");
-    assert!(failures.is_empty(), "{} of them:\n{}", failures.len(), failures.join("\n"));
+    println!("{blocked} attempts that succeed without a sandbox were blocked in one");
+    assert!(failures.is_empty(), "{} attempts:\n{}", failures.len(), failures.join("\n"));
     assert!(blocked >= 100, "only {blocked} could be tried");
 }
 
 enum Held {
     Blocked,
-    /// It begins with something that this policy does not let be made.
+    /// Its first step needs write access that this policy does not grant.
     NotTried,
-    /// It does not work without a sandbox either: for this user, or on this machine.
+    /// It fails without a sandbox as well, for this user or on this machine.
     NothingToHold,
 }
 
@@ -152,7 +152,7 @@ fn judge(
 }
 
 impl Tier {
-    /// Why it cannot be tried here, if so.
+    /// Returns why this tier cannot be tested here, if it cannot.
     pub(super) fn obstacle(self) -> Option<&'static str> {
         let is_missing = !["/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap"]
             .iter()

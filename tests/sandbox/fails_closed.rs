@@ -1,4 +1,4 @@
-//! Where a policy is not understood, or cannot be enforced, nothing runs.
+//! Nothing runs under a policy that is invalid or cannot be enforced.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -16,7 +16,7 @@ use crate::support::{Client, Server, ServerBuilder, Start, program, shell};
 const INVALID_REQUEST: i64 = -32600;
 const INVALID_PARAMS: i64 = -32602;
 
-/// A server with a scene, and a way to see whether anything ran.
+/// A server with a scene, and checks whether anything ran.
 struct Stage {
     _directory: tempfile::TempDir,
     server: Server,
@@ -51,7 +51,7 @@ impl Stage {
             .variable("OUTSIDE", self.scene.path("outside").to_str().unwrap())
     }
 
-    /// A start under this sandbox is refused, and nothing has run.
+    /// Expects that a start under this sandbox is refused and nothing has run.
     fn expect_refusal(&mut self, sandbox: &Value) -> Refusal {
         let ran = self.workspace().join("ran");
         let start = self.shell("refused", ": > ran").with("sandbox", sandbox.clone());
@@ -70,7 +70,7 @@ impl Stage {
         }
     }
 
-    /// A script under this sandbox ends with this code.
+    /// Expects that a script under this sandbox exits with this code.
     fn expect_code(&mut self, id: &str, script: &str, sandbox: &Value, code: i64) {
         let start = self.shell(id, script).with("sandbox", sandbox.clone());
         let end = self.client.run(&start);
@@ -87,7 +87,7 @@ fn with_entries(entries: &Value) -> Value {
 }
 
 #[test]
-fn what_is_not_understood_is_refused() {
+fn invalid_sandboxes_are_refused() {
     let mut stage = Stage::new();
     let everything =
         json!({"path": {"type": "special", "value": {"kind": "root"}}, "access": "write"});
@@ -145,7 +145,7 @@ fn what_is_not_understood_is_refused() {
 }
 
 #[test]
-fn a_policy_that_grants_nothing_lets_nothing_run() {
+fn nothing_runs_under_a_policy_that_grants_nothing() {
     let mut stage = Stage::new();
     let unknown_grant =
         json!([{"path": {"type": "special", "value": {"kind": "home"}}, "access": "write"}]);
@@ -155,7 +155,7 @@ fn a_policy_that_grants_nothing_lets_nothing_run() {
 }
 
 #[test]
-fn read_only_means_everywhere() {
+fn read_only_applies_everywhere() {
     let mut stage = Stage::new();
     let script = "for place in \"$OUTSIDE\" . .git /tmp /var/tmp /dev/shm; do
         echo 2> /dev/null > \"$place/exec-server-read-only\" && exit 1
@@ -165,7 +165,7 @@ fn read_only_means_everywhere() {
 }
 
 #[test]
-fn an_outer_sandbox_is_trusted_with_files_and_not_with_the_network() {
+fn an_external_sandbox_restricts_the_network_but_not_files() {
     let mut stage = Stage::new();
     let sandbox = json!({"permissions": {"type": "external", "network": "restricted"}});
     stage.expect_code("files", ": > \"$OUTSIDE/new\" && exit 7", &sandbox, 7);
@@ -178,7 +178,7 @@ fn an_outer_sandbox_is_trusted_with_files_and_not_with_the_network() {
 }
 
 #[test]
-fn carve_outs_are_refused_where_nothing_can_make_them() {
+fn carve_outs_are_refused_without_isolation() {
     for user in [User::Myself, User::Nobody] {
         if let Some(why) = user.obstacle() {
             skipped(format_args!("{user:?}: {why}"));
@@ -192,7 +192,7 @@ fn carve_outs_are_refused_where_nothing_can_make_them() {
             let message = failure.message.to_lowercase();
             assert!(message.contains("namespace") && message.contains("bubblewrap"), "{message}");
         }
-        // What needs neither is enforced all the same.
+        // A policy that needs neither is still enforced.
         let attempt = attempts::all().next().unwrap();
         let ending = arena.confined(attempt);
         assert_eq!(ending.verdict, Verdict::Blocked, "{ending:?}");
@@ -200,7 +200,7 @@ fn carve_outs_are_refused_where_nothing_can_make_them() {
 }
 
 #[test]
-fn without_landlock_or_seccomp_no_policy_is_enforced_by_half() {
+fn without_landlock_or_seccomp_no_policy_is_partly_enforced() {
     for mechanism in ["landlock", "seccomp"] {
         let mut stage = Stage::without(mechanism);
         for sandbox in [ordinary_workspace(), json!({"type": "read-only"})] {
@@ -257,7 +257,7 @@ fn a_program_called_bubblewrap_on_the_path_is_not_run() {
 }
 
 #[test]
-fn to_kill_everything_in_sight_reaches_only_the_own_sandbox() {
+fn killing_all_processes_reaches_only_the_own_sandbox() {
     let mut stage = Stage::new();
     for (n, sandbox) in [ordinary_workspace(), json!({"type": "read-only"})].into_iter().enumerate()
     {
@@ -266,7 +266,7 @@ fn to_kill_everything_in_sight_reaches_only_the_own_sandbox() {
         stage.client.start(&stage.shell(&bystanders[0], wait).with_stdin());
         let confined = stage.shell(&bystanders[1], wait).with_stdin();
         stage.client.start(&confined.with("sandbox", sandbox.clone()));
-        // The sleeper is the proof that the signal was really sent.
+        // The sleeping child proves that the signal was really sent.
         let script = "sleep 1000 & trap '' TERM; kill -TERM -1; wait $!; test $? = 143 && exit 7";
         stage.expect_code(&format!("killer-{n}"), script, &sandbox, 7);
         for bystander in &bystanders {
@@ -282,7 +282,7 @@ fn a_sandboxed_process_has_three_descriptors() {
     let mut stage = Stage::new();
     for (n, sandbox) in [ordinary_workspace(), json!({"type": "read-only"})].into_iter().enumerate()
     {
-        // The fourth is the directory that is listed.
+        // The fourth descriptor is the listed directory.
         let start = program(&format!("list-{n}"), &["/bin/ls", "/proc/self/fd"]);
         let end = stage.client.run(&start.with("sandbox", sandbox));
         assert_eq!(end.text(), "0\n1\n2\n3\n");

@@ -1,5 +1,6 @@
-//! Commands of a user believe a file that tells where the server of that user is. No sandbox of any server may write it, whether that
-//! server can be found by it or not: else a process in there gets the next commands of the user.
+//! Commands read the location of the user's server from a discovery file. No sandbox of any server
+//! may write it, whether or not that server is discoverable: a process could redirect the user's
+//! next commands to itself.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -18,11 +19,11 @@ use crate::support::{
     Client, PROGRAM, Running, ServerBuilder, command, eventually, run_command, shell,
 };
 
-/// It shows first that the sandbox may write next to it.
+/// First shows that the sandbox may write next to the file.
 const ATTEMPT: &str =
     "cd \"$RUNTIME\" && : > free && mkdir -p exec-server && : > exec-server/server.json";
 
-/// A directory for runtime files that every workspace may write, as `/tmp` is where nobody has another.
+/// A runtime directory that every workspace may write, like `/tmp` if there is no other.
 struct Place {
     runtime: TempDir,
     workspace: TempDir,
@@ -45,7 +46,7 @@ impl Place {
     #[track_caller]
     fn expect_kept(&self, exit_code: Option<i64>) {
         let directory = self.runtime.path().join("exec-server");
-        assert!(self.runtime.path().join("free").exists(), "nothing was tried");
+        assert!(self.runtime.path().join("free").exists(), "the attempt did not run");
         assert_ne!(exit_code, Some(0));
         assert!(!directory.join("server.json").exists());
         assert_eq!(fs::metadata(directory).unwrap().permissions().mode() & 0o7777, 0o700);
@@ -60,7 +61,7 @@ impl Place {
         self.expect_kept(end.exit_code);
     }
 
-    /// Another run of this very program, whose variables are its own.
+    /// Returns a command that runs this test program again with other environment variables.
     fn itself(&self, test: &str) -> Command {
         let mut command = command(std::env::current_exe().unwrap().to_str().unwrap());
         let name = format!("{}::{test}", module_path!().split_once("::").unwrap().1);
@@ -71,7 +72,7 @@ impl Place {
 }
 
 #[test]
-fn by_a_command_that_brings_its_server_along() {
+fn a_sandbox_of_a_command_with_its_own_server_cannot_write_the_discovery_file() {
     if let Some(why) = no_sandbox() {
         return skipped(why);
     }
@@ -84,7 +85,7 @@ fn by_a_command_that_brings_its_server_along() {
 }
 
 #[test]
-fn by_a_server_on_stdio() {
+fn a_sandbox_of_a_stdio_server_cannot_write_the_discovery_file() {
     if let Some(why) = no_sandbox() {
         return skipped(why);
     }
@@ -94,7 +95,7 @@ fn by_a_server_on_stdio() {
 }
 
 #[test]
-fn by_a_server_that_is_not_to_be_found() {
+fn a_sandbox_of_an_undiscoverable_server_cannot_write_the_discovery_file() {
     if let Some(why) = no_sandbox() {
         return skipped(why);
     }
@@ -104,7 +105,7 @@ fn by_a_server_that_is_not_to_be_found() {
 }
 
 #[test]
-fn by_a_server_that_another_came_before() {
+fn a_sandbox_of_a_second_server_cannot_write_the_discovery_file() {
     if let Some(why) = no_sandbox() {
         return skipped(why);
     }
@@ -120,18 +121,18 @@ fn by_a_server_that_another_came_before() {
     assert!(file.contains(first.url()), "{file}");
 }
 
-/// It can be asked for nothing, so this is all that can be seen of it.
+/// The server accepts no requests, so the test can only check the directory.
 #[test]
-fn by_a_server_that_listens_nowhere() {
+fn a_server_without_a_listener_protects_the_discovery_directory() {
     let place = Place::new();
     let _server = place.server(&["--listen", "off"]).start_silent();
     let directory = place.runtime.path().join("exec-server");
-    eventually("the directory is made", || directory.is_dir());
+    eventually("the directory is created", || directory.is_dir());
     assert_eq!(fs::metadata(directory).unwrap().permissions().mode() & 0o7777, 0o700);
 }
 
 #[test]
-fn by_a_server_of_an_embedder() {
+fn a_sandbox_of_an_embedded_server_cannot_write_the_discovery_file() {
     if let Some(why) = no_sandbox() {
         return skipped(why);
     }
@@ -139,8 +140,8 @@ fn by_a_server_of_an_embedder() {
     let mut embedder = Running::start(place.itself("embedder"));
     let url = loop {
         let line = embedder.line();
-        assert_ne!(line, "", "the embedder has ended");
-        // The harness may have begun the line.
+        assert_ne!(line, "", "the embedder has exited");
+        // The test harness may have written the beginning of the line.
         if let Some(start) = line.find("ws://") {
             break line[start..].trim().to_owned();
         }
@@ -150,7 +151,7 @@ fn by_a_server_of_an_embedder() {
 }
 
 #[test]
-fn by_an_environment_of_a_library() {
+fn a_sandbox_of_a_library_environment_cannot_write_the_discovery_file() {
     if let Some(why) = no_sandbox() {
         return skipped(why);
     }
@@ -161,14 +162,14 @@ fn by_an_environment_of_a_library() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "run by by_a_server_of_an_embedder"]
+#[ignore = "run by a_sandbox_of_an_embedded_server_cannot_write_the_discovery_file"]
 async fn embedder() {
     let paths = ExecServerRuntimePaths::with_spawner(PROGRAM);
     exec_server::run_main("ws://127.0.0.1:0", paths).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "run by by_an_environment_of_a_library"]
+#[ignore = "run by a_sandbox_of_a_library_environment_cannot_write_the_discovery_file"]
 async fn library() {
     let environment = Environment::local(ExecServerRuntimePaths::with_spawner(PROGRAM));
     let cwd = PathUri::from_path(std::env::current_dir().unwrap()).unwrap();
@@ -187,9 +188,10 @@ async fn library() {
     assert_ne!(end.exit.exit_code, 0);
 }
 
-/// What a killed server left leads nobody anywhere, whatever a sandbox does that can read it.
+/// Commands ignore the discovery file of a killed server, even if a sandbox that can read it holds
+/// a lock on it.
 #[test]
-fn by_a_lock_on_what_a_killed_server_left() {
+fn a_lock_on_a_stale_discovery_file_has_no_effect() {
     if let Some(why) = no_sandbox() {
         return skipped(why);
     }
@@ -226,7 +228,7 @@ fn by_a_lock_on_what_a_killed_server_left() {
     }
 }
 
-/// `exec-server ps` works only with a server that is found.
+/// Counts the servers found: `exec-server ps` works only with a discovered server.
 fn servers_found(place: &Place) -> usize {
     let mut ps = command(PROGRAM);
     ps.args(["ps", "--json"]).env("XDG_RUNTIME_DIR", place.runtime());
@@ -239,7 +241,7 @@ fn holding(place: &Place, file: &Path, lock: &str) -> Command {
     );
     let mut run = command(PROGRAM);
     run.args(["run", "--sandbox", "read-only", "--", "python3", "-c", &script]).arg(file);
-    // A server of its own, which the file does not concern.
+    // This command uses its own server, which does not touch the file.
     run.current_dir(place.workspace.path()).env("XDG_RUNTIME_DIR", place.workspace.path());
     run
 }

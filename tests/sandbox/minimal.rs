@@ -1,4 +1,4 @@
-//! What a program needs in order to start, and no neighbours.
+//! The minimal policy starts programs and shows no other processes.
 
 use exec_server_test_support::skipped;
 use serde_json::{Value, json};
@@ -7,10 +7,10 @@ use super::arena::Tier;
 use super::{User, directory_outside_of_tmp, uri};
 use crate::support::{Client, Server, shell};
 
-/// Who can be seen in `/proc`: one pid a line.
+/// Prints the processes visible in `/proc`, one pid per line.
 const WHO_IS_THERE: &str = "cd /proc && for pid in [0-9]*; do echo $pid; done";
 
-/// Enough to run a shell, and the directory it starts in.
+/// Grants enough to run a shell, and the directory in which it starts.
 fn minimal(cwd: &Value) -> Value {
     let minimal = json!({"type": "special", "value": {"kind": "minimal"}});
     let workspace = json!({"type": "path", "path": cwd});
@@ -34,13 +34,13 @@ fn neighbours(server: &Server, client: &mut Client, sandbox: Option<&Value>, cwd
     assert_eq!(end.exit_code, Some(0), "{}", end.text());
     let seen = end.text();
     assert!(seen.lines().count() > 0);
-    // In a namespace of its own the shell may have any small number, and the server's is no longer that of the server.
+    // In a private namespace the shell may have any small pid, and the server's pid does not exist.
     let server = server.pid().to_string();
     seen.lines().count() > 3 || seen.lines().any(|pid| pid == server)
 }
 
 #[test]
-fn only_the_processes_of_the_sandbox_are_in_its_proc() {
+fn proc_shows_only_the_processes_of_the_sandbox() {
     for user in [User::Myself, User::Nobody] {
         for tier in [Tier::Namespaces, Tier::Bubblewrap] {
             if let Some(why) = user.obstacle().or_else(|| tier.obstacle()) {

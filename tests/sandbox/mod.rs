@@ -1,8 +1,11 @@
-//! The sandbox, attacked: small programs that try to get out, as root and as an ordinary user, and each of them once
-//! without a sandbox, where it must succeed, so that a test that can only pass is noticed. And what must still work
-//! inside: the tools that people use.
+//! Attacks on the sandbox: small programs that try to escape, as root and as an ordinary user. Each
+//! one also runs without a sandbox, where it must succeed, so that a test that can only pass is
+//! noticed. Also tests that common tools still work inside.
 
-#![expect(clippy::print_stdout, reason = "what was blocked, and why something was not tried")]
+#![expect(
+    clippy::print_stdout,
+    reason = "tests print blocked attempts and the reasons for skipped ones"
+)]
 
 mod arena;
 mod attempts;
@@ -29,16 +32,16 @@ use crate::support::{Client, ServerBuilder};
 
 const NOBODY: u32 = 65534;
 
-/// Whose server it is.
+/// The user of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum User {
-    /// Who runs the tests: root in most places where they run.
+    /// The user that runs the tests, usually root.
     Myself,
     Nobody,
 }
 
 impl User {
-    /// Why this user cannot be tried, if so.
+    /// Returns why this user cannot be tested, if it cannot.
     fn obstacle(self) -> Option<&'static str> {
         (self == Self::Nobody && !is_root()).then_some("only root can become another user")
     }
@@ -60,12 +63,12 @@ impl User {
         }
     }
 
-    /// A server of this user; another user's is copied into the directory.
+    /// Returns a server of this user. For another user the program is copied into the directory.
     fn server(self, directory: &Path) -> ServerBuilder {
         self.server_through(directory, &[])
     }
 
-    /// The same, started by a program that becomes it.
+    /// Returns the same server, started through a wrapper that executes it.
     fn server_through(self, directory: &Path, wrapper: &[&str]) -> ServerBuilder {
         let builder = ServerBuilder::new().variable("TMPDIR", "/tmp").through(wrapper);
         match self {
@@ -75,7 +78,7 @@ impl User {
     }
 }
 
-/// What a server says that does not do something.
+/// The error of a refused request.
 #[derive(Debug)]
 struct Refusal {
     code: i64,
@@ -93,7 +96,7 @@ fn refused(client: &mut Client, method: &str, params: Value) -> Refusal {
     }
 }
 
-/// Not below `/tmp`, which the ordinary policy lets be written.
+/// Creates a directory outside `/tmp`, which the ordinary policy makes writable.
 fn directory_outside_of_tmp() -> tempfile::TempDir {
     let directory = tempfile::tempdir_in("/var/tmp").unwrap();
     let readable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -101,12 +104,13 @@ fn directory_outside_of_tmp() -> tempfile::TempDir {
     directory
 }
 
-/// What most clients ask for.
+/// The sandbox that most clients request.
 fn ordinary_workspace() -> Value {
     json!({"type": "workspace-write", "writable_roots": [], "network_access": false})
 }
 
-/// The profile form, with these entries besides one that lets everything be read.
+/// Returns a sandbox in the profile form, with these entries and one that makes everything
+/// readable.
 fn profile(cwd: &Path, entries: &[(Value, &str)], network: &str) -> Value {
     let everything = json!({"type": "special", "value": {"kind": "root"}});
     let all: Vec<Value> = std::iter::once(&(everything, "read"))

@@ -1,4 +1,4 @@
-//! What a process could reach over the network if it were let: listeners of the test itself.
+//! Network listeners of the test itself, which an unconfined process could reach.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -12,7 +12,7 @@ pub(super) struct Neighbours {
     name_server: NameServer,
 }
 
-/// Answers every datagram as a DNS server does that knows no names.
+/// Replies to every datagram like a DNS server that knows no names.
 struct NameServer {
     address: SocketAddr,
     datagrams: Arc<AtomicUsize>,
@@ -30,7 +30,7 @@ impl Neighbours {
         Self { tcp, udp6, name_server: NameServer::start() }
     }
 
-    /// For the environment of an attempt.
+    /// Returns environment variables for an attempt.
     pub(super) fn variables(&self) -> [(&'static str, String); 4] {
         let port = |address: SocketAddr| address.port().to_string();
         [
@@ -41,7 +41,7 @@ impl Neighbours {
         ]
     }
 
-    /// How many connections and datagrams have come since the last time.
+    /// Counts the connections and datagrams received since the last call.
     pub(super) fn visits(&self) -> usize {
         let mut visits = self.name_server.datagrams.swap(0, Ordering::Relaxed);
         for listener in &self.tcp {
@@ -80,10 +80,10 @@ impl NameServer {
                     return;
                 }
                 counted.fetch_add(1, Ordering::Relaxed);
-                // The same message as an answer, with the code for "no such name".
+                // Turn the message into a response with the code for "no such name".
                 query[2] |= 0x80;
                 query[3] = 3;
-                // Whoever only sends is gone by now.
+                // A sender that does not wait for a response may have exited by now.
                 let _ = socket.send_to(&query[..len], sender);
             }
         });

@@ -1,4 +1,5 @@
-//! Other users can put names into `/tmp`, and hold locks on what they can open. That must not keep anybody from running anything.
+//! Other users can create files in `/tmp` and hold locks on files that they can open. That must not
+//! block any sandbox.
 
 use exec_server_test_support::skipped;
 
@@ -6,8 +7,8 @@ use super::{NOBODY, User, directory_outside_of_tmp, ordinary_workspace, uri};
 use crate::support::machine::is_root;
 use crate::support::shell;
 
-/// Gives what follows a `/tmp` of its own, in which another user and a process that is gone left something behind. The locks
-/// are held by whatever this becomes.
+/// Runs the given command with a private `/tmp`, in which another user and a dead process have left
+/// files. The resulting process holds the locks.
 const PLANT: &str = r#"
 mount -t tmpfs -o mode=1777 planted /tmp || exit 99
 ln -s /etc "/tmp/exec-server-$OWNER" && chown -h daemon: "/tmp/exec-server-$OWNER"
@@ -19,9 +20,9 @@ exec "$@"
 "#;
 
 #[test]
-fn nobody_forbids_a_sandbox_by_names_and_locks_in_tmp() {
+fn names_and_locks_in_tmp_do_not_block_a_sandbox() {
     if !is_root() {
-        return skipped("only root can be two users");
+        return skipped("only root can run as two users");
     }
     for user in [User::Myself, User::Nobody] {
         let directory = directory_outside_of_tmp();
@@ -34,13 +35,13 @@ fn nobody_forbids_a_sandbox_by_names_and_locks_in_tmp() {
             user.server_through(directory.path(), &["unshare", "-m", "sh", "-c", &plant, "sh"]);
         // The target directory may be below the /tmp that is hidden.
         let server = builder.copied_to(directory.path()).start();
-        assert_ne!(server.url(), "", "no /tmp of our own");
+        assert_ne!(server.url(), "", "no private /tmp");
         let mut client = server.client();
         let script = "ls -A /tmp; : > made && ! mkdir .git/hooks && ! touch /tmp/.agents/x";
         let start = shell("p", script).with("cwd", uri(&workspace));
         let end = client.run(&start.with("sandbox", ordinary_workspace()));
         assert_eq!(end.exit_code, Some(0), "{user:?}: {}", end.text());
-        // What was kept locked is there for good, and what is another's as he left it.
+        // The locked placeholder has become permanent, and the other user's files are unchanged.
         let look = "cat /tmp/.agents/README && stat -c %u:%a /tmp/.git && readlink /tmp/.codex";
         let end = client.run(&shell("look", look));
         assert!(

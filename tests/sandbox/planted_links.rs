@@ -1,5 +1,5 @@
-//! A process in a sandbox leaves a symlink behind, and a later request names it. Whatever form
-//! that request has, and whichever server gets it, nothing is granted through the link.
+//! A sandboxed process leaves a symlink behind, and a later request names it. No form of request,
+//! on any server, is granted access through the link.
 
 use std::cell::Cell;
 use std::fs;
@@ -17,18 +17,19 @@ use crate::support::{
     Client, HISTORY_VARIABLE, PROGRAM, Server, ServerBuilder, command, encoded, run_command, shell,
 };
 
-pub(super) const NO_PLACE: &str = "only root has a place that is neither temporary nor in use";
+pub(super) const NO_PLACE: &str = "only root has a directory that is neither temporary nor in use";
 
-/// A home directory with a project, in which nothing but the servers' memory tells what a sandbox
+/// A home directory with a project, where only the write history shows which directories a sandbox
 /// could write.
 pub(super) struct Home {
     directory: TempDir,
     pub(super) user: User,
-    /// Each server of another user is a copy of the program, and each process has an id.
+    /// Makes unique names for program copies and process ids.
     count: Cell<u32>,
 }
 
-/// Links in temporary directories are never followed, so there would be nothing to remember. The clone may be in one.
+/// Links in temporary directories are never followed, so the history would not matter there. The
+/// working copy may be in one.
 fn place_outside_of_temporary_directories() -> PathBuf {
     if is_root() && Path::new("/srv").is_dir() {
         return "/srv".into();
@@ -75,7 +76,7 @@ impl Home {
         directory
     }
 
-    /// Where its servers remember what sandboxes could write.
+    /// Returns the directory of the write history.
     pub(super) fn history(&self) -> PathBuf {
         self.path("state/exec-server")
     }
@@ -85,7 +86,7 @@ impl Home {
         self.count.get().to_string()
     }
 
-    /// A process in a sandbox that may write in a directory.
+    /// Runs a script in a sandbox that may write in a directory.
     #[track_caller]
     pub(super) fn run(&self, client: &mut Client, cwd: &str, script: &str) {
         let start = shell(&self.fresh(), script).with("cwd", uri(&self.path(cwd)));
@@ -100,7 +101,7 @@ impl Home {
         assert_eq!(fs::read_to_string(self.path("home/.ssh/id")).unwrap(), "secret");
     }
 
-    /// Whether nothing but the memory tells what a sandbox could write: links in temporary
+    /// Whether only the history shows which directories a sandbox could write: links in temporary
     /// directories are never followed.
     pub(super) fn needs_memory(&self) -> bool {
         self.directory.path().starts_with("/srv")
@@ -137,7 +138,7 @@ fn project_roots(subpath: Option<&str>) -> Value {
     json!({"type": "special", "value": value})
 }
 
-/// Every way in which a request can name the link: a working directory and a sandbox.
+/// Returns every way in which a request can name the link, as a working directory and a sandbox.
 fn ways(home: &Home, link: &Path) -> Vec<(PathBuf, Value)> {
     let elsewhere = home.path("home/elsewhere");
     let project = link.parent().unwrap();
@@ -158,7 +159,7 @@ fn ways(home: &Home, link: &Path) -> Vec<(PathBuf, Value)> {
     std::iter::once((link.to_owned(), ordinary_workspace())).chain(elsewhere).collect()
 }
 
-/// Asks for everything through the link that it leads to.
+/// Tries to read and write the target of the link in every way.
 pub(super) fn attack(home: &Home, client: &mut Client, link: &Path) {
     for (index, (cwd, sandbox)) in ways(home, link).into_iter().enumerate() {
         let script = format!("cat {0}/id; echo planted > {0}/id", link.display());
@@ -184,7 +185,7 @@ pub(super) fn attack(home: &Home, client: &mut Client, link: &Path) {
 }
 
 #[test]
-fn no_later_request_is_granted_what_a_planted_link_leads_to() {
+fn no_later_request_is_granted_the_target_of_a_planted_link() {
     if let Some(why) = no_sandbox() {
         return skipped(why);
     }
@@ -197,7 +198,7 @@ fn no_later_request_is_granted_what_a_planted_link_leads_to() {
         attack(&home, &mut client, &link);
         drop((client, server));
 
-        // Nor by another server, later.
+        // A later server refuses it as well.
         let next = home.server().start();
         attack(&home, &mut next.client(), &link);
         let tmpdir = home.server().variable("TMPDIR", link.to_str().unwrap()).start();
@@ -239,7 +240,7 @@ fn a_command_does_not_start_in_a_planted_link() {
 }
 
 #[test]
-fn neither_hooks_nor_other_protected_names_become_a_root() {
+fn protected_names_do_not_become_implicit_roots() {
     if let Some(why) = no_sandbox() {
         return skipped(why);
     }
@@ -268,7 +269,7 @@ fn neither_hooks_nor_other_protected_names_become_a_root() {
         let start = start.with("cwd", uri(&home.path("home/proj"))).with("sandbox", sandbox);
         refused(&mut client, "process/start", start.params());
         assert_eq!(fs::read_dir(&hooks).unwrap().count(), 0);
-        // An entry that names it grants it.
+        // An explicit entry grants it.
         let start = shell("meant", "echo x > pre-commit").with("cwd", uri(&hooks));
         let sandbox = json!({"type": "workspace-write", "cwd": uri(&home.path("home/elsewhere")),
             "writable_roots": [uri(&hooks)]});
@@ -276,7 +277,7 @@ fn neither_hooks_nor_other_protected_names_become_a_root() {
     }
 }
 
-/// Whether a process can start and write in a directory; if not, the error names it.
+/// Whether a process can start and write in a directory. Checks that a refusal names the directory.
 pub(super) fn works_in(home: &Home, server: &Server, cwd: &Path) -> bool {
     let start = shell("p", ": > made").with("cwd", uri(cwd));
     let start = start.with("sandbox", ordinary_workspace());
@@ -292,7 +293,7 @@ pub(super) fn works_in(home: &Home, server: &Server, cwd: &Path) -> bool {
 }
 
 #[test]
-fn a_link_of_the_user_is_followed_until_a_sandbox_could_have_made_it() {
+fn a_link_of_the_user_is_followed_until_a_sandbox_could_have_created_it() {
     if let Some(why) = no_sandbox() {
         return skipped(why);
     }
@@ -303,7 +304,7 @@ fn a_link_of_the_user_is_followed_until_a_sandbox_could_have_made_it() {
         }
         let code = home.path("home/code");
         symlink("../data/code", &code).unwrap();
-        // Tools keep their settings there.
+        // Tools keep their settings in this directory.
         fs::create_dir(home.path("home/.codex")).unwrap();
         user.own(&home.path("home"));
         let home_variable = home.path("home").to_str().unwrap().to_owned();

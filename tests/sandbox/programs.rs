@@ -1,4 +1,4 @@
-//! The small C programs that try to escape, compiled when the tests need them.
+//! Compiles the small C programs that try to escape, when tests need them.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use std::time::SystemTime;
 
 use crate::support::command;
 
-/// The sources of the attempts.
+/// Returns the directory with the sources of the attempts.
 pub(super) fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/sandbox/escapes")
 }
 
-/// The names of all attempts that have a program.
+/// Returns the names of all attempts that have a program.
 pub(super) fn names() -> Vec<String> {
     let mut names: Vec<String> = files_with_extension(&sources(), "c")
         .iter()
@@ -23,11 +23,11 @@ pub(super) fn names() -> Vec<String> {
     names
 }
 
-/// A directory with a program for each attempt, and the victim.
+/// Returns a directory with a program for each attempt and the victim, compiled as needed.
 pub(super) fn compiled() -> PathBuf {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("escapes");
     fs::create_dir_all(&directory).unwrap();
-    // Tests are processes of their own: the first one compiles, the others wait for it.
+    // Each test is a separate process: the first one compiles, the others wait for it.
     let lock = File::create(directory.join("lock")).unwrap();
     lock.lock().unwrap();
     let headers = newest(&files_with_extension(&sources(), "h"));
@@ -56,7 +56,7 @@ fn compile_all(sources: &[PathBuf], directory: &Path) {
 }
 
 fn compile(source: &Path, program: &Path) {
-    // Only what is whole gets the name: an interrupted compiler leaves nothing that looks finished.
+    // Rename when complete, so that an interrupted compiler leaves no file that looks finished.
     let unfinished = program.with_extension("unfinished");
     let output = command("cc")
         .args(["-std=gnu11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-o"])
@@ -64,7 +64,7 @@ fn compile(source: &Path, program: &Path) {
         .arg("-lresolv")
         .stdin(Stdio::null())
         .output()
-        .expect("Rust links with cc, so it is there");
+        .expect("Rust links with cc, so cc is installed");
     let messages = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}: {messages}", source.display());
     fs::rename(unfinished, program).unwrap();

@@ -1,5 +1,5 @@
-//! What servers remember about earlier sandboxes: who shares it, who cannot change it, and that
-//! nothing can be written where it cannot be remembered.
+//! The write history of earlier sandboxes: all servers of a user share it, no sandbox can change
+//! it, and no sandbox can write where it cannot be recorded.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
@@ -14,7 +14,7 @@ use crate::cli_sandbox::no_sandbox;
 use crate::support::machine::is_root;
 use crate::support::{HISTORY_VARIABLE, Server, ServerBuilder, command, run_command, shell};
 
-/// Why a server cannot have mounts of its own, if so.
+/// Returns why a server cannot have private mounts, if it cannot.
 fn no_own_mounts() -> Option<&'static str> {
     let mut unshare = command("unshare");
     unshare.args(["--mount", "true"]);
@@ -22,8 +22,9 @@ fn no_own_mounts() -> Option<&'static str> {
     (!works).then_some("only root can mount")
 }
 
-/// A server that finds its directories by itself, of which none is one of this machine: the home
-/// directory of root and `/tmp` are part of `home`. Further mounts may use `$STATE`.
+/// Returns a server that chooses its own state directories, none of them real directories of this
+/// machine: the home directory of root and `/tmp` are part of `home`. Further mounts may use
+/// `$STATE`.
 fn by_itself(home: &Home, mounts: &str) -> ServerBuilder {
     let path = |name: &str| home.path(name).to_str().unwrap().to_owned();
     let script = format!(
@@ -41,7 +42,7 @@ fn by_itself(home: &Home, mounts: &str) -> ServerBuilder {
 }
 
 #[test]
-fn servers_with_other_variables_share_it() {
+fn servers_with_other_variables_share_the_history() {
     if let Some(why) = no_sandbox().or(no_own_mounts().map(str::to_owned)) {
         return skipped(why);
     }
@@ -52,7 +53,7 @@ fn servers_with_other_variables_share_it() {
         }
         let server = by_itself(&home, "true").start();
         home.run(&mut server.client(), "home/proj", "rmdir sub && ln -s ../.ssh sub");
-        // Nobody has no home directory of his own.
+        // The user nobody has no home directory.
         let shared = match user {
             User::Myself => "root/.local/state/exec-server",
             User::Nobody => "tmp/exec-server-65534",
@@ -69,7 +70,7 @@ fn servers_with_other_variables_share_it() {
 }
 
 #[test]
-fn a_sandbox_cannot_change_it() {
+fn a_sandbox_cannot_change_the_history() {
     if let Some(why) = no_sandbox().or(no_own_mounts().map(str::to_owned)) {
         return skipped(why);
     }
@@ -98,7 +99,7 @@ fn a_sandbox_cannot_change_it() {
 }
 
 #[test]
-fn a_damaged_file_trusts_no_link_and_is_reported() {
+fn with_a_damaged_history_no_link_is_trusted_and_the_damage_is_reported() {
     if let Some(why) = no_sandbox() {
         return skipped(why);
     }
@@ -112,14 +113,14 @@ fn a_damaged_file_trusts_no_link_and_is_reported() {
     fs::write(home.history().join("sandbox-roots"), "nonsense\n").unwrap();
     let mut server = home.server().capture_stderr().start();
     assert!(!works_in(&home, &server, &code));
-    // What does not depend on it goes on.
+    // Sandboxes that do not depend on the history still work.
     home.run(&mut server.client(), "home/proj", "true");
     server.signal(rustix::process::Signal::TERM);
     let said = server.stderr();
     assert!(said.contains("sandbox-roots is damaged in line 1"), "{said}");
 }
 
-/// Starts a process that may write in a directory which is not remembered yet.
+/// Expects that a process which may write in an unrecorded directory is refused.
 #[track_caller]
 fn refused_by(home: &Home, server: &Server) -> String {
     let start = shell("p", "true").with("cwd", uri(&home.path("home/elsewhere")));
@@ -127,7 +128,7 @@ fn refused_by(home: &Home, server: &Server) -> String {
     let params = start.with("sandbox", ordinary_workspace()).params();
     let refusal = refused(&mut client, "process/start", params);
     assert_eq!(refusal.kind.as_deref(), Some("sandboxUnavailable"), "{refusal:?}");
-    // To read needs no memory.
+    // A read-only sandbox needs no history.
     let start = shell("r", "true").with("cwd", uri(&home.path("home/elsewhere")));
     let end = client.run(&start.with("sandbox", json!({"type": "read-only"})));
     assert_eq!(end.exit_code, Some(0), "{}", end.text());
@@ -135,7 +136,7 @@ fn refused_by(home: &Home, server: &Server) -> String {
 }
 
 #[test]
-fn without_a_place_for_it_nothing_can_be_written() {
+fn without_a_place_for_the_history_writable_sandboxes_are_refused() {
     if let Some(why) = no_sandbox() {
         return skipped(why);
     }
@@ -152,7 +153,7 @@ fn without_a_place_for_it_nothing_can_be_written() {
 }
 
 #[test]
-fn what_cannot_be_added_to_one_file_is_not_only_in_others() {
+fn an_entry_that_cannot_be_added_to_one_file_is_refused() {
     if let Some(why) = no_sandbox().or(no_own_mounts().map(str::to_owned)) {
         return skipped(why);
     }
@@ -172,7 +173,7 @@ fn what_cannot_be_added_to_one_file_is_not_only_in_others() {
             assert!(message.contains("state/exec-server/sandbox-roots"), "{message}");
             assert!(message.contains(why), "{user:?}: {message}");
         }
-        // A place where there is nothing yet, and nothing can be, is left out.
+        // A place without a file in which none can be created is left out.
         let empty = "mount -t tmpfs -o ro none $STATE";
         for mounts in ["true", empty] {
             let server = by_itself(&home, mounts).start();

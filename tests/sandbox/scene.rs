@@ -1,4 +1,4 @@
-//! A workspace, its outside, and a process that is to be left alone: one of each for every attempt.
+//! A new workspace and a directory outside it for every attempt.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -9,13 +9,13 @@ use rustix::fs::XattrFlags;
 
 use super::User;
 
-/// `outside/` and `workspace/`, and a workspace at `wide/upper/workspace` with writable directories above it. All of
-/// it belongs to the user who attacks, so that nothing but the sandbox protects it.
+/// `outside/` and `workspace/`, and a workspace at `wide/upper/workspace` with writable directories
+/// above it. All of it belongs to the attacking user, so that only the sandbox protects it.
 pub(super) struct Scene {
     root: PathBuf,
 }
 
-/// Everything that can be seen of a tree.
+/// The visible state of a tree.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Snapshot(BTreeMap<PathBuf, Sight>);
 
@@ -24,7 +24,8 @@ struct Sight {
     mode: u32,
     owner: (u32, u32),
     links: u64,
-    /// These show changes that leave no other trace: extended attributes, flags, a change and its undoing.
+    /// The ctime, which shows changes without another trace: extended attributes, flags, a change
+    /// that was undone.
     changed: (i64, i64),
     content: Vec<u8>,
 }
@@ -48,7 +49,7 @@ impl Scene {
         fs::write(scene.path("outside/directory/file"), "the outside\n").unwrap();
         scene.furnish("workspace");
         scene.furnish("wide/upper/workspace");
-        // Not every file system has them; the attempt that needs it finds out.
+        // Not every file system supports attributes; the attempt that needs one detects that.
         let kept = scene.path("outside/file");
         let _ = rustix::fs::setxattr(&kept, "user.kept", b"x", XattrFlags::empty());
         user.own(&scene.root);
@@ -78,7 +79,7 @@ impl Scene {
         self.root.join(name)
     }
 
-    /// Of all that the policies of the attempts protect.
+    /// Returns a snapshot of everything that the policies of the attempts protect.
     pub(super) fn protected(&self) -> Snapshot {
         let mut seen = BTreeMap::new();
         for name in [
@@ -94,7 +95,7 @@ impl Scene {
         Snapshot(seen)
     }
 
-    /// Protected names that did not exist before, in either workspace.
+    /// Whether either workspace has protected names that did not exist before.
     pub(super) fn has_new_protected_names(&self) -> bool {
         let workspaces = ["workspace", "wide/upper/workspace"];
         let names = workspaces.iter().flat_map(|workspace| {
@@ -105,7 +106,7 @@ impl Scene {
 }
 
 impl Snapshot {
-    /// What is different in another one, as text for people.
+    /// Returns the paths that differ in a later snapshot.
     pub(super) fn differences(&self, later: &Self) -> Vec<String> {
         let before = self.0.keys().filter(|path| self.0.get(*path) != later.0.get(*path));
         let new = later.0.keys().filter(|path| !self.0.contains_key(*path));

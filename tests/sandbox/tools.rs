@@ -1,6 +1,7 @@
-//! What people do in a workspace works in the sandbox as it does without one.
+//! Common tools work in the sandbox as they do without one.
 //!
-//! Each tool is tried without a sandbox first, where it must work as well. Only one that this user does not have is skipped, and says so.
+//! Each tool first runs without a sandbox, where it must work as well. A tool that this user does
+//! not have is skipped with a message.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,7 +13,7 @@ use tempfile::TempDir;
 use super::{User, directory_outside_of_tmp, ordinary_workspace, uri};
 use crate::support::{Client, Server, Start, shell};
 
-/// A tool, the program it needs, and a script that uses it.
+/// A program and a script that uses it.
 struct Tool {
     program: &'static str,
     script: &'static str,
@@ -120,10 +121,10 @@ fn work(user: User) {
             failures.push(format!("{}: {confined:?} instead of {plain:?}", tool.script));
         }
     }
-    println!("{worked} of {} work", TOOLS.len());
+    println!("{worked} of {} scripts work", TOOLS.len());
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-    // Those of every system on which this is compiled: a shell, what goes with it, and a compiler.
-    assert!(worked >= 10, "only {worked} were tried");
+    // Every system that compiles this has at least a shell, the usual tools and a compiler.
+    assert!(worked >= 10, "only {worked} scripts were tried");
 }
 
 struct Workshop {
@@ -154,7 +155,7 @@ impl Workshop {
         self.client.run(&start).exit_code == Some(0)
     }
 
-    /// The exit code and all output.
+    /// Runs a tool. Returns the exit code and all output.
     fn run(&mut self, id: &str, tool: &Tool, confined: bool) -> (Option<i64>, String) {
         let workspace = self.new_workspace();
         let mut start = self.start(id, tool.script, &workspace).with("tty", tool.terminal);
@@ -165,8 +166,8 @@ impl Workshop {
         (transcript.exit_code, String::from_utf8_lossy(&transcript.output()).into_owned())
     }
 
-    /// With the environment in which the tests run, so that tools are found. The home directory is
-    /// another: tools leave files there, and root's is closed to others.
+    /// Passes on the environment of the tests, so that tools are found. The home directory is a
+    /// different one: tools leave files there, and root's is not accessible to other users.
     fn start(&self, id: &str, script: &str, workspace: &Path) -> Start {
         let mut start = shell(id, script).with("cwd", uri(workspace));
         for name in ["PATH", "RUSTUP_TOOLCHAIN", "LANG"] {
@@ -183,7 +184,7 @@ impl Workshop {
         start.variable("HOME", home.to_str().unwrap()).variable("TMPDIR", "/tmp")
     }
 
-    /// A workspace that is a repository, with a crate in it.
+    /// Creates a workspace that is a git repository with a crate in it.
     fn new_workspace(&mut self) -> PathBuf {
         self.workspaces += 1;
         let workspace = self.directory.path().join(self.workspaces.to_string());

@@ -1,5 +1,6 @@
-// A process outside the sandbox, of the same user, for the attempts to attack. It says where it is to be found, gives a
-// writable descriptor to whoever connects, and lives until it is killed.
+// A process of the same user outside the sandbox, which the attempts attack.
+// It prints how to reach it, passes a writable descriptor to every process that connects, and lives
+// until it is killed.
 #include <stddef.h>
 #include <sys/shm.h>
 #include <sys/socket.h>
@@ -33,7 +34,7 @@ static void give(int connection, int descriptor) {
 }
 
 int main(void) {
-    // Where Yama is on, only descendants may be traced unless the process says otherwise.
+    // With Yama, only descendants of a tracer may be traced unless the process permits more.
     prctl(PR_SET_PTRACER, -1UL, 0, 0, 0);
     int file = open(outside("file"), O_RDWR);
     char *stream = outside("stream"), *datagram = outside("datagram");
@@ -41,7 +42,8 @@ int main(void) {
     listen_at(datagram, strlen(datagram), SOCK_DGRAM);
     char *abstract = path("%cexec-server-victim-%d", 0, getpid());
     listen_at(abstract, 1 + strlen(abstract + 1), SOCK_STREAM);
-    // It goes with the last process that uses it; until then whoever knows the number can.
+    // It is destroyed with the last process that uses it; until then any process that knows the
+    // number can attach.
     int segment = shmget(IPC_PRIVATE, 4096, 0600);
     if (shmat(segment, NULL, 0) == (void *)-1) _exit(1);
     shmctl(segment, IPC_RMID, NULL);

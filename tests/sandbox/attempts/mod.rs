@@ -1,41 +1,43 @@
-//! The escape attempts: which programs there are, and what each needs.
+//! The escape attempts: their programs and the requirements of each.
 
 mod table;
 
 pub(super) use table::{AT_SERVER_SOCKET, GONE_BEFORE_ASKED, all};
 
-/// A program in `escapes/` and the circumstances in which it is run.
+/// A program in `escapes/` and the conditions under which it runs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Attempt {
     pub(super) name: &'static str,
     pub(super) goal: Goal,
-    /// Without a sandbox only root can do it.
+    /// Only root can do it without a sandbox.
     pub(super) root_only: bool,
-    /// Not every kernel, file system or setting has it: then the control says so, and the sandbox only must not do it.
+    /// The feature depends on the kernel, the file system or a setting. Without it the control
+    /// reports that, and the attempt only must not succeed in the sandbox.
     pub(super) may_lack: bool,
     pub(super) at_a_terminal: bool,
-    /// The sandbox lets it use the network.
+    /// The sandbox allows it to use the network.
     pub(super) with_network: bool,
-    /// Why Landlock and seccomp alone do not hold it. No policy promises that they do: this is about the time of another
-    /// process of the same user, not about its memory, files or the network.
+    /// Why Landlock and seccomp alone do not block it. No policy promises that they do: such an
+    /// attempt affects the CPU time of another process of the same user, not its memory, files or
+    /// the network.
     pub(super) loose_without_namespaces: Option<&'static str>,
 }
 
-/// What the attempt is after, which says what policy it is run under.
+/// The target of the attempt, which determines its policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Goal {
-    /// Something that no policy with restrictions allows.
+    /// A target that no restricted policy allows.
     Outside,
     /// A protected name in the workspace.
     CarveOut,
     /// A protected name in a workspace that has writable directories above it.
     CarveOutFromAbove,
-    /// Something in the workspace that the policy denies.
+    /// A file in the workspace that the policy denies.
     Denied,
 }
 
 impl Goal {
-    /// Whether rules that only add cannot express it, so that mounts are needed.
+    /// Whether the policy needs mounts, because rules that only add access cannot express it.
     pub(super) const fn needs_mounts(self) -> bool {
         !matches!(self, Self::Outside)
     }

@@ -1,4 +1,4 @@
-//! The table, by what the attempts are about.
+//! The table of attempts, grouped by subject.
 
 use super::{Attempt, Goal, attempt, carve_out, denied, outside};
 
@@ -8,13 +8,14 @@ pub(in crate::sandbox) fn all() -> impl Iterator<Item = Attempt> {
     groups.into_iter().flatten().copied()
 }
 
-/// For a server that listens at a Unix socket instead of a port.
+/// For a server that listens on a Unix socket instead of a port.
 pub(in crate::sandbox) const AT_SERVER_SOCKET: Attempt = outside("server_socket").with_network();
-/// For a server that had no sandbox yet: after one nobody is believed who is gone, and the control would fail as well.
+/// For a server without any sandbox so far: once it has had one, it refuses clients that have
+/// exited, and the control would fail as well.
 pub(in crate::sandbox) const GONE_BEFORE_ASKED: Attempt =
     outside("server_listener_gone").with_network();
 
-/// Ways to create, change or remove what is outside.
+/// Ways to create, change or remove files outside.
 const WRITES: &[Attempt] = &[
     outside("open_create"),
     outside("open_write"),
@@ -83,7 +84,7 @@ const WRITES: &[Attempt] = &[
     outside("proc_victim_score"),
 ];
 
-/// Ways to change what is written about a file outside rather than in it.
+/// Ways to change the metadata of a file outside rather than its content.
 const METADATA: &[Attempt] = &[
     outside("chmod"),
     outside("chmod_of_descriptor"),
@@ -106,7 +107,7 @@ const METADATA: &[Attempt] = &[
     outside("file_setattr").may_lack(),
 ];
 
-/// Ways to see other files under a name.
+/// Ways to mount other files at a path.
 const MOUNTS: &[Attempt] = &[
     outside("mount_tmpfs").of_root(),
     outside("mount_bind").of_root(),
@@ -123,7 +124,7 @@ const MOUNTS: &[Attempt] = &[
     outside("fspick").of_root(),
 ];
 
-/// The same write, made by somebody else.
+/// The same write, made by another process or program.
 const DETOURS: &[Attempt] = &[
     outside("double_fork"),
     outside("after_the_leader"),
@@ -241,7 +242,7 @@ const NETWORK: &[Attempt] = &[
     outside("io_uring_socket").may_lack(),
     outside("int80_socket").may_lack(),
     outside("x32_socket").may_lack(),
-    // What is not the network stays closed when the network is open.
+    // Other socket families stay denied when the network is enabled.
     outside("raw_socket").of_root().with_network(),
     outside("packet_socket").of_root().may_lack().with_network(),
     outside("vsock").may_lack().with_network(),
@@ -253,8 +254,7 @@ const NETWORK: &[Attempt] = &[
     outside("server_listener_orphaned").with_network(),
 ];
 
-const SCHEDULING: &str =
-    "a filter cannot tell the own threads, which programs do schedule, from those of others";
+const SCHEDULING: &str = "a filter cannot distinguish the program's own threads, which programs do schedule, from other processes";
 
 const PROCESSES: &[Attempt] = &[
     outside("ptrace_attach"),

@@ -1,4 +1,4 @@
-// Sets how fast the clock runs (to what it is: harmless).
+// Sets the clock rate (to its current value: harmless).
 #include <sys/timex.h>
 
 #include "attempt.h"

@@ -1,4 +1,4 @@
-// Creates a file outside after the process that was started has exited.
+// Creates a file outside after the started process has exited.
 #include "attempt.h"
 
 int main(void) {

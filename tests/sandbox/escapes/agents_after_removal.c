@@ -1,4 +1,4 @@
-// Removes whatever stands for the missing `.agents`, and creates it.
+// Removes the placeholder for the missing `.agents`, and creates it.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Gives a file the missing name `.agents` as a second one.
+// Creates the missing `.agents` as a hard link to a file.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Prepares a directory and gives it the missing name `.agents`.
+// Prepares a directory and renames it to the missing name `.agents`.
 #include "attempt.h"
 
 int main(void) {

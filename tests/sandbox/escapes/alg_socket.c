@@ -1,4 +1,4 @@
-// Uses the cryptography of the kernel, where many holes were.
+// Uses the crypto API of the kernel, which has had many vulnerabilities.
 #include "network.h"
 
 int main(void) {

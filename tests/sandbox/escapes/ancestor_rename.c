@@ -1,4 +1,4 @@
-// Moves a writable directory above the workspace away and builds another workspace in its place.
+// Renames a writable directory above the workspace and creates another workspace in its place.
 #include "attempt.h"
 
 int main(void) {

@@ -1,7 +1,8 @@
-// What the attempts share: how they report, and where things are.
+// Shared by the attempts: reporting and the paths of files.
 //
-// Exit codes: 0 the escape worked, 42 it was blocked, 43 another process says on stdout how it ended, 44 the workspace is
-// not writable, 77 it cannot work on this machine even without a sandbox; everything else is a mistake in the attempt.
+// Exit codes: 0 the escape worked, 42 it was blocked, 43 another process reports the outcome on
+// stdout, 44 the workspace is not writable, 77 it cannot work on this machine even without a
+// sandbox; any other code is a bug in the attempt.
 #ifndef ATTEMPT_H
 #define ATTEMPT_H
 
@@ -34,27 +35,29 @@ static inline _Noreturn void escaped(const char *what) { end(ESCAPED, "escaped",
 static inline _Noreturn void blocked(const char *what) { end(BLOCKED, "blocked", what, errno); }
 static inline _Noreturn void impossible(const char *what) { end(IMPOSSIBLE, "impossible", what, errno); }
 
-// What the kernel says to those who may try, but ask for something that makes no sense or that it does not have.
+// Errors for a call that is permitted but has invalid arguments or uses a feature that the kernel
+// lacks.
 static inline int is_lack(int error) {
     return error == EINVAL || error == EFAULT || error == EBADF || error == ENOSYS || error == EAFNOSUPPORT ||
            error == EPROTONOSUPPORT || error == ESOCKTNOSUPPORT || error == EOPNOTSUPP || error == ENODEV;
 }
 
-// A step of the escape: the result, or the end of the attempt.
+// A step of the escape: returns the result or ends the attempt.
 static inline long step(long result, const char *what) {
     if (result >= 0) return result;
     if (is_lack(errno)) impossible(what);
     blocked(what);
 }
 
-// A step in the workspace, which a sandbox with a writable one allows.
+// A step in the workspace, which a sandbox with a writable workspace allows.
 static inline long prepare(long result, const char *what) {
     if (result >= 0) return result;
     if (is_lack(errno)) impossible(what);
     end(UNPREPARED, "unprepared", what, errno);
 }
 
-// For calls with arguments that cannot work: any of the two errors says that they were let through to be looked at.
+// For calls with arguments that cannot work: either of the two errors shows that the call was let
+// through.
 static inline _Noreturn void judge_harmless(long result, int expected, int or_expected, const char *what) {
     if (result >= 0 || errno == expected || errno == or_expected) escaped(what);
     if (errno == ENOSYS) impossible(what);
@@ -81,10 +84,10 @@ __attribute__((format(printf, 1, 2))) static inline char *path(const char *forma
     return text;
 }
 
-// A name in a directory that the policy does not let be written.
+// A name in a directory that the policy does not make writable.
 static inline char *outside(const char *name) { return path("%s/%s", variable("OUTSIDE"), name); }
 
-// A name below /proc of a process that is not in the sandbox.
+// A name below /proc of a process outside the sandbox.
 static inline char *victim(const char *name) { return path("/proc/%ld/%s", number("VICTIM"), name); }
 
 static inline _Noreturn void write_through(long descriptor, const char *what) {
@@ -102,11 +105,11 @@ static inline _Noreturn void read_secret(long descriptor, const char *what) {
     char text[16] = {0};
     step(descriptor, what);
     if (read((int)descriptor, text, sizeof text - 1) < 0) blocked("read");
-    if (strcmp(text, "hush\n") != 0) blocked("the content is another");
+    if (strcmp(text, "hush\n") != 0) blocked("the content differs");
     escaped(what);
 }
 
-// Passes on how a child ended that made the attempt.
+// Passes on the exit code of a child that made the attempt.
 static inline _Noreturn void adopt(pid_t child) {
     int status;
     if (waitpid(child, &status, __WALL) != child) impossible("waitpid");

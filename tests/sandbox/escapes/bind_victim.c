@@ -1,4 +1,4 @@
-// Binds another process to one processor.
+// Binds another process to one CPU.
 #include "attempt.h"
 
 int main(void) {

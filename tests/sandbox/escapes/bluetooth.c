@@ -1,4 +1,4 @@
-// Makes a Bluetooth socket.
+// Creates a Bluetooth socket.
 #include "network.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Loads something into the virtual machine of the kernel.
+// Loads a BPF program into the kernel.
 #include <linux/bpf.h>
 
 #include "attempt.h"

@@ -1,4 +1,4 @@
-// Creates a file outside from a copy of this program that lies in the workspace.
+// Creates a file outside from a copy of this program in the workspace.
 #include <sys/sendfile.h>
 
 #include "attempt.h"

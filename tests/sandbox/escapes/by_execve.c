@@ -1,4 +1,4 @@
-// Creates a file outside from another program.
+// Creates a file outside from another program that it executes.
 #include "attempt.h"
 
 int main(int count, char **arguments) {

@@ -1,4 +1,4 @@
-// Creates a file outside by the shell.
+// Creates a file outside through the shell.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Has a capability that leads out of every sandbox, or could get it back.
+// Has, or can regain, a capability that leads out of every sandbox.
 #include <linux/capability.h>
 
 #include "attempt.h"
@@ -16,5 +16,5 @@ int main(void) {
         if (any & bit) escaped(path("%d", dangerous[i]));
     }
     errno = 0;
-    blocked("none is there");
+    blocked("no dangerous capability");
 }

@@ -1,4 +1,4 @@
-// Makes a control group.
+// Creates a cgroup.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Makes a program outside one that runs as its owner for everybody.
+// Makes a program outside setuid.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Changes the owner of a file outside (to who it is already: allowed to its owner, and it would show in the ctime).
+// Changes the owner of a file outside (to its current owner: allowed to the owner, and visible in the ctime).
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Makes a child in a new user namespace.
+// Creates a child in a new user namespace.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Lets the kernel copy a file of the workspace over one outside.
+// Makes the kernel copy a file of the workspace over one outside.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Creates a file outside, named from a descriptor of its directory.
+// Creates a file outside, relative to a descriptor of its directory.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Takes a module out of the kernel. (There is no such: harmless.)
+// Removes a module from the kernel. (No such module exists: harmless.)
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Binds the workspace elsewhere without what is mounted in it.
+// Bind-mounts the workspace elsewhere without the mounts inside it.
 #include "attempt.h"
 
 int main(void) {

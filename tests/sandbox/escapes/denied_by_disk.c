@@ -1,4 +1,4 @@
-// Opens a disk, from which denied files could be read around the file system (a loop device with nothing behind it).
+// Opens a disk, through which denied files could be read past the file system (an unused loop device).
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Opens a denied file by its number, which is known from the time before.
+// Opens a denied file by a handle known from before.
 #include "attempt.h"
 
 int main(void) {

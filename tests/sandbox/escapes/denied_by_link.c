@@ -1,4 +1,4 @@
-// Gives a denied file a second name and reads that.
+// Creates a hard link to a denied file and reads that.
 #include "attempt.h"
 
 int main(void) {

@@ -7,10 +7,10 @@ int main(void) {
     int file = (int)step(open("directory/secret", O_RDONLY), "open");
     char *content = mmap(NULL, 5, PROT_READ, MAP_PRIVATE, file, 0);
     if (content == MAP_FAILED) {
-        // Nothing can be mapped of what is empty.
+        // An empty file cannot be mapped.
         if (errno == EINVAL) errno = EACCES;
         step(-1, "mmap");
     }
     if (memcmp(content, "hush\n", 5) == 0) escaped("mmap");
-    blocked("the content is another");
+    blocked("the content differs");
 }

@@ -1,4 +1,4 @@
-// Takes the cover off a denied directory in a mount namespace of its own.
+// Removes the cover from a denied directory in its own mount namespace.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Renames the directory of a denied file, so that the rule's path is another.
+// Renames the directory of a denied file, so that the path in the rule no longer matches.
 #include "attempt.h"
 
 int main(void) {

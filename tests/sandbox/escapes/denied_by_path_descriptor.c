@@ -1,4 +1,4 @@
-// Opens a denied file by name only, and then through /proc/self/fd.
+// Opens a denied file with O_PATH, and then through /proc/self/fd.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Gives a denied file another name and reads that.
+// Renames a denied file and reads it under the new name.
 #include "attempt.h"
 
 int main(void) {

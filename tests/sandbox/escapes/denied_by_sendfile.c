@@ -1,4 +1,4 @@
-// Lets the kernel copy a denied file.
+// Makes the kernel copy a denied file.
 #include <sys/sendfile.h>
 
 #include "attempt.h"

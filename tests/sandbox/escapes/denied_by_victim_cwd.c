@@ -1,4 +1,4 @@
-// Reads a denied file through the working directory of a process that may.
+// Reads a denied file through the working directory of a process that may read it.
 #include "attempt.h"
 
 int main(void) { read_secret(open(victim("cwd/denied/secret"), O_RDONLY), "open"); }

@@ -8,5 +8,5 @@ int main(void) {
     if (!directory) blocked("opendir");
     for (struct dirent *entry; (entry = readdir(directory));)
         if (strcmp(entry->d_name, "secret") == 0) escaped("readdir");
-    blocked("there is nothing in it");
+    blocked("the directory is empty");
 }

@@ -1,4 +1,4 @@
-// Reads a denied file in a directory that may be read.
+// Reads a denied file in a readable directory.
 #include "attempt.h"
 
 int main(void) { read_secret(open("directory/secret", O_RDONLY), "open"); }

@@ -1,4 +1,4 @@
-// Opens a disk for writing (a loop device with nothing behind it).
+// Opens a disk for writing (an unused loop device).
 #include "attempt.h"
 
 int main(void) {

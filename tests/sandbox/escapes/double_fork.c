@@ -1,4 +1,4 @@
-// Creates a file outside from a process whose parent is gone, in a session of its own.
+// Creates a file outside from an orphaned process in its own session.
 #include "attempt.h"
 
 int main(void) {
@@ -15,6 +15,6 @@ int main(void) {
     }
     close(ends[1]);
     wait(NULL);
-    if (read(ends[0], &code, 1) != 1) impossible("the grandchild says nothing");
+    if (read(ends[0], &code, 1) != 1) impossible("no message from the grandchild");
     _exit(code);
 }

@@ -1,4 +1,4 @@
-// Watches, and could hold up, what every process does with files.
+// Watches, and could block, the file accesses of every process.
 #include <sys/fanotify.h>
 
 #include "attempt.h"

@@ -1,4 +1,4 @@
-// Changes the mode of a file outside by the newest call for it, on a descriptor that only names the file.
+// Changes the mode of a file outside with the newest call for it, on an O_PATH descriptor.
 #include "attempt.h"
 
 int main(void) {

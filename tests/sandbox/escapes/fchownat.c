@@ -1,4 +1,4 @@
-// Changes the owner of a file outside, named from a descriptor of its directory.
+// Changes the owner of a file outside, relative to a descriptor of its directory.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Sets an inode flag of a file outside that is open for reading ("not to be dumped": harmless).
+// Sets an inode flag of a file outside that is open for reading ("no dump": harmless).
 #include <linux/fs.h>
 #include <sys/ioctl.h>
 

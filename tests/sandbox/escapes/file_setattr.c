@@ -1,4 +1,4 @@
-// Sets an inode flag of a file outside by the newest call for it ("not to be dumped": harmless).
+// Sets an inode flag of a file outside with the newest call for it ("no dump": harmless).
 #include <linux/fs.h>
 
 #include "attempt.h"

@@ -1,4 +1,4 @@
-// Prepares a file system by the new calls.
+// Opens a file system context with the new mount API.
 #include "attempt.h"
 
 int main(void) {

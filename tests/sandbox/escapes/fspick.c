@@ -1,4 +1,4 @@
-// Picks a mounted file system to change how it is mounted.
+// Picks a mounted file system to reconfigure it.
 #include "attempt.h"
 
 int main(void) {

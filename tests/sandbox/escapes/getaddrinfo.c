@@ -1,4 +1,4 @@
-// Resolves a numeric address as programs do that want to connect to it.
+// Resolves a numeric address, as programs do before they connect.
 #include <netdb.h>
 
 #include "network.h"

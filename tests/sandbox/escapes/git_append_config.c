@@ -1,4 +1,4 @@
-// Appends to the configuration of git, which can name programs to run.
+// Appends to the git configuration, which can name programs to run.
 #include "attempt.h"
 
 int main(void) { write_through(open(".git/config", O_WRONLY | O_APPEND), "open"); }

@@ -1,4 +1,4 @@
-// Writes to `.git` by a way through another directory.
+// Writes to `.git` by a path through another directory.
 #include "attempt.h"
 
 int main(void) { create("directory/../.git/hooks/pre-commit"); }

@@ -1,4 +1,4 @@
-// Removes a file of `.git` through a ring.
+// Removes a file of `.git` through io_uring.
 #include <linux/io_uring.h>
 #include <sys/mman.h>
 

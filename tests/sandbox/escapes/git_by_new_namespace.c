@@ -1,4 +1,4 @@
-// Takes the cover off `.git` in a mount namespace of its own.
+// Removes the cover from `.git` in its own mount namespace.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Changes the mode of a file of `.git`: a hook that may be run is one that is.
+// Makes a file of `.git` executable: git runs only executable hooks.
 #include "attempt.h"
 
 int main(void) {

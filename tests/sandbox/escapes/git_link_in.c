@@ -1,4 +1,4 @@
-// Gives a file of the workspace a second name as a hook.
+// Creates a hook as a hard link to a file of the workspace.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Gives a file of `.git` a second name that may be written.
+// Creates a hard link to a file of `.git` in a writable directory.
 #include "attempt.h"
 
 int main(void) {

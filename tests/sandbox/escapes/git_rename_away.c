@@ -1,4 +1,4 @@
-// Moves `.git` away to put another one in its place.
+// Renames `.git` to put another one in its place.
 #include "attempt.h"
 
 int main(void) {

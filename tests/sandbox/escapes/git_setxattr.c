@@ -1,4 +1,4 @@
-// Gives a file of `.git` an extended attribute.
+// Sets an extended attribute on a file of `.git`.
 #include <sys/xattr.h>
 
 #include "attempt.h"

@@ -1,4 +1,4 @@
-// Truncates the configuration of git.
+// Truncates the git configuration.
 #include "attempt.h"
 
 int main(void) {

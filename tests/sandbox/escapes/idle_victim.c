@@ -1,4 +1,4 @@
-// Lets another process run only when no other wants to.
+// Makes another process run only when the CPU is idle.
 #include "attempt.h"
 
 int main(void) {

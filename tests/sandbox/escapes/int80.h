@@ -1,4 +1,4 @@
-// The system calls of 32-bit programs, made by a 64-bit one.
+// System calls of 32-bit programs, made by a 64-bit program.
 #ifndef INT80_H
 #define INT80_H
 
@@ -19,7 +19,7 @@ static inline long int80(long call, long first, long second, long third) {
 
 static inline void ignore(int signal) { (void)signal; _exit(IMPOSSIBLE); }
 
-// A kernel without 32-bit programs answers with a fault.
+// On a kernel without support for 32-bit programs the instruction faults.
 static inline void int80_or_impossible(void) {
 #ifndef __x86_64__
     impossible("another architecture");

@@ -1,4 +1,4 @@
-// Makes a system call as 32-bit programs do, whose numbers mean something else.
+// Makes a 32-bit system call, whose numbers mean other calls.
 #include "int80.h"
 
 int main(void) {

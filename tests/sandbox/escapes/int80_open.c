@@ -1,4 +1,4 @@
-// Creates a file outside by the system calls of 32-bit programs.
+// Creates a file outside with 32-bit system calls.
 #include <sys/mman.h>
 
 #include "int80.h"

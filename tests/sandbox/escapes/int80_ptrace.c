@@ -1,4 +1,4 @@
-// Lets itself be traced by the system calls of 32-bit programs.
+// Lets its parent trace it, with a 32-bit system call.
 #include "int80.h"
 
 int main(void) {

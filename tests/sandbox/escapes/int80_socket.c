@@ -1,4 +1,4 @@
-// Makes a socket by the system calls of 32-bit programs.
+// Creates a socket with a 32-bit system call.
 #include "network.h"
 
 int main(void) {

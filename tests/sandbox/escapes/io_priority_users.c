@@ -1,4 +1,4 @@
-// Lets all processes of its user read and write after others.
+// Lowers the I/O priority of all processes of its user.
 #include "attempt.h"
 
 int main(void) {
@@ -7,5 +7,5 @@ int main(void) {
     long lower = 2 << 13 | 5;
     step(syscall(SYS_ioprio_set, 3, geteuid(), lower), "ioprio_set");
     if (syscall(SYS_ioprio_get, 1, number("VICTIM")) == lower) escaped("ioprio_set");
-    blocked("others are not in sight");
+    blocked("other processes are not visible");
 }

@@ -1,4 +1,4 @@
-// Lets another process read and write only when no other wants to.
+// Gives another process the idle I/O priority.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Creates a file outside through a ring, where the kernel opens it.
+// Creates a file outside through io_uring, where the kernel opens it.
 #include <linux/io_uring.h>
 #include <sys/mman.h>
 

@@ -1,4 +1,4 @@
-// Makes a socket through a ring.
+// Creates a socket through io_uring.
 #include <linux/io_uring.h>
 #include <sys/mman.h>
 

@@ -1,4 +1,4 @@
-// Asks whether two processes share something of the kernel, which gives away where it lies.
+// Compares kernel objects of two processes, which reveals the order of their addresses.
 #include <linux/kcmp.h>
 
 #include "attempt.h"

@@ -1,4 +1,4 @@
-// Opens the log of the kernel for writing.
+// Opens the kernel log for writing.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Reads the memory of the kernel.
+// Reads kernel memory.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Asks for a keyring of the user, in which there may be keys of others.
+// Requests the keyring of the user, which may contain keys of other processes.
 #include <linux/keyctl.h>
 
 #include "attempt.h"

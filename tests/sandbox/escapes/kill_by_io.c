@@ -1,4 +1,4 @@
-// Makes the kernel send another process a signal, because a pipe has something to read.
+// Makes the kernel send a signal to another process when a pipe becomes readable.
 #include <poll.h>
 
 #include "attempt.h"
@@ -10,8 +10,8 @@ int main(void) {
     step(fcntl(ends[0], F_SETSIG, SIGKILL), "F_SETSIG");
     step(fcntl(ends[0], F_SETFL, O_ASYNC), "O_ASYNC");
     step(write(ends[1], "x", 1), "write");
-    // The signal is sent by the write; what remains is that the process ends.
+    // The write has sent the signal; wait for the process to end.
     struct pollfd ended = {.fd = process, .events = POLLIN};
     if (poll(&ended, 1, 2000) == 1) escaped("SIGIO");
-    blocked("the process lives");
+    blocked("the process is alive");
 }

@@ -1,9 +1,9 @@
-// Signals the process that watches over this one.
+// Signals its keeper.
 #include "attempt.h"
 
 int main(void) {
-    // In a PID namespace whose first process it is not, its number is 0, and nobody can name it.
-    if (getppid() <= 1) blocked("the parent is not in sight");
+    // In the sandbox's PID namespace the keeper's pid is 0, so it cannot be addressed.
+    if (getppid() <= 1) blocked("the parent is not visible");
     step(kill(getppid(), 0), "kill");
     escaped("kill");
 }

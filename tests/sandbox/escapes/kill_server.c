@@ -1,4 +1,4 @@
-// Signals the server (signal 0 asks whether it may, and is harmless).
+// Signals the server (signal 0 only checks the permission: harmless).
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Signals the process of the server that starts others.
+// Signals the spawner of the server.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Kills another process by the oldest call that names a thread.
+// Kills another process with the oldest call that addresses a thread.
 #include "attempt.h"
 
 int main(void) {

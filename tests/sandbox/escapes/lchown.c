@@ -1,4 +1,5 @@
-// Changes the owner of a file outside by the call that does not follow symlinks (to who it is: it shows in the ctime).
+// Changes the owner of a file outside with the call that does not follow symlinks (to its current owner: visible in
+// the ctime).
 #include "attempt.h"
 
 int main(void) {

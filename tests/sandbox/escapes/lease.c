@@ -1,4 +1,4 @@
-// Makes whoever opens a file for writing wait: the server, too.
+// Takes a lease that blocks every process that opens the file for writing, even the server.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Lets another process have no more processor time, upon which the kernel kills it.
+// Takes all CPU time from another process by a resource limit, so that the kernel kills it.
 #include <sys/resource.h>
 
 #include "attempt.h"

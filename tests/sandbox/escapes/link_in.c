@@ -1,4 +1,4 @@
-// Gives a file outside a second name in the workspace and writes to that.
+// Creates a hard link in the workspace to a file outside and writes to that.
 #include "attempt.h"
 
 int main(void) {

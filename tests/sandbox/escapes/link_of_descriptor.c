@@ -1,10 +1,10 @@
-// Gives a file outside that is open for reading a second name in the workspace, by AT_EMPTY_PATH.
+// Creates a hard link in the workspace to a file outside that is open for reading, with AT_EMPTY_PATH.
 #include "attempt.h"
 
 int main(void) {
     int file = (int)step(open(outside("file"), O_RDONLY), "open for reading");
     if (linkat(file, "", AT_FDCWD, "alias", AT_EMPTY_PATH) < 0) {
-        // Old kernels answer so to those without the capability.
+        // Old kernels return this without the capability.
         if (errno == ENOENT) impossible("linkat");
         blocked("linkat");
     }

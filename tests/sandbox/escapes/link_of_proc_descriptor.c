@@ -1,4 +1,4 @@
-// Gives a file outside that is open for reading a second name in the workspace, through /proc.
+// Creates a hard link in the workspace to a file outside that is open for reading, through /proc.
 #include "attempt.h"
 
 int main(void) {

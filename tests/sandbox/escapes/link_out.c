@@ -1,4 +1,4 @@
-// Gives a file of the workspace a second name outside.
+// Creates a hard link outside to a file of the workspace.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Makes a disk in the workspace. The loop device has nothing behind it, so the control is harmless.
+// Creates a disk device in the workspace. The loop device is unused, so the control is harmless.
 #include <sys/sysmacros.h>
 
 #include "attempt.h"

@@ -1,4 +1,4 @@
-// Makes a device of the kernel in the workspace (it is /dev/null: harmless).
+// Creates a character device in the workspace (/dev/null: harmless).
 #include <sys/sysmacros.h>
 
 #include "attempt.h"

@@ -1,4 +1,4 @@
-// Creates a regular file outside by mknod.
+// Creates a regular file outside with mknod.
 #include "attempt.h"
 
 int main(void) {

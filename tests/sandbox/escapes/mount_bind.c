@@ -1,4 +1,4 @@
-// Binds the outside into the workspace and writes to it there.
+// Bind-mounts the outside into the workspace and writes to it there.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Binds the outside into the workspace, in a mount namespace of its own, and writes to it there.
+// Bind-mounts the outside into the workspace, in its own mount namespace, and writes to it there.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Makes a mount writable by the new calls. (The path is missing: harmless.)
+// Makes a mount writable with the new mount API. (The path is missing: harmless.)
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Moves a mount by the new calls. (Both paths are missing: harmless.)
+// Moves a mount with the new mount API. (Both paths are missing: harmless.)
 #include "attempt.h"
 
 int main(void) {

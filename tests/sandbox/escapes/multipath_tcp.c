@@ -1,4 +1,4 @@
-// Connects to a TCP port by several paths.
+// Connects to a TCP port with Multipath TCP.
 #include "network.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Listens to what the kernel tells the device manager.
+// Listens to the events that the kernel sends to the device manager.
 #include "network.h"
 
 int main(void) {

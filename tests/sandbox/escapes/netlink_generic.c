@@ -1,4 +1,4 @@
-// Talks to drivers and subsystems of the kernel.
+// Opens a generic netlink socket to drivers and subsystems of the kernel.
 #include "network.h"
 
 int main(void) {

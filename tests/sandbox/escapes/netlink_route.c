@@ -1,4 +1,4 @@
-// Asks the kernel about the network, and could change it.
+// Opens a route netlink socket, through which the network could be changed.
 #include "network.h"
 
 int main(void) {

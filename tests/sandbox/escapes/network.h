@@ -1,4 +1,4 @@
-// What the attempts to use the network share: addresses.
+// Addresses for the attempts to use the network.
 #ifndef NETWORK_H
 #define NETWORK_H
 

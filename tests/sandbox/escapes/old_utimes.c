@@ -1,4 +1,4 @@
-// Changes the times of a file outside by the oldest calls for it.
+// Changes the times of a file outside with the oldest calls for it.
 #include <utime.h>
 
 #include "attempt.h"

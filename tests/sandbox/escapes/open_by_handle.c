@@ -1,4 +1,4 @@
-// Opens a file outside by its number, around all names.
+// Opens a file outside by its handle, without a name.
 #include "attempt.h"
 
 int main(void) {

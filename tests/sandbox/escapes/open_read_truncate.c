@@ -1,4 +1,4 @@
-// Truncates a file outside while opening it for reading only: POSIX leaves it open, Linux does it.
+// Truncates a file outside while opening it for reading: POSIX leaves this undefined, Linux does it.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Clones a mount by the new calls.
+// Clones a mount with the new mount API.
 #include <linux/mount.h>
 
 #include "attempt.h"

@@ -1,4 +1,4 @@
-// Clones a mount with other attributes by the newest call for it.
+// Clones a mount with other attributes, with the newest call for it.
 #include <linux/mount.h>
 
 #include "attempt.h"

@@ -1,4 +1,4 @@
-// Creates a file outside by openat2.
+// Creates a file outside with openat2.
 #include <linux/openat2.h>
 
 #include "attempt.h"

@@ -1,4 +1,4 @@
-// Sees and makes frames of the network interfaces.
+// Creates a packet socket, which reads and sends raw frames.
 #include "network.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Measures itself with the counters of the kernel.
+// Opens a performance counter for itself.
 #include <linux/perf_event.h>
 
 #include "attempt.h"

@@ -1,4 +1,4 @@
-// Takes a descriptor from another process.
+// Copies a descriptor of another process.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Takes a descriptor from its own child.
+// Copies a descriptor of its own child.
 #include "attempt.h"
 
 int main(void) {

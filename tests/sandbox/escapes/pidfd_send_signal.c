@@ -1,4 +1,4 @@
-// Kills another process through a descriptor of it.
+// Kills another process through a pidfd.
 #include "attempt.h"
 
 int main(void) {

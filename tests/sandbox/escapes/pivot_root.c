@@ -1,4 +1,4 @@
-// Exchanges the root directory. (Both directories are missing: harmless.)
+// Changes the root mount. (Both directories are missing: harmless.)
 #include "attempt.h"
 
 int main(void) {

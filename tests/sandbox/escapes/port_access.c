@@ -1,4 +1,4 @@
-// Talks to the hardware directly.
+// Requests direct access to hardware ports.
 #include "attempt.h"
 
 int main(void) {

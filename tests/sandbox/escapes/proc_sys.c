@@ -1,4 +1,4 @@
-// Opens a setting of the kernel for writing: this one names the program that runs as root when something crashes.
+// Opens a kernel setting for writing: this one names the program that runs as root after a crash.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Opens what another process has open for writing.
+// Opens a file that another process has open for writing.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Makes another process the first to die when memory is short.
+// Makes another process the first that the OOM killer kills.
 #include "attempt.h"
 
 int main(void) {

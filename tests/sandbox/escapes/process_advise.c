@@ -1,4 +1,4 @@
-// Tells the kernel what to do with the memory of another process.
+// Gives the kernel advice about the memory of another process.
 #include <sys/mman.h>
 #include <sys/uio.h>
 

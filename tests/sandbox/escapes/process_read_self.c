@@ -1,4 +1,4 @@
-// Reads its own memory by the call that reads that of others.
+// Reads its own memory with the call that reads other processes.
 #include <sys/uio.h>
 
 #include "attempt.h"

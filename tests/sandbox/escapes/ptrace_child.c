@@ -1,4 +1,4 @@
-// Traces its own child, whose system calls it could change after they were checked.
+// Traces its own child, whose system calls it could change after the filter has checked them.
 #include <sys/ptrace.h>
 
 #include "attempt.h"

@@ -1,4 +1,4 @@
-// Lets the parent trace this process: in a sandbox that is its keeper.
+// Lets its parent trace it: in a sandbox that is the keeper.
 #include <sys/ptrace.h>
 
 #include "attempt.h"

@@ -1,4 +1,4 @@
-// Makes a message queue where every process outside can find it. Whether it may be opened is asked only when it is there.
+// Creates a message queue that every outside process can find. Permission to open it is checked only once it exists.
 #include "attempt.h"
 
 int main(void) {

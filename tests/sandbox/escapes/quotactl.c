@@ -1,4 +1,4 @@
-// Changes how much users may store. (The disk is missing: harmless.)
+// Changes disk quotas of users. (The disk is missing: harmless.)
 #include <sys/quota.h>
 
 #include "attempt.h"

@@ -1,4 +1,4 @@
-// Makes IP packets by hand.
+// Creates a raw IP socket.
 #include "network.h"
 
 int main(void) {

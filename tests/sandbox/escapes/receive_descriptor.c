@@ -1,4 +1,4 @@
-// Asks a process outside for a descriptor that can be written to.
+// Requests a writable descriptor from an outside process.
 #include <sys/socket.h>
 #include <sys/un.h>
 

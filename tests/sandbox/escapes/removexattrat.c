@@ -1,4 +1,4 @@
-// Takes an extended attribute from a file outside by the newest call for it.
+// Removes an extended attribute from a file outside with the newest call for it.
 #include <sys/xattr.h>
 
 #include "attempt.h"

@@ -1,4 +1,4 @@
-// Moves a directory from outside into the workspace, with all that it holds.
+// Moves a directory from outside into the workspace, with its content.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Makes a descriptor that only names a file outside into one that truncates it.
+// Reopens an O_PATH descriptor of a file outside so that the file is truncated.
 #include "attempt.h"
 
 int main(void) {

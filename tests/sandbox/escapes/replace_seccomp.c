@@ -1,4 +1,4 @@
-// Installs a filter that allows everything, hoping that it replaces the old one.
+// Installs a filter that allows everything, in case it replaces the old one.
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 

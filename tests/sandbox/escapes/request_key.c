@@ -1,7 +1,7 @@
-// Asks the kernel to find a key, for which it runs a program.
+// Requests a key from the kernel, which runs a program to find it.
 #include "attempt.h"
 
 int main(void) {
-    // Without the last argument but one nothing is run: there is no such key.
+    // Without callout info no program is run. The key does not exist.
     judge_harmless(syscall(SYS_request_key, "user", "no-such-key", NULL, 0), ENOKEY, ENOKEY, "request_key");
 }

@@ -1,4 +1,4 @@
-// Changes how another process is scheduled by the newest call for it.
+// Changes the scheduling of another process with the newest call for it.
 #include "attempt.h"
 
 int main(void) {

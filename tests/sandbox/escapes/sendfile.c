@@ -1,4 +1,4 @@
-// Lets the kernel send a file of the workspace into one outside.
+// Makes the kernel write a file of the workspace into one outside.
 #include <sys/sendfile.h>
 
 #include "attempt.h"

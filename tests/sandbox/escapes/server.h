@@ -1,4 +1,4 @@
-// A client of the server, as small as it can be: it asks for one process.
+// A minimal client of the server that starts one process.
 #ifndef SERVER_H
 #define SERVER_H
 
@@ -34,7 +34,7 @@ static inline _Noreturn void ask_server(int connection, const char *host) {
     if (len <= 0 || strncmp(answer, "HTTP/1.1 101", 12) != 0) blocked("the server refuses the upgrade");
     ask_for_process(connection);
     while (access(outside("new"), F_OK) != 0)
-        if (recv(connection, answer, sizeof answer, 0) <= 0) blocked("the server hangs up");
+        if (recv(connection, answer, sizeof answer, 0) <= 0) blocked("the server closes the connection");
     escaped("the server started a process");
 }
 

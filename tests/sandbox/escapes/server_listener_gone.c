@@ -1,4 +1,4 @@
-// Says all at once from a process that is gone before the server can ask who it was.
+// Sends all requests at once from a process that exits before the server can identify it.
 #include "server.h"
 
 static void ask_and_go(void) {
@@ -12,7 +12,7 @@ static void ask_and_go(void) {
 }
 
 int main(void) {
-    // Once may be too little: a server that finds the connection broken when it answers reads no further.
+    // One attempt may fail: a server whose response fails on the broken connection reads no further.
     for (int attempt = 0; attempt < 20; attempt++) {
         pid_t child = fork();
         if (child == 0) ask_and_go();
@@ -24,5 +24,5 @@ int main(void) {
         if (access(outside("new"), F_OK) == 0) escaped("the server started a process");
         usleep(100000);
     }
-    blocked("the server does not believe who cannot be found");
+    blocked("the server refuses a client that it cannot identify");
 }

@@ -1,4 +1,4 @@
-// Does the same from a process whose parent is gone, in a session of its own.
+// Connects to the server like `server_listener`, but from an orphaned process in its own session.
 #include "server.h"
 
 int main(void) {
@@ -7,7 +7,7 @@ int main(void) {
     if (pipe(ends) < 0) impossible("pipe");
     if (fork() != 0) {
         close(ends[1]);
-        // Until the last of the others has ended.
+        // Wait until the last descendant has exited.
         while (read(ends[0], &byte, 1) > 0) continue;
         _exit(SAID_ELSEWHERE);
     }

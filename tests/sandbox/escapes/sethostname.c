@@ -1,4 +1,4 @@
-// Renames the machine (to what it is called: harmless).
+// Sets the host name (to its current value: harmless).
 #include "attempt.h"
 
 int main(void) {

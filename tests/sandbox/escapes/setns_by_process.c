@@ -1,4 +1,4 @@
-// Enters the namespaces of a process (its own user namespace, which nobody may enter twice: harmless).
+// Enters the namespaces of a process (its own user namespace, which no process may enter again: harmless).
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Sets the time zone of the kernel (to UTC, which it is: harmless).
+// Sets the time zone of the kernel (to UTC, its current value: harmless).
 #include <sys/time.h>
 
 #include "attempt.h"

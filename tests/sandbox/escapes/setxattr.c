@@ -1,4 +1,4 @@
-// Gives a file outside an extended attribute.
+// Sets an extended attribute on a file outside.
 #include <sys/xattr.h>
 
 #include "attempt.h"

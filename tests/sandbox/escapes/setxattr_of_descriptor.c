@@ -1,4 +1,4 @@
-// Gives a file outside that is open for reading an extended attribute.
+// Sets an extended attribute on a file outside that is open for reading.
 #include <sys/xattr.h>
 
 #include "attempt.h"

@@ -1,4 +1,4 @@
-// Gives a file outside an extended attribute by the newest call for it.
+// Sets an extended attribute on a file outside with the newest call for it.
 #include "attempt.h"
 
 int main(void) {

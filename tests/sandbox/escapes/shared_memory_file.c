@@ -1,4 +1,4 @@
-// Creates a shared memory object where another process could open it.
+// Creates a shared memory object that another process could open.
 #include <sys/mman.h>
 
 #include "attempt.h"
@@ -10,6 +10,6 @@ int main(void) {
     struct stat status;
     step(fstat(object, &status), "fstat");
     errno = 0;
-    if ((long)status.st_dev != number("VICTIM_SHARED_MEMORY")) blocked("shm_open: nobody else sees it");
+    if ((long)status.st_dev != number("VICTIM_SHARED_MEMORY")) blocked("shm_open: private to the sandbox");
     write_through(object, "shm_open");
 }

@@ -1,4 +1,4 @@
-// Changes memory that other processes share.
+// Changes a shared memory segment of other processes.
 #include <sys/shm.h>
 
 #include "attempt.h"
@@ -6,7 +6,7 @@
 int main(void) {
     char *segment = shmat((int)number("VICTIM_SEGMENT"), NULL, 0);
     if (segment == (void *)-1) {
-        // There are no such numbers in a namespace of its own.
+        // In a private IPC namespace the number does not exist.
         if (errno == EINVAL) errno = ENOENT;
         step(-1, "shmat");
     }

@@ -1,4 +1,4 @@
-// Sets the turns at the processor of another process's group, to what they are.
+// Sets the CPU priority of another process's group (to its current value).
 #include <sys/resource.h>
 
 #include "attempt.h"

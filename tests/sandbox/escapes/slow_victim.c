@@ -1,4 +1,4 @@
-// Takes another process's turn at the processor away.
+// Lowers the CPU priority of another process.
 #include <sys/resource.h>
 
 #include "attempt.h"

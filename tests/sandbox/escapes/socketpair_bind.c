@@ -1,4 +1,4 @@
-// Binds one end of a socket pair to a name, so that others can send to it.
+// Binds one end of a socket pair to a name, so that other processes can send to it.
 #include "network.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Sends datagrams from one end of a socket pair to another process, with the addresses in memory.
+// Sends datagrams from one end of a socket pair to another process, with sendmmsg, whose addresses are in memory.
 #include "network.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Sends a datagram from one end of a socket pair to another process, with the address in memory.
+// Sends a datagram from one end of a socket pair to another process, with sendmsg, whose address is in memory.
 #include "network.h"
 
 int main(void) {

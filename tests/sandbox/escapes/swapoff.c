@@ -1,4 +1,4 @@
-// Stops using a file as memory. (It is missing: harmless.)
+// Stops using a file as swap. (It is missing: harmless.)
 #include "attempt.h"
 
 int main(void) { judge_harmless(syscall(SYS_swapoff, "/nonexistent"), ENOENT, ENOENT, "swapoff"); }

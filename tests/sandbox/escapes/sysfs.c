@@ -1,4 +1,4 @@
-// Opens a file of /sys for writing: what is written there is announced to the device manager.
+// Opens a file of /sys for writing: writes to it are announced to the device manager.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Connects to a TCP port of this machine by IPv6.
+// Connects to a TCP port of this machine over IPv6.
 #include "network.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Connects to a TCP port by the first data.
+// Connects to a TCP port with TCP Fast Open.
 #include "network.h"
 
 int main(void) {

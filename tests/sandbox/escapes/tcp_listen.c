@@ -1,4 +1,4 @@
-// Listens on a TCP port, so that others can connect to this process.
+// Listens on a TCP port, so that other processes can connect.
 #include "network.h"
 
 int main(void) {

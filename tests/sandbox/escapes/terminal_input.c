@@ -1,11 +1,11 @@
-// Types into its terminal, for the shell that reads from it later.
+// Injects input into its terminal, for the shell that reads from it later.
 #include <sys/ioctl.h>
 
 #include "attempt.h"
 
 int main(void) {
     if (ioctl(0, TIOCSTI, "x") < 0) {
-        // Newer kernels have a setting that forbids it to everybody; without a sandbox they say EIO.
+        // Newer kernels can disable the request for all processes; it then fails with EIO even without a sandbox.
         if (errno == EIO) impossible("TIOCSTI");
         blocked("TIOCSTI");
     }

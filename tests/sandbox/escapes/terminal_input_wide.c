@@ -1,4 +1,4 @@
-// Types into its terminal, with rubbish in the half of the request that the kernel ignores.
+// Injects input into its terminal, with garbage in the half of the request that the kernel ignores.
 #include <sys/ioctl.h>
 
 #include "attempt.h"

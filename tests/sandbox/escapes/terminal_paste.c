@@ -1,4 +1,4 @@
-// Pastes the selection of the console. (This is another terminal, which does not know the request: harmless.)
+// Pastes the console selection. (This is another kind of terminal, without that request: harmless.)
 #include <sys/ioctl.h>
 
 #include "attempt.h"

@@ -1,4 +1,4 @@
-// Makes a nameless file in the workspace and gives it a name outside.
+// Creates a nameless file in the workspace and links it to a name outside.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Makes a nameless file outside and gives it a name there.
+// Creates a nameless file outside and links it to a name there.
 #include "attempt.h"
 
 int main(void) {

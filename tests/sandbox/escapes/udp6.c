@@ -1,4 +1,4 @@
-// Sends a datagram by IPv6.
+// Sends a datagram over IPv6.
 #include "network.h"
 
 int main(void) {

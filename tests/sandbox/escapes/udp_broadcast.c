@@ -1,4 +1,4 @@
-// Sends a datagram to everybody on the local network (here: on the loopback interface).
+// Broadcasts a datagram on the local network (here: on the loopback interface).
 #include "network.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Sends a datagram over a socket that has a peer.
+// Sends a datagram over a connected socket.
 #include "network.h"
 
 int main(void) {

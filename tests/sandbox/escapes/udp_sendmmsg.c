@@ -1,4 +1,4 @@
-// Sends several datagrams at once.
+// Sends several datagrams with sendmmsg.
 #include "network.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Sends a datagram by sendmsg.
+// Sends a datagram with sendmsg.
 #include "network.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Restricts itself by a ruleset that allows everything, hoping that it replaces the old one.
+// Restricts itself with a ruleset that allows everything, in case it replaces the old one.
 #include <linux/landlock.h>
 
 #include "attempt.h"

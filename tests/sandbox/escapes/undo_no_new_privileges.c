@@ -1,4 +1,4 @@
-// Takes back that setuid programs have no effect.
+// Clears `no_new_privs`, which disables setuid programs.
 #include "attempt.h"
 
 int main(void) {

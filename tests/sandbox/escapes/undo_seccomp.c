@@ -1,4 +1,4 @@
-// Turns the filter of system calls off.
+// Turns the seccomp filter off.
 #include "attempt.h"
 
 int main(void) {

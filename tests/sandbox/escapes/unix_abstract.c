@@ -1,4 +1,4 @@
-// Connects to a socket of another process that has no file.
+// Connects to an abstract socket of another process.
 #include "network.h"
 
 int main(void) {

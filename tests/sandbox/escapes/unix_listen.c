@@ -1,4 +1,4 @@
-// Listens at a Unix socket in the workspace, so that others can connect to this process.
+// Listens on a Unix socket in the workspace, so that other processes can connect.
 #include "network.h"
 
 int main(void) {

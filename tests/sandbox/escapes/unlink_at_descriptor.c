@@ -1,4 +1,4 @@
-// Removes a file outside, named from a descriptor of its directory.
+// Removes a file outside, relative to a descriptor of its directory.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Enters a new user namespace with a network that it may configure.
+// Enters a new user namespace with a network namespace that it may configure.
 #include "attempt.h"
 
 int main(void) {

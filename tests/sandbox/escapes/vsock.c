@@ -1,4 +1,4 @@
-// Makes a socket to the host of this virtual machine.
+// Creates a socket to the host of this virtual machine.
 #include "network.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Makes a system call by the numbers of x32 programs.
+// Makes a system call by its x32 number.
 #include "attempt.h"
 
 int main(void) {

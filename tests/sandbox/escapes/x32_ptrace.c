@@ -1,4 +1,4 @@
-// Lets itself be traced by the numbers of x32 programs.
+// Lets its parent trace it, with the x32 number of ptrace.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Makes a socket by the numbers of x32 programs.
+// Creates a socket with the x32 number of the call.
 #include "network.h"
 
 int main(void) {
