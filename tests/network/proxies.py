@@ -1,5 +1,5 @@
-"""Unrestricted proxies at the ports of a managed process's proxies. They show that the refused attempts would
-otherwise succeed."""
+"""Unrestricted proxies at the ports of a managed process's proxies. They show that the refused
+attempts would otherwise succeed."""
 
 import ipaddress
 import select

@@ -261,8 +261,8 @@ impl Run<'_> {
 }
 
 /// Builds the matcher. `$` must match before CRLF too, since the text of a match excludes the CR.
-/// In CRLF mode, the library lets only patterns that name a CR match one. So other patterns run
-/// without that mode: `.` then matches the lone CRs that a progress bar leaves in a log.
+/// In CRLF mode, the library lets only patterns that name a CR match one. So patterns without `$`
+/// run without that mode: `.` then matches the lone CRs that a progress bar leaves in a log.
 fn matcher(options: &SearchOptions) -> Result<(RegexMatcher, LineTerminator), SearchError> {
     let mut builder = RegexMatcherBuilder::new();
     builder

@@ -163,7 +163,7 @@ impl Globs {
             if body.trim_end().is_empty() {
                 return Err(invalid("it is empty"));
             }
-            // A glob has no comments.
+            // A glob has no comments, so a leading `#` is literal.
             let escape = if sign.is_empty() && body.starts_with('#') { "\\" } else { "" };
             builder
                 .add(&format!("{sign}{escape}{body}"))

@@ -60,8 +60,8 @@ impl CheckedTree {
 }
 
 /// Fails if the tree `name` in `directory` has any entry that its sites forbid. `path` is the
-/// caller's name for the tree. Entries that are not directories or cannot be read are left to the
-/// operation itself.
+/// caller's name for the tree. A name that is missing or not a directory is left to the operation
+/// itself.
 pub(in crate::fs) fn expect(
     directory: BorrowedFd<'_>,
     name: &OsStr,

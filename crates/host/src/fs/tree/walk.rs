@@ -1,6 +1,6 @@
 //! Walks a directory tree breadth first, within limits.
 //!
-//! There may be thousands of directories left to read, so they are not held open: each is opened by
+//! Thousands of directories may be left to read, so they are not held open: each is opened by
 //! its path from the root, on which no symlink is followed unless requested.
 
 use std::collections::HashSet;

@@ -8,7 +8,7 @@
 //! Some changes are not reported by the kernel and so never noticed: changes of a network file
 //! system made on another machine, changes of a file through a hard link in another directory,
 //! moves of a directory *above* the watched path, and the removal of a watched directory while
-//! another process has it open.
+//! any process has it open.
 
 mod difference;
 mod directories;

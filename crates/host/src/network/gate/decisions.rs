@@ -177,7 +177,7 @@ impl Judge {
 
 /// An access that the policy or the client has allowed, until the addresses of its host are checked
 /// too. The client receives one decision: a refusal of the addresses or, when this is dropped, that
-/// the access is allowed. Allowing is reported only then, not before the gate dials.
+/// the access is allowed. So it is sent while the host responds, and not before the gate dials.
 #[derive(Debug)]
 #[must_use]
 pub(super) struct Permission<'a> {
