@@ -204,7 +204,7 @@ unsafe fn become_program(steps: &mut Steps<'_>) -> Failure {
     // keeper's own 0, 1 and 2 are open, so each of `descriptors` is above its target (or equal to
     // it), and no `dup2` overwrites another.
     unsafe {
-        // Before /proc becomes read-only, and before there are children to inherit the score.
+        // While /proc is still writable, and before there are children to inherit the score.
         if let Session::New { .. } = steps.session {
             oom_score::raise_own();
         }
