@@ -218,7 +218,8 @@ fn failed(path: &Path, errno: Errno) -> ConfinementError {
     ConfinementError::Grant { path: path.to_owned(), source: errno.into() }
 }
 
-/// The ruleset fixed the handled access rights when it was made, so this is all or nothing.
+/// Restricts this thread. The ruleset fixed the handled access rights when it was made, so this is
+/// all or nothing.
 fn restrict_this_thread(ruleset: BorrowedFd<'_>) -> io::Result<()> {
     // Without `no_new_privs` only a privileged thread may restrict itself.
     rustix::thread::set_no_new_privs(true)?;
@@ -226,9 +227,9 @@ fn restrict_this_thread(ruleset: BorrowedFd<'_>) -> io::Result<()> {
     Ok(landlock::restrict_self(ruleset)?)
 }
 
-/// Some of root's capabilities are checked before Landlock: `CAP_PERFMON` and `CAP_SYS_ADMIN` give
-/// access to the environment and memory map of every process in `/proc`. Capabilities belong to the
-/// thread, so other threads keep theirs.
+/// Drops capabilities that bypass the confinement. Some of root's capabilities are checked before
+/// Landlock: `CAP_PERFMON` and `CAP_SYS_ADMIN` give access to the environment and memory map of
+/// every process in `/proc`. Capabilities belong to the thread, so other threads keep theirs.
 fn drop_capabilities() -> Result<(), Errno> {
     let current = capabilities(None)?;
     let kept = CapabilitySets {

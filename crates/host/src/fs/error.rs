@@ -151,7 +151,7 @@ impl FsError {
         }
     }
 
-    /// For `map_err`: the kernel refused `action` on `path`.
+    /// Makes an error for `map_err`: the kernel refused `action` on `path`.
     pub(crate) fn os(action: &'static str, path: &Path) -> impl FnOnce(Errno) -> Self {
         move |errno| match errno {
             Errno::LOOP => {

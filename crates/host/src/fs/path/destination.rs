@@ -121,7 +121,7 @@ fn last_component(path: &OsStr) -> &[u8] {
     path.as_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default()
 }
 
-/// The error for a symlink whose target is written as the name of a directory.
+/// Returns the error for a symlink whose target is written as the name of a directory.
 fn not_a_file(path: &Path) -> FsError {
     FsError::WrongKind {
         path: path.to_owned(),

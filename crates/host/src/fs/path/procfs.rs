@@ -96,7 +96,8 @@ fn own_number(procfs: &Path) -> Option<PathBuf> {
     is_number(own).then(|| own.into())
 }
 
-/// Every thread has a directory beside that of its process, though it is not listed.
+/// Whether `number` is this process or one of its threads. Every thread has a directory beside that
+/// of its process, though it is not listed.
 fn is_of(procfs: &Path, own: &Path, number: &OsStr) -> bool {
     let thread = procfs.join(own).join("task").join(number);
     let found = rustix::fs::statat(CWD, thread, AtFlags::SYMLINK_NOFOLLOW);

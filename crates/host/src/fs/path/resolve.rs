@@ -196,7 +196,8 @@ fn parent_within(
     if confinement.has(&found.place.join(name), required) { Ok(found.node) } else { Err(denied) }
 }
 
-/// `Path` drops a trailing dot, but a request to remove or rename `a/.` does not mean the name `a`.
+/// Whether the path ends in a dot. `Path` drops a trailing dot, but a request to remove or rename
+/// `a/.` does not mean the name `a`.
 fn ends_in_dot(path: &Path) -> bool {
     let bytes = path.as_os_str().as_bytes();
     let end = bytes.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
@@ -371,7 +372,8 @@ fn open_by_components(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// With `O_DIRECTORY` the kernel reports a symlink as `ENOTDIR`.
+/// Returns `ELOOP` if the component is a symlink. With `O_DIRECTORY` the kernel reports a symlink
+/// as `ENOTDIR`.
 fn symlink_or(errno: Errno, directory: BorrowedFd<'_>, component: Component<'_>) -> Errno {
     if errno != Errno::NOTDIR {
         return errno;
@@ -383,7 +385,8 @@ fn symlink_or(errno: Errno, directory: BorrowedFd<'_>, component: Component<'_>)
     }
 }
 
-/// `ELOOP` has three meanings: a refused symlink, a magic link, or an endless chain of symlinks.
+/// Turns the result into an error. `ELOOP` has three meanings: a refused symlink, a magic link, or
+/// an endless chain of symlinks.
 pub(in crate::fs) fn explain(
     action: &'static str,
     path: &Path,

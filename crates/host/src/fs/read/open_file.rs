@@ -125,7 +125,7 @@ impl OpenFile {
         }
     }
 
-    /// Room for the content after `offset`, and one more byte to detect the end.
+    /// Returns the room for the content after `offset`, and one more byte to detect the end.
     fn expected_room(&self, offset: u64) -> usize {
         match self.metadata.size.saturating_sub(offset) {
             0 => MIN_ROOM,

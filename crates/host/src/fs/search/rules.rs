@@ -108,7 +108,7 @@ struct Reading {
 }
 
 impl Reading {
-    /// Invalid lines are skipped, as by git.
+    /// Adds the rules of a file. Skips invalid lines, as git does.
     fn add(&mut self, directory: BorrowedFd<'_>, name: &CStr, shown: &'static str) {
         match read(directory, name, self.room.min(MAX_FILE_BYTES)) {
             Ok(text) => {

@@ -48,7 +48,7 @@ impl LineText {
         shown
     }
 
-    /// Where a match is in the text; `None` if it is empty or was cut off.
+    /// Returns the range of a match in the text. `None` if it is empty or was cut off.
     pub(super) fn locate(&self, found: Range<usize>) -> Option<Range<usize>> {
         // A regular expression may match bytes, and so a part of a character.
         let start = self.text.floor_char_boundary(self.place(found.start, Edge::Start));

@@ -126,7 +126,7 @@ impl Entry<'_> {
         open_regular(self.directory, self.name)
     }
 
-    /// For a symlink: whether its target is a directory.
+    /// Whether the target of a symlink is a directory.
     pub(in crate::fs) fn leads_to_directory(&self) -> bool {
         followed_type(self.directory, self.name) == Ok(Some(FileType::Directory))
     }
@@ -246,12 +246,12 @@ impl Walk<'_> {
         }
     }
 
-    /// The nearest matching rule decides.
+    /// Whether the path is ignored. The nearest matching rule decides.
     fn is_ignored(&self, path: &Path, is_directory: bool) -> bool {
         self.rules_in_force().find_map(|rules| rules.judge(path, is_directory)).unwrap_or(false)
     }
 
-    /// Nearest first.
+    /// Returns all rules in force, nearest first.
     fn rules_in_force(&self) -> impl Iterator<Item = &Rules> {
         self.levels.iter().rev().map(|level| &level.rules).chain(&self.above)
     }

@@ -36,7 +36,7 @@ impl CheckedTree {
         }
     }
 
-    /// For a name in an open directory.
+    /// Makes the check of a name in an open directory.
     pub(in crate::fs) fn of(
         directory: BorrowedFd<'_>,
         name: &OsStr,
@@ -48,7 +48,7 @@ impl CheckedTree {
         Ok(Self { place: directory.join(name), required })
     }
 
-    /// For an open directory.
+    /// Makes the check of an open directory.
     pub(in crate::fs) fn open(
         directory: BorrowedFd<'_>,
         required: RequiredAccess,

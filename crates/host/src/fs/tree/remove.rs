@@ -49,7 +49,8 @@ pub fn remove(path: &Path, options: &RemoveOptions, cancel: &CancelFlag) -> Resu
     }
 }
 
-/// A path below a regular file does not exist either.
+/// Whether the error means that the path does not exist. A path below a regular file does not exist
+/// either.
 fn is_nowhere(error: &FsError) -> bool {
     let no_directory = matches!(error, FsError::Os { source, .. }
         if source.kind() == io::ErrorKind::NotADirectory);
@@ -127,7 +128,7 @@ enum Halt {
 }
 
 impl<'a> Removal<'a> {
-    /// The descent starts one directory above, where only `name` is touched.
+    /// Starts one directory above the tree, where only `name` is touched.
     fn new(path: &Path, Parent { directory, name }: Parent, cancel: &'a CancelFlag) -> Self {
         let above = path.parent().unwrap_or(path);
         Self {
@@ -245,8 +246,8 @@ impl<'a> Removal<'a> {
         }
     }
 
-    /// The directory was refilled or replaced meanwhile; whatever has the name now is removed as
-    /// well.
+    /// Queues the name for another attempt. The directory was refilled or replaced meanwhile, and
+    /// whatever has the name now is removed as well.
     fn retry(&mut self, name: OsString, errno: Errno) -> Result<(), FsError> {
         self.retries += 1;
         if self.retries > MAX_RETRIES {

@@ -45,7 +45,7 @@ pub fn rename(
     .map_err(|errno| explain(source, destination, errno))
 }
 
-/// As in rename(2), a trailing slash requires a directory.
+/// Fails if a path ends in a slash and the source is not a directory, as rename(2) does.
 fn expect_directory_if_named(
     from: &Parent,
     source: &Path,
@@ -59,9 +59,9 @@ fn expect_directory_if_named(
     resolve::expect_kind(source, &stat, FileKind::Directory, "a directory")
 }
 
-/// A directory moves with its content, but a rule stays at its path. So a path with less access
-/// than the rest must not be moved away from its rule, and no file may be moved to a path where a
-/// rule forbids it.
+/// Checks a move against the policy. A directory moves with its content, but a rule stays at its
+/// path. So a path with less access than the rest must not be moved away from its rule, and no file
+/// may be moved to a path where a rule forbids it.
 fn expect_movable(
     source: &Path,
     from: &Parent,

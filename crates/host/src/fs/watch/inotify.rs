@@ -46,14 +46,14 @@ impl Inotify {
             .map_err(|errno| explain("watch", path, errno))
     }
 
-    /// After this, only `IGNORED` is queued for the descriptor. Earlier events are still to be
-    /// read.
+    /// Removes a watch. After this, only `IGNORED` is queued for the descriptor. Earlier events are
+    /// still to be read.
     pub(super) fn unwatch(&self, descriptor: i32) {
         // Fails if the directory was removed: the kernel has already removed the watch.
         let _ = inotify::remove_watch(&self.queue, descriptor);
     }
 
-    /// Blocks, and passes on each event, until `stop` is called.
+    /// Passes on each event until `stop` is called. Blocks.
     pub(super) fn read(&self, mut handle: impl FnMut(&Event<'_>)) -> Result<(), Errno> {
         let mut buffer = [MaybeUninit::uninit(); BUFFER_BYTES];
         let mut reader = Reader::new(&self.queue, &mut buffer);

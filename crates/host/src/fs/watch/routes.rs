@@ -86,8 +86,8 @@ impl Routes {
         }
     }
 
-    /// The file or directory at this path was removed or created, which affects the directories of
-    /// the targets at and below it.
+    /// Marks the targets whose directory is at or below this path, because the file or directory
+    /// there was removed or created.
     pub(super) fn root_moved(&self, path: &Path) {
         self.at_and_below(path).for_each(|route| route.target.look_again(RootState::Stale));
     }

@@ -56,15 +56,15 @@ impl WatchTable {
         Ok(true)
     }
 
-    /// The path, and any path below it, no longer stands for its directory.
+    /// Forgets the path and every path below it: they no longer stand for their directories.
     pub(super) fn forget(&mut self, path: &Path) {
         for name in self.directories.at_and_below(path) {
             self.forget_name(&name);
         }
     }
 
-    /// Called after lost events, when all watched directories were checked again. Names that are
-    /// still doubtful have moved.
+    /// Forgets the names that are still doubtful: their directories have moved. Called after lost
+    /// events, when all watched directories were checked again.
     pub(super) fn forget_doubtful(&mut self, path: &Path) {
         for name in self.directories.doubtful_at_and_below(path) {
             self.forget_name(&name);
@@ -123,15 +123,15 @@ impl WatchTable {
         self.routes.deliver(event);
     }
 
-    /// A directory no longer has its name. Its parent notifies trees: before a move, after a
-    /// removal.
+    /// Handles a directory that no longer has its name. Its parent notifies trees: before a move,
+    /// after a removal.
     pub(super) fn replace(&mut self, name: &Path) {
         self.forget(name);
         self.routes.root_moved(name);
     }
 
-    /// A directory that still had its name reports that it is gone, and no parent notifies trees of
-    /// it: it was a mount point, or one of several mounts of the same directory.
+    /// Handles a directory that reports its end while it still had its name. No parent notifies
+    /// trees of it: it was a mount point, or one of several mounts of the same directory.
     fn lose(&mut self, name: &Path) {
         self.replace(name);
         self.routes.events_lost(name);

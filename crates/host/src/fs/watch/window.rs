@@ -301,7 +301,7 @@ impl ChangeWindow {
         }
     }
 
-    /// `before` counts only if the window has not seen the name yet.
+    /// Records the state of a name. `before` counts only if the window has not seen the name yet.
     fn put(&mut self, path: &Path, before: Before, now: Now) {
         if self.overflowed {
             return;

@@ -208,7 +208,8 @@ fn find(
     Ok(Some((parent, replaces)))
 }
 
-/// Checked again at the end: the directory may have been moved by then.
+/// Checks the access to the destination. Repeated at the end, because the directory may have been
+/// moved by then.
 fn expect_change(path: &Path, parent: &Parent) -> Result<(), FsError> {
     confinement::expect(parent.directory.as_fd(), &parent.name, RequiredAccess::Change, path)
 }

@@ -16,8 +16,8 @@ const ACCESS_LIST: &str = "system.posix_acl_access";
 /// The limit of Linux for any attribute.
 const MAX_ATTRIBUTE_BYTES: usize = 64 << 10;
 
-/// Write permission for the directory is enough to replace a file. But a file that this process may
-/// not write must not be replaced.
+/// Fails unless this process may write the old file. Write permission for the directory is enough
+/// to replace a file, but a file that this process may not write must not be replaced.
 pub(in crate::fs) fn expect_writable(path: &Path, old: &Existing) -> Result<(), FsError> {
     let link = procfs::own_link(old.node.as_fd());
     rustix::fs::accessat(CWD, link, Access::WRITE_OK, AtFlags::EACCESS)
@@ -67,8 +67,8 @@ fn take_ownership(file: BorrowedFd<'_>, own: &Stat, old: &Stat) -> Ownership {
     Ownership { group, ..same }
 }
 
-/// The new file may have inherited a default list from its directory, which the old file did not
-/// have.
+/// Gives the file the access list of the old one. The new file may have inherited a default list
+/// from its directory, which the old file did not have.
 fn take_access_list(file: BorrowedFd<'_>, old: &Existing) -> AccessList {
     let mut list = vec![0; MAX_ATTRIBUTE_BYTES];
     let link = procfs::own_link(old.node.as_fd());

@@ -78,8 +78,9 @@ pub(in crate::fs) fn reserve(
     }
 }
 
-/// On some file systems a failed allocation keeps what it got until then, and on ext4 only
-/// ftruncate(2) would release it. So an allocation that cannot succeed is not started.
+/// Fails if the allocation exceeds the free space. On some file systems a failed allocation keeps
+/// what it got until then, and on ext4 only ftruncate(2) would release it. So an allocation that
+/// cannot succeed is not started.
 fn refuse_more_than_is_free(
     path: &Path,
     file: BorrowedFd<'_>,
@@ -112,8 +113,8 @@ pub(in crate::fs) fn give_back(file: BorrowedFd<'_>, before: &Stat, len: u64) {
     }
 }
 
-/// Never uses ftruncate(2): it would cut off data that another program has appended since the file
-/// ended at `end`.
+/// Releases blocks beyond the end. Never uses ftruncate(2): it would cut off data that another
+/// program has appended since the file ended at `end`.
 fn release(file: BorrowedFd<'_>, end: u64, len: u64) {
     let start = end.saturating_add(LEFT_TO_APPENDS);
     if start < len {

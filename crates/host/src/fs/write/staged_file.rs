@@ -183,8 +183,8 @@ fn create_in_place_of_abandoned(parent: &Parent, name: &OsStr, mode: Mode) -> Op
     }
 }
 
-/// Invariant: the usual staged file of a name is removed only under its lock, so a locked one keeps
-/// its name.
+/// Removes an abandoned staged file. Invariant: the usual staged file of a name is removed only
+/// under its lock, so a locked one keeps its name.
 fn remove_abandoned(parent: &Parent, name: &OsStr) -> Option<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let node = rustix::fs::openat(&parent.directory, name, flags, Mode::empty()).ok()?;
@@ -237,8 +237,8 @@ fn open_or_create(
     }
 }
 
-/// In a directory where other users can write, the name may be theirs, or a link to another file of
-/// this user.
+/// Fails unless the file belongs to this user. In a directory where other users can write, the name
+/// may be theirs, or a link to another file of this user.
 fn expect_own(staged_file: &Path, node: &OwnedFd) -> Result<(), FsError> {
     let stat = rustix::fs::fstat(node).map_err(FsError::os("stat", staged_file))?;
     resolve::expect_kind(staged_file, &stat, FileKind::Regular, "a temporary file")?;
@@ -278,7 +278,8 @@ fn temporary_name(name: &OsStr, word: &str) -> OsString {
     OsString::from_vec(staged_file)
 }
 
-/// Need not be secret: a name that another program guessed and took is simply not used.
+/// Returns a random word. It need not be secret: a name that another program guessed and took is
+/// simply not used.
 fn random_word() -> String {
     const LETTERS: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
     let mut number = RandomState::new().build_hasher().finish();
@@ -290,7 +291,8 @@ fn random_word() -> String {
     word
 }
 
-/// Also distinguishes names with the same first hundred bytes. Longer than any random word.
+/// Returns the word for a name and a key. It also distinguishes names with the same first hundred
+/// bytes, and is longer than any random word.
 fn word_of(name: &OsStr, key: &str) -> String {
     let mut hash = Sha256::new();
     hash.update(name.as_bytes());

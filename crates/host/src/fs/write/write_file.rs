@@ -164,7 +164,7 @@ fn set_mode(path: &Path, file: &OwnedFd, mode: Mode) -> Result<(), FsError> {
     rustix::fs::fchmod(file, mode).map_err(FsError::os("set the permissions of", path))
 }
 
-/// Network file systems report lack of space only on close.
+/// Closes a file and reports errors. Network file systems report lack of space only on close.
 fn close(file: OwnedFd) -> Result<(), Errno> {
     // SAFETY: the owner of the descriptor has just given it up, so no other code uses or closes it.
     if unsafe { libc::close(file.into_raw_fd()) } == 0 {

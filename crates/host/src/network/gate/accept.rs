@@ -87,8 +87,8 @@ impl Slot {
     }
 }
 
-/// Each connection takes two descriptors. Half of the server's descriptors stay available for
-/// clients and files.
+/// Returns the slots for the connections of all gates. Each connection takes two descriptors, and
+/// half of the server's descriptors stay available for clients and files.
 fn all_slots() -> &'static Semaphore {
     static SLOTS: OnceLock<Semaphore> = OnceLock::new();
     SLOTS.get_or_init(|| {

@@ -13,7 +13,7 @@ pub trait GateClient: Send + Sync + fmt::Debug {
     /// sets one, and returns [`Answer::Unanswered`] when it expires.
     fn ask(&self, question: Question) -> Pin<Box<dyn Future<Output = Answer> + Send>>;
 
-    /// Called for every decision. Must not block.
+    /// Reports a decision. Called for every decision; must not block.
     fn decided(&self, record: &DecisionRecord);
 }
 

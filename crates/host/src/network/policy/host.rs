@@ -103,7 +103,7 @@ fn parse(text: &str) -> Option<Host> {
     }
 }
 
-/// Letters, digits and hyphens; also underscores, which service names contain.
+/// Whether a label has only letters, digits, hyphens and underscores, which service names contain.
 fn is_label(label: &str) -> bool {
     let valid = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_');
     (1..=MAX_LABEL).contains(&label.len()) && label.bytes().all(valid)

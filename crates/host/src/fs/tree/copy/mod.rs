@@ -98,7 +98,7 @@ struct CopyTarget<'a> {
 }
 
 impl<'a> CopyTarget<'a> {
-    /// A destination that the caller named.
+    /// Makes a destination from a path of the caller.
     fn named(path: &Path, directory: BorrowedFd<'a>, name: &'a OsStr) -> Self {
         Self { path: path.to_owned(), directory, name, symlinks: Symlinks::Follow }
     }

@@ -184,8 +184,8 @@ impl TreeCopy<'_> {
         Ok(Some(is_new))
     }
 
-    /// The entry may be newer than the precheck of the tree. If it is not a directory, its copy
-    /// checks for more.
+    /// Checks the access to an entry on both sides. The entry may be newer than the precheck of the
+    /// tree. If it is not a directory, its copy checks for more.
     fn expect(&self, name: &OsStr) -> Result<(), FsError> {
         let path = self.from.path_of(name);
         confinement::expect(self.from.here(), name, RequiredAccess::Read, &path)?;
@@ -284,8 +284,8 @@ enum Copied {
     Waits,
 }
 
-/// A new directory may have inherited the set-group-id bit from its parent, whose files belong to
-/// one group.
+/// Sets the permissions of a new directory. Keeps its set-group-id bit, which it may have inherited
+/// from its parent, whose files belong to one group.
 fn set_mode(directory: BorrowedFd<'_>, mode: Mode) -> Result<(), Errno> {
     let inherited = rustix::fs::fstat(directory)?.st_mode & 0o2000;
     rustix::fs::fchmod(directory, mode | Mode::from_raw_mode(inherited))

@@ -94,7 +94,7 @@ impl Query {
         self.kind
     }
 
-    /// A response with the addresses of the requested family, at most eight.
+    /// Responds with the addresses of the requested family, at most eight.
     pub(crate) fn answer(&self, addresses: &[IpAddr], ttl: u32) -> Vec<u8> {
         let wanted: Vec<IpAddr> = addresses
             .iter()
@@ -109,7 +109,7 @@ impl Query {
         self.response(0, &wanted, ttl)
     }
 
-    /// A response that the name exists, but has no records of this type.
+    /// Responds that the name exists, but has no records of this type.
     pub(crate) fn empty(&self) -> Vec<u8> {
         self.response(0, &[], 0)
     }

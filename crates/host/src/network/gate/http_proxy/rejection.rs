@@ -29,7 +29,7 @@ impl Rejection {
         Self { status: StatusCode::BAD_GATEWAY, code: None, line }
     }
 
-    /// The response for a host that was refused or cannot be reached.
+    /// Makes the response for a host that was refused or cannot be reached.
     pub(super) fn from_dial(error: &DialError, host: &Host, port: u16) -> Self {
         let target = host.with_port(port);
         let source: &dyn std::error::Error = match error {
