@@ -9,8 +9,12 @@ use crate::support::{PROGRAM, ServerBuilder, command, run_command, run_program, 
 fn help_and_version_are_answered() {
     let help = run_program(&["--help"]);
     assert_eq!((help.code, help.stderr.as_str()), (Some(0), ""));
+    for line in ["  run          Run a command", "      --listen <URL>", "  -h, --help"] {
+        assert!(help.stdout.contains(line), "{}", help.stdout);
+    }
+    let settings = run_program(&["config", "--help"]).stdout;
     for flag in ["--listen", "--max-sessions", "--shutdown-grace-period-ms", "--log-format"] {
-        assert!(help.stdout.contains(flag), "{}", help.stdout);
+        assert!(settings.contains(flag), "{settings}");
     }
     let version = run_program(&["--version"]);
     assert_eq!(version.stdout, format!("exec-server {}\n", env!("CARGO_PKG_VERSION")));
@@ -108,7 +112,7 @@ fn deprecated_names_of_settings_work_and_are_not_shown() {
         "exec-server: --max-processes-per-connection is deprecated; \
          use --max-processes-per-session\n"
     );
-    for shown in [run_program(&["--help"]), run_program(&["man"])] {
+    for shown in [run_program(&["config", "--help"]), run_program(&["man"])] {
         let text = shown.stdout.replace('\\', "");
         assert!(text.contains("max-processes-per-session"), "{text}");
         assert!(!text.contains("max-processes-per-connection"), "{text}");
