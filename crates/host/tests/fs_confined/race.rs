@@ -65,7 +65,7 @@ const LOOKS: &[(&str, Look)] = &[
             max_matches: 10,
             ..SearchOptions::default()
         };
-        let search = Search::new(&options).expect("a pattern");
+        let search = Search::new(&options).expect("the pattern is valid");
         search.run(swap, &AtomicBool::new(false), &mut |found| {
             assert_ne!(found.text, OUTSIDE, "found outside");
             ControlFlow::Continue(())

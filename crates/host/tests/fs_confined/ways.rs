@@ -21,7 +21,7 @@ fn write(path: &Path) -> Result<(), FsError> {
 }
 
 #[track_caller]
-#[expect(clippy::needless_pass_by_value, reason = "reads better where it is called")]
+#[expect(clippy::needless_pass_by_value, reason = "calls read better without a reference")]
 fn expect_denied<T: std::fmt::Debug>(outcome: Result<T, FsError>) {
     assert!(matches!(outcome, Err(FsError::Denied { .. })), "{outcome:?}");
 }

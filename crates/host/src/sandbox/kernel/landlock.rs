@@ -1,8 +1,8 @@
 //! Translates grants into a Landlock ruleset.
 //!
-//! Every right that the ABI knows is handled, so access without a grant is denied. Landlock rules
-//! can only add rights: it cannot express carve-outs inside a grant. It also does not restrict
-//! `stat`, `chmod`, times and extended attributes.
+//! Every right that the ABI knows is handled, so access without a grant is denied. Rules only add
+//! rights, so they cannot express carve-outs inside a grant. Landlock does not restrict `stat`,
+//! `chmod`, times and extended attributes.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

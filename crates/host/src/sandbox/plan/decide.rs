@@ -1,4 +1,4 @@
-//! Which kind of plan a policy gets on a host.
+//! Chooses the kind of plan that a policy gets on a host.
 
 use std::path::Path;
 
@@ -17,12 +17,12 @@ pub struct StartFacts<'a> {
 }
 
 impl Plan {
-    /// Plans from the current state of the protected names.
+    /// Creates a plan, from the protected names as they are now.
     pub fn new(policy: &Policy, has: &Capabilities, names: &impl Names) -> Result<Self, PlanError> {
         Self::for_start(StartFacts::default(), policy, has, names)
     }
 
-    /// Plans for a process whose start facts are known.
+    /// Creates a plan for a process whose start facts are known.
     pub fn for_start(
         start: StartFacts<'_>,
         policy: &Policy,

@@ -1,4 +1,4 @@
-//! Why a policy cannot be enforced here.
+//! Reasons why a policy cannot be enforced on this host.
 
 use std::fmt;
 use std::io;
@@ -32,7 +32,7 @@ pub enum PlanError {
     )]
     NeededTarget { link: PathBuf, target: PathBuf },
     #[error(
-        "scanning {} for denied patterns takes more than {limit}; deny directories by path, or lower glob_scan_max_depth",
+        "scanning {} for denied patterns exceeds the limit of {limit}; deny directories by path, or lower glob_scan_max_depth",
         base.display()
     )]
     TooMuchToScan { base: PathBuf, limit: TooMuch },

@@ -96,9 +96,9 @@ fn for_restricted_files(
     })
 }
 
-/// Plans without file restrictions. A program that may change every file can escape anyway, so this
-/// restricts the network and protects against mistakes. Outside processes stay out of reach all the
-/// same: that promise does not depend on the file policy.
+/// Creates a plan without file restrictions. A program that may change every file can escape
+/// anyway, so this restricts the network and protects against mistakes. Outside processes stay out
+/// of reach all the same: that promise does not depend on the file policy.
 fn for_all_files(network: &NetworkPlan, has: &Capabilities) -> Result<Plan, PlanError> {
     let abi = has.landlock_abi;
     let (tier, grants) = if abi >= SCOPES_SINCE && network.gate.is_none() {

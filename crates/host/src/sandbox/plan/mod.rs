@@ -33,7 +33,7 @@ pub use gate::{GateRequest, GateSocket, GateSockets, HTTP_PROXY_PORT, SOCKS5_POR
 use super::policy::{Access, Grant, Network};
 use crate::sandbox::report::enforcement::{Enforcement, NetworkEnforcement};
 
-/// How one process is confined.
+/// The restrictions of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     pub tier: Tier,
@@ -89,8 +89,8 @@ pub enum Mount {
 /// Reduces access to everything at and below a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cover {
-    /// Absolute and real. `/` is always the first mount and [`CoverKind::ReadOnly`], and applies to
-    /// every existing mount.
+    /// Absolute and real. A cover of `/` is the first mount, is [`CoverKind::ReadOnly`], and
+    /// applies to every existing mount.
     pub path: PathBuf,
     pub kind: CoverKind,
     pub is_directory: bool,
@@ -130,7 +130,7 @@ pub struct LandlockRules {
     pub grants: Option<Vec<Grant>>,
     /// Directories in which names can be listed at any depth, without any other access.
     pub listed: Vec<PathBuf>,
-    /// The only ports that TCP connections can use. `None`: TCP is not restricted.
+    /// The only ports to which TCP connections are allowed. `None`: TCP is not restricted.
     pub connect_ports: Option<Vec<u16>>,
 }
 

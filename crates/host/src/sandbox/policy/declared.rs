@@ -85,7 +85,7 @@ pub struct PolicyContext {
     pub link_trust: LinkTrust,
 }
 
-/// What is known about the origin of symlinks.
+/// Facts about the origin of symlinks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LinkTrust {
     pub written: WrittenRoots,

@@ -48,7 +48,7 @@ pub enum PolicyError {
         "sandbox glob {pattern:?} is relative, but there is no working directory and no workspace root"
     )]
     GlobWithoutBase { pattern: String },
-    #[error("scanning for sandbox glob {pattern:?} takes more than {limit}")]
+    #[error("scanning for sandbox glob {pattern:?} exceeds the limit of {limit}")]
     TooMuchToScan { pattern: String, limit: TooMuch },
     #[error(
         "the globs of the sandbox grant more than {max} paths; the limit was reached at {pattern:?}"

@@ -109,7 +109,8 @@ impl fmt::Debug for DeniedGlob {
     }
 }
 
-/// Splits a glob into its longest prefix without wildcards and the rest.
+/// Splits a glob before its first component with a wildcard, or before the last component if there
+/// is none.
 pub(super) fn split(glob: &str) -> Result<(PathBuf, Pattern), PolicyError> {
     let invalid =
         |why: &str| PolicyError::InvalidGlob { pattern: glob.to_owned(), why: why.to_owned() };

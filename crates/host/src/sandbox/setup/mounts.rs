@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(which(&|index| nesting.is_in_covered(index)), [1, 2, 3, 4, 5, 7]);
     }
 
-    /// A quadratic algorithm would not finish.
+    /// A quadratic algorithm would take far too long.
     #[test]
     fn a_plan_may_have_many_mounts() {
         let hidden = |n: usize| cover(&format!("/a/{n:06}"), CoverKind::Hidden);

@@ -58,7 +58,7 @@ impl NetworkNamespaces {
     /// Only for a process with one thread.
     pub(crate) unsafe fn empty(&mut self) -> Option<NetworkNamespaceFds> {
         if self.empty.is_none() {
-            // SAFETY: as the caller says.
+            // SAFETY: the caller guarantees a single thread.
             self.empty = unsafe { self.make(Purpose::Empty) }.ok();
         }
         self.empty.clone()
@@ -75,7 +75,7 @@ impl NetworkNamespaces {
     /// # Safety
     /// Only for a process with one thread.
     pub(crate) unsafe fn prepare(&mut self) -> bool {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees a single thread.
         match unsafe { self.make(Purpose::Managed) } {
             Ok(namespace) => self.prepared.push(namespace),
             Err(_) => return false,

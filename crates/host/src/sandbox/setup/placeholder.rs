@@ -449,7 +449,7 @@ mod tests {
         let theirs = hold(&covers(&[&path])).unwrap();
         std::os::unix::fs::chown(&path, Some(54321), None).unwrap();
         let ours = hold(&covers(&[&path])).unwrap();
-        assert!(ours.identity(0).is_some(), "its owner must not remove it meanwhile");
+        assert!(ours.identity(0).is_some(), "its owner must not remove it while it is needed");
         drop(theirs);
         assert!(path.exists());
         drop(ours);

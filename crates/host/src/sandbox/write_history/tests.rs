@@ -32,7 +32,7 @@ fn roots(history: &WriteHistory) -> Vec<String> {
         WrittenRoots::Known(roots) => {
             roots.iter().map(|root| root.to_str().unwrap().to_owned()).collect()
         }
-        WrittenRoots::Unknown => panic!("unknown"),
+        WrittenRoots::Unknown => panic!("the history is unknown"),
     }
 }
 

@@ -91,7 +91,7 @@ struct Verdicts(BTreeMap<u32, Verdict>);
 impl Verdicts {
     fn always(&mut self, call: i64, action: Action) {
         let before = self.0.insert(number(call), Verdict::Always(action));
-        debug_assert!(before.is_none(), "two verdicts about call {call}");
+        debug_assert!(before.is_none(), "two verdicts on call {call}");
     }
 
     fn deny(&mut self, calls: &[i64]) {
@@ -103,7 +103,7 @@ impl Verdicts {
     fn depends(&mut self, call: i64, tests: impl IntoIterator<Item = Test>, otherwise: Action) {
         let verdict = Verdict::Depends { tests: tests.into_iter().collect(), otherwise };
         let before = self.0.insert(number(call), verdict);
-        debug_assert!(before.is_none(), "two verdicts about call {call}");
+        debug_assert!(before.is_none(), "two verdicts on call {call}");
     }
 
     /// Protects outside processes that no namespace separates. Lowering the priority of one other

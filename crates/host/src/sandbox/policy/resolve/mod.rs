@@ -32,7 +32,7 @@ struct Target {
 enum Origin {
     /// An entry names it.
     Named,
-    /// The process starts there.
+    /// It is the working directory of the process.
     WorkingDirectory,
     /// A directory for temporary files. It is not treated as a project.
     TemporaryDirectory,

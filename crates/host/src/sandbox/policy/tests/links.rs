@@ -27,7 +27,7 @@ fn an_alias_of_a_root_means_the_root() {
     let policy = asked.policy();
     assert!(policy.leads_to_grant(Path::new("/tmp")));
     assert!(policy.leads_to_grant(Path::new("/private")));
-    assert!(!policy.leads_to_grant(Path::new("/tmp/a")), "there is nothing below a symlink");
+    assert!(!policy.leads_to_grant(Path::new("/tmp/a")), "a symlink has no children");
 }
 
 #[test]

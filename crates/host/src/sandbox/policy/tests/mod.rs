@@ -53,7 +53,7 @@ impl Asked {
         self
     }
 
-    /// A directory that an earlier sandbox was granted for writing.
+    /// Adds a directory in which an earlier sandbox was allowed to write.
     fn written(mut self, path: &str) -> Self {
         let WrittenRoots::Known(roots) = &mut self.around.link_trust.written else {
             panic!("cannot add a root to an unknown history")
@@ -107,7 +107,7 @@ fn entry(line: &str) -> Entry {
         Some(rest) => (true, rest),
         None => (false, line),
     };
-    let (access, path) = line.split_once(' ').expect("an access and a path");
+    let (access, path) = line.split_once(' ').expect("a line has an access and a path");
     let access = match access {
         "deny" => Deny,
         "read" => Read,
