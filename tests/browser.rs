@@ -1,12 +1,14 @@
-//! A page in a real browser: it gets in with a token from an origin that is allowed, and not without either.
+//! Pages in a real browser get in with a token from an allowed origin, and not without either. One of them runs the
+//! TypeScript client.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 
-use exec_server_test_support::skipped;
+use exec_server_test_support::{Cut, FaultProxy, PlannedCut, Way, skipped};
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 
@@ -41,7 +43,18 @@ const attempt = (protocols) => new Promise((resolve) => {
 })();
 </script>"#;
 
-/// A web server for one page; its origin is its address.
+/// Runs the smoke test of the TypeScript client: the built modules as they are, without a bundler.
+const CLIENT_PAGE: &str = r#"<!doctype html><script type="module">
+import { EXPECTED, smoke } from "/test/smoke.mjs";
+const result = await smoke("SERVER", "TOKEN").catch(String);
+await fetch("/result?" + encodeURIComponent(JSON.stringify({ result, expected: EXPECTED })));
+</script>"#;
+
+fn typescript_client() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients/typescript")
+}
+
+/// A web server for one page and the modules of the TypeScript client; its origin is its address.
 struct Site {
     listener: TcpListener,
 }
@@ -78,13 +91,17 @@ impl Site {
 /// Answers one request; returns what it reports.
 fn serve(mut stream: TcpStream, page: &str) -> Option<Value> {
     let target = request_target(&stream)?;
-    let (status, body) = match target.as_str() {
-        "/" => ("200 OK", page),
-        _ if target.starts_with("/result?") => ("200 OK", ""),
-        _ => ("404 Not Found", ""),
+    let module = || std::fs::read_to_string(typescript_client().join(&target[1..])).ok();
+    let (status, kind, body) = match target.as_str() {
+        "/" => ("200 OK", "html", page.to_owned()),
+        _ if target.starts_with("/result?") => ("200 OK", "html", String::new()),
+        _ => match module() {
+            Some(text) => ("200 OK", "javascript", text),
+            None => ("404 Not Found", "html", String::new()),
+        },
     };
     let response = format!(
-        "HTTP/1.1 {status}\r\ncontent-type: text/html\r\ncontent-length: {}\r\n\
+        "HTTP/1.1 {status}\r\ncontent-type: text/{kind}\r\ncontent-length: {}\r\n\
          connection: close\r\n\r\n{body}",
         body.len()
     );
@@ -104,7 +121,7 @@ fn request_target(stream: &TcpStream) -> Option<String> {
 struct Browser(Child);
 
 impl Browser {
-    fn open(mut chromium: Command, profile: &std::path::Path, url: &str) -> Self {
+    fn open(mut chromium: Command, profile: &Path, url: &str) -> Self {
         chromium
             .args([
                 "--headless",
@@ -134,24 +151,60 @@ impl Drop for Browser {
     }
 }
 
+const CHROMIUM: &str = "/usr/bin/chromium";
+
+/// What the page of the site reports from a browser of its own.
+fn look(site: &Site, page: &str) -> Value {
+    let profile = tempfile::tempdir().unwrap();
+    let _browser = Browser::open(command(CHROMIUM), profile.path(), &site.origin());
+    site.result(page)
+}
+
+/// The reason why this machine cannot run these tests.
+fn missing_browser() -> Option<&'static str> {
+    let missing = "chromium is missing (Debian: apt-get install chromium)";
+    (!Path::new(CHROMIUM).exists()).then_some(missing)
+}
+
 #[test]
 fn a_page_needs_a_token_and_an_allowed_origin() {
-    if !std::path::Path::new("/usr/bin/chromium").exists() {
-        return skipped("chromium is missing (Debian: apt-get install chromium)");
+    if let Some(reason) = missing_browser() {
+        return skipped(reason);
     }
     let (site, foreign) = (Site::new(), Site::new());
     let issuer = Issuer::new();
     let server = issuer.server().arguments(&["--allow-origin", &site.origin()]).start();
     let token = issuer.token(&json!({ "sub": "page" }));
     let page = PAGE.replace("SERVER", server.url()).replace("TOKEN", &token);
-    let look = |site: &Site| {
-        let profile = tempfile::tempdir().unwrap();
-        let _browser = Browser::open(command("/usr/bin/chromium"), profile.path(), &site.origin());
-        site.result(&page)
-    };
-    let result = look(&site);
+    let result = look(&site, &page);
     assert_eq!(result["token"], json!(["open exec-server.v1", "hello from a page"]));
     assert_eq!(result["nothing"], json!([]));
-    let result = look(&foreign);
+    let result = look(&foreign, &page);
     assert_eq!(result, json!({ "token": [], "nothing": [] }));
+}
+
+#[test]
+fn the_typescript_client_works_in_a_browser_and_survives_a_cut() {
+    if let Some(reason) = missing_browser() {
+        return skipped(reason);
+    }
+    if !typescript_client().join("dist/index.js").exists() {
+        return skipped("the TypeScript client is not built: clients/typescript/scripts/build");
+    }
+    let (site, foreign) = (Site::new(), Site::new());
+    let issuer = Issuer::new();
+    let server = issuer.server().arguments(&["--allow-origin", &site.origin()]).start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let upstream = server.url().strip_prefix("ws://").unwrap().parse().unwrap();
+    let proxy = runtime.block_on(FaultProxy::start(upstream));
+    // Behind the HTTP head, the handshake, `environment/info` and the start: at the first write.
+    proxy.plan_cuts([PlannedCut { way: Way::ToServer, after: 5, how: Cut::MidFrameRst }]);
+    let token = issuer.token(&json!({ "sub": "page" }));
+    let page = CLIENT_PAGE.replace("SERVER", &proxy.url()).replace("TOKEN", &token);
+    let report = look(&site, &page);
+    assert_eq!(report["result"], report["expected"]);
+    assert_eq!(proxy.planned_cuts_done(), 1);
+    let report = look(&foreign, &page);
+    let refusal = report["result"].as_str().unwrap_or_default();
+    assert!(refusal.starts_with("ConnectError: cannot connect"), "{report}");
 }
