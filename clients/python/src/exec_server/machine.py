@@ -59,7 +59,7 @@ class Machine:
         client_name: str = Options().client_name,
         connect_timeout: float = 10.0,
         detached_ttl: float | None = None,
-        recovery: RecoveryPolicy = RecoveryPolicy(),  # noqa: B008 (a tuple)
+        recovery: RecoveryPolicy = RecoveryPolicy(),
     ) -> Opening[Machine]:
         """A server at `ws://HOST:PORT`, `wss://HOST:PORT` or `unix:///PATH`.
 
@@ -101,7 +101,7 @@ class Machine:
         tls_client_key: str | None = None,
         client_name: str = Options().client_name,
         connect_timeout: float = 10.0,
-        recovery: RecoveryPolicy = RecoveryPolicy(),  # noqa: B008 (a tuple)
+        recovery: RecoveryPolicy = RecoveryPolicy(),
     ) -> Opening[Process]:
         """The process of `Process.save()`, perhaps of another program, at the next byte.
 

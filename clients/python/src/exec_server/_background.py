@@ -1,0 +1,81 @@
+"""The event loop of `exec_server.sync`: one thread, started when it is first used."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import ParamSpec, TypeVar
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+#: How long Ctrl-C waits until the interrupted call has told the server.
+CANCEL_TIMEOUT = 2.0
+
+_lock = threading.Lock()
+_loop: asyncio.AbstractEventLoop | None = None
+_thread: threading.Thread | None = None
+
+
+def run(awaitable: Awaitable[T]) -> T:
+    """The result of an awaitable. Ctrl-C cancels it."""
+    loop = _started()
+    ended = threading.Event()
+
+    async def to_the_end() -> T:
+        try:
+            return await awaitable
+        finally:
+            ended.set()
+
+    future = asyncio.run_coroutine_threadsafe(to_the_end(), loop)
+    try:
+        return future.result()
+    except BaseException:
+        if future.cancel():
+            ended.wait(CANCEL_TIMEOUT)
+        raise
+
+
+def call(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Calls a plain function on the thread of the loop, to which its state belongs."""
+
+    async def called() -> T:
+        return function(*args, **kwargs)
+
+    return run(called())
+
+
+def iterate(items: AsyncIterator[T]) -> Iterator[T]:
+    while True:
+        try:
+            item = run(items.__anext__())
+        except StopAsyncIteration:
+            return
+        yield item
+
+
+def _started() -> asyncio.AbstractEventLoop:
+    global _loop, _thread
+    with _lock:
+        if _loop is None:
+            _loop = asyncio.new_event_loop()
+            _thread = threading.Thread(target=_loop.run_forever, name="exec_server", daemon=True)
+            _thread.start()
+        if threading.current_thread() is _thread:
+            raise RuntimeError(
+                "a callback of exec_server.sync cannot call exec_server.sync: "
+                "it runs on the thread of the event loop"
+            )
+        return _loop
+
+
+def _forget() -> None:
+    """A forked child has no threads, so it starts a loop of its own."""
+    global _lock, _loop
+    _lock, _loop = threading.Lock(), None
+
+
+os.register_at_fork(after_in_child=_forget)
