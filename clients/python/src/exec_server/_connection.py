@@ -283,7 +283,8 @@ class Connection:
 
     def _final_error(self, reason: str) -> ExecServerError:
         last = self._last_failure
-        if reason == "never connected":
+        ended = isinstance(last, ServerError) and last.kind == "unknownSession"
+        if reason == "never connected" and not ended:
             return last or ConnectFailed("the server did not answer in time")
         if reason == "deadline":
             text = (

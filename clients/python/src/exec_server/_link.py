@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Protocol
+from urllib.parse import urlsplit
 
 from .errors import ExecServerError
 
@@ -36,3 +37,9 @@ class Connector(Protocol):
     async def dial(self, receiver: Receiver) -> Link:
         """Raises `ConnectFailed`."""
         ...
+
+
+def without_secrets(url: str) -> str:
+    """The URL without user, password and query, which may hold a token."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -51,10 +51,16 @@ class StreamBuffer:
     def add_gap(self, gap: OutputGap) -> None:
         self._items.append(gap)
 
-    def unread(self) -> bytes:
+    def unread(self) -> list[bytes | OutputGap]:
         """Everything that is here."""
-        items = [item for item in self._items if isinstance(item, bytes)]
-        return b"".join(items)[self._offset :]
+        items = list(self._items)
+        if items and isinstance(items[0], bytes):
+            items[0] = items[0][self._offset :]
+        return [OutputGap(self._process_id, self._lost), *items] if self._lost else items
+
+    def clear(self) -> None:
+        self._items.clear()
+        self._lost = self._offset = self._scanned = self.size = 0
 
     def take(self, limit: int) -> bytes | None:
         """At most `limit` bytes of the first item, or `None` if there is none."""

@@ -18,7 +18,7 @@ from websockets.frames import Frame, Opcode
 from websockets.http11 import Response
 from websockets.uri import parse_uri
 
-from ._link import MAX_MESSAGE, Link, Receiver
+from ._link import MAX_MESSAGE, Link, Receiver, without_secrets
 from .errors import ConnectFailed, ExecServerError
 
 #: Existing peers refuse a larger frame, so a larger message is sent in fragments.
@@ -67,7 +67,7 @@ class Tls(NamedTuple):
 async def dial(url: str, token: str | None, tls: Tls, receiver: Receiver) -> Link:
     """Opens `ws://`, `wss://` or `unix:///PATH`. Raises `ConnectFailed`."""
     loop = asyncio.get_running_loop()
-    where = describe(url)
+    where = without_secrets(url)
     parts = urlsplit(url)
     try:
         uri = parse_uri("ws://localhost/" if parts.scheme == "unix" else url)
@@ -98,12 +98,6 @@ async def dial(url: str, token: str | None, tls: Tls, receiver: Receiver) -> Lin
         link.close()
         raise
     return link
-
-
-def describe(url: str) -> str:
-    """The URL without what may be secret: user, password and query."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def _refused(where: str, response: Response) -> ConnectFailed:

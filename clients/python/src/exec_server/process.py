@@ -6,9 +6,10 @@ import asyncio
 import json
 import signal as signals
 from base64 import b64decode, b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
+from ._link import without_secrets
 from ._process_log import ProcessLog
 from ._streams import STREAM_LIMIT, StreamBuffer, StreamReader, StreamWriter
 from .errors import ExecServerError, OutputGap
@@ -117,15 +118,17 @@ class Process:
                 raise OutputGap(self.process_id, event.dropped_bytes)
         return b"".join(parts["stdout"] + parts["pty"]), b"".join(parts["stderr"])
 
-    async def events(self) -> AsyncIterator[Event]:
+    async def events(self) -> AsyncGenerator[Event, None]:
         """Everything that happens, in order and each once: instead of `stdout` and `stderr`."""
+        for event in self._take_unread():
+            yield event
         while True:
-            event = self._log.take()
-            if event is not None:
-                yield event
+            taken = self._log.take()
+            if taken is not None:
+                yield taken
                 # Acknowledged once the consumer asks for the next one.
                 self._connection.processes.settle(self._log)
-                if isinstance(event, OutputClosed):
+                if isinstance(taken, OutputClosed):
                     return
             elif self._log.failure is not None:
                 raise self._log.failure
@@ -172,11 +175,17 @@ class Process:
                 "a local server ends with this client, so its processes cannot be resumed; "
                 "connect to one that listens on ws://, wss:// or unix://"
             )
-        unread = {name: b64encode(b.unread()).decode() for name, b in self._buffers.items()}
+        unread = {
+            name: [
+                b64encode(item).decode() if isinstance(item, bytes) else item.dropped_bytes
+                for item in buffer.unread()
+            ]
+            for name, buffer in self._buffers.items()
+        }
         log = self._log
         return json.dumps(
             {
-                "url": self._connection.url,
+                "url": without_secrets(self._connection.url),
                 "session": self._connection.session_id,
                 "process": log.process_id,
                 "after": log.taken,
@@ -223,6 +232,18 @@ class Process:
                     return False
                 self._connection.processes.settle(self._log)
             await self._news.wait()
+
+    def _take_unread(self) -> list[Event]:
+        """What the streams have taken and was not read."""
+        events: list[Event] = []
+        for name, buffer in self._buffers.items():
+            for item in buffer.unread():
+                if isinstance(item, bytes):
+                    events.append(Output(self._log.taken, name, item))
+                else:
+                    events.append(Gap(self._log.taken, item.dropped_bytes))
+            buffer.clear()
+        return events
 
     def _distribute(self, event: Event) -> None:
         if isinstance(event, Output):
@@ -279,8 +300,12 @@ def load(machine: Machine, state: dict[str, Any], *, resumed: bool = False) -> P
         log.restore_exit(read_exit(state["exit"]), closed=state["closed"])
     news = News()
     process = Process(machine, log, news, tty=state["tty"], stdin=state["stdin"])
-    for name, data in state["unread"].items():
-        process._buffers[name].add(b64decode(data))
+    for name, items in state["unread"].items():
+        for item in items:
+            if isinstance(item, str):
+                process._buffers[name].add(b64decode(item))
+            else:
+                process._buffers[name].add_gap(OutputGap(log.process_id, item))
     if not state["closed"]:
         machine._connection.processes.track(log, news.wake)
     process._resumed = resumed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -26,8 +27,11 @@ class Sandbox:
     def workspace_write(
         cls, writable: Sequence[AnyPath] = (), *, network: bool = False, temporary: bool = True
     ) -> Sandbox:
-        """Also the working directory, `writable` and (unless `temporary` is false) the temporary
-        directories may be written."""
+        """Also the working directory, `writable` (absolute paths) and, unless `temporary` is false,
+        the temporary directories may be written."""
+        for path in writable:
+            if not os.fsdecode(path).startswith("/"):
+                raise ValueError(f"writable path {os.fsdecode(path)!r} is not absolute")
         return cls(
             {
                 "type": "workspace-write",
