@@ -300,7 +300,7 @@ fn a_broken_certificate_is_reported_and_the_old_one_goes_on() {
     let Secured { mut server, directory, .. } = secured;
     std::fs::write(directory.path().join("certificate.pem"), "not a certificate").unwrap();
     let line = server.error_line();
-    assert!(line.contains("holds no certificate") && line.contains("goes on"), "{line}");
+    assert!(line.contains("contains no certificate") && line.contains("goes on"), "{line}");
     let token = directory.path().join("token");
     let ca = directory.path().join("authority.pem");
     let url = server.url().to_owned();

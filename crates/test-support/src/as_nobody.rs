@@ -1,15 +1,16 @@
-//! Work as a user whom permissions bind.
+//! Runs work as a user who is subject to permissions.
 
 use rustix::io::Errno;
 use rustix::thread::{Gid, Uid};
 
 use crate::skipped;
 
-/// The user and the group that own nothing.
+/// The user and group `nobody`, which own nothing.
 pub const NOBODY: u32 = 65_534;
 
-/// Runs `work` as a user whom permissions bind, on a thread of its own. The kernel keeps credentials for each thread,
-/// so a test that runs as root needs no other process. Skips the work if this process may not change them.
+/// Runs `work` as a user who is subject to permissions, on a thread of its own. The kernel keeps
+/// credentials per thread, so a test that runs as root needs no other process. Skips the work if
+/// this process may not change its credentials.
 pub fn as_nobody(work: impl FnOnce() + Send) {
     if !rustix::process::geteuid().is_root() {
         return work();
@@ -22,11 +23,11 @@ pub fn as_nobody(work: impl FnOnce() + Send) {
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
-/// Gives up what root may do, for the calling thread and for good.
+/// Drops root privileges of the calling thread permanently.
 ///
 /// # Errors
 ///
-/// If this thread may not.
+/// If the thread may not change its credentials.
 pub fn become_nobody() -> Result<(), Errno> {
     let (gid, uid) = (Gid::from_raw(NOBODY), Uid::from_raw(NOBODY));
     rustix::thread::set_thread_groups(&[])?;

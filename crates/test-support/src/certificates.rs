@@ -19,7 +19,7 @@ pub struct Issued {
     pub key: PathBuf,
 }
 
-/// When a certificate is valid.
+/// The validity period of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Validity {
     Now,
@@ -31,14 +31,14 @@ impl TestAuthority {
     pub fn new() -> Self {
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // OpenSSL takes a certificate for self-signed if its issuer has the same name.
+        // OpenSSL considers a certificate self-signed if its issuer has the same name.
         params.distinguished_name.push(DnType::CommonName, "test authority");
         let key = KeyPair::generate().unwrap();
         let certificate = params.self_signed(&key).unwrap().pem();
         Self { issuer: Issuer::new(params, key), certificate }
     }
 
-    /// Writes the certificate of the authority itself.
+    /// Writes the certificate of the authority.
     #[must_use]
     pub fn write(&self, directory: &Path) -> PathBuf {
         let path = directory.join("authority.pem");
@@ -46,7 +46,8 @@ impl TestAuthority {
         path
     }
 
-    /// Writes a certificate for these names and addresses, and its key. A name with a colon is a URI.
+    /// Issues a certificate for these names and addresses, and writes it with its key. A name with
+    /// `://` is a URI.
     #[must_use]
     pub fn issue(&self, directory: &Path, names: &[&str], validity: Validity) -> Issued {
         let (uris, hosts): (Vec<&str>, Vec<&str>) =

@@ -2,7 +2,7 @@ use std::fs::OpenOptions;
 
 use crate::Scratch;
 
-/// Closed until opened: `read x < path` waits in the meantime.
+/// A gate for a shell script: `read x < path` waits until it is opened.
 #[derive(Debug)]
 pub struct Gate {
     directory: Scratch,
@@ -22,7 +22,7 @@ impl Gate {
         self.directory.path("gate").into_os_string().into_string().unwrap()
     }
 
-    /// Waits for a reader, and lets it go on.
+    /// Waits for a reader, and releases it.
     pub fn open(&self) {
         drop(OpenOptions::new().write(true).open(self.path()).unwrap());
     }

@@ -1,5 +1,5 @@
-//! Fixtures and clients for the tests of several crates. Of our crates it knows `transport`, and with the feature `server` those
-//! that make a server.
+//! Fixtures and clients for the tests of several crates. Depends on the crate `transport` and, with
+//! the feature `server`, on the crates needed to create a server.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 

@@ -1,4 +1,4 @@
-//! NATS servers of a test's own, on ephemeral ports, with stores that go with them.
+//! Private NATS servers for a test, on ephemeral ports, with their stores.
 
 use std::fs::OpenOptions;
 use std::net::{Ipv4Addr, TcpListener};
@@ -11,17 +11,17 @@ use tempfile::TempDir;
 
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Which of the two servers that `scripts/test` provides.
+/// The two servers that `scripts/test` provides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NatsVersion {
-    /// The one of Debian, 2.9. Its replicas lose updates.
+    /// The version of Debian, 2.9. Its replicas lose updates.
     Debian,
-    /// The newest of PyPI.
+    /// The newest version on PyPI.
     Current,
 }
 
 impl NatsVersion {
-    /// `Err` says that there is none.
+    /// Returns `Err` with the reason if the program is missing.
     fn program(self) -> Result<PathBuf, String> {
         let (variable, path) = match self {
             Self::Debian => ("NATS_SERVER_DEBIAN", "nats-debian/usr/sbin/nats-server"),
@@ -42,7 +42,7 @@ impl NatsVersion {
     }
 }
 
-/// One server, or several that keep each bucket together. All end when this is dropped.
+/// One server, or several that replicate each bucket. All end when this is dropped.
 #[derive(Debug)]
 pub struct NatsServers {
     launcher: Launcher,
@@ -53,9 +53,9 @@ pub struct NatsServers {
 #[derive(Debug)]
 struct Launcher {
     program: PathBuf,
-    /// Of `ip netns`; there the servers listen on all addresses.
+    /// A namespace of `ip netns`. There, the servers listen on all addresses.
     namespace: Option<String>,
-    /// Of all servers, if there are several.
+    /// The routes of all servers, if there are several.
     routes: Option<String>,
     config: String,
 }
@@ -69,12 +69,12 @@ struct NatsServer {
 }
 
 impl NatsServers {
-    /// On loopback.
+    /// Starts servers on loopback.
     pub fn start(version: NatsVersion, count: usize) -> Result<Self, String> {
         Self::start_in(None, version, count)
     }
 
-    /// In a network namespace of `ip netns`.
+    /// Starts servers in a network namespace of `ip netns`.
     pub fn start_in(
         namespace: Option<&str>,
         version: NatsVersion,
@@ -83,7 +83,7 @@ impl NatsServers {
         Self::launch(namespace, version, count, "")
     }
 
-    /// One server on loopback, with these lines in its configuration file as well.
+    /// Starts one server on loopback, with additional lines in its configuration file.
     pub fn start_with_config(version: NatsVersion, config: &str) -> Result<Self, String> {
         Self::launch(None, version, 1, config)
     }
@@ -103,7 +103,7 @@ impl NatsServers {
             program: version.program()?,
             namespace: namespace.map(str::to_owned),
             routes: (count > 1).then(|| routes.join(",")),
-            // As in examples/cluster: routes that a partition has cut are made anew soon.
+            // As in examples/cluster: routes cut by a partition are soon re-established.
             config: format!("ping_interval: \"2s\"\nping_max: 2\n{config}"),
         };
         let directory = tempfile::tempdir().unwrap();
@@ -123,13 +123,13 @@ impl NatsServers {
         self.urls_at("127.0.0.1")
     }
 
-    /// At another address of theirs.
+    /// Returns the URLs of the servers at another address.
     #[must_use]
     pub fn urls_at(&self, address: &str) -> Vec<String> {
         self.servers.iter().map(|server| format!("nats://{address}:{}", server.port)).collect()
     }
 
-    /// For clients, and for the other servers.
+    /// Returns the ports for clients and for the other servers.
     #[must_use]
     pub fn ports(&self, number: usize) -> [u16; 2] {
         let NatsServer { port, route_port, .. } = self.servers[number];
@@ -142,7 +142,7 @@ impl NatsServers {
         process.wait().unwrap();
     }
 
-    /// Starts those again that were killed, with the stores that they had.
+    /// Restarts killed servers with their existing stores.
     pub fn restart(&mut self, numbers: &[usize]) {
         let mut starts = Vec::new();
         for number in numbers {
@@ -150,7 +150,7 @@ impl NatsServers {
             starts.push((store.clone(), times_ready(store) + 1));
             *process = self.launcher.launch(store, *port, *route_port);
         }
-        // One that is alone does not become ready.
+        // A lone server does not become ready.
         starts.iter().for_each(|(store, times)| wait_until_ready(store, *times));
     }
 }
@@ -192,7 +192,7 @@ impl Launcher {
     }
 }
 
-/// Ports that were free just now. Each other server of this machine would have to be very quick.
+/// Returns ports that were free a moment ago. Another program is unlikely to take one so quickly.
 fn free_ports(count: usize) -> Vec<u16> {
     let listeners: Vec<_> =
         (0..count).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()).collect();
@@ -207,7 +207,7 @@ fn times_ready(store: &Path) -> usize {
     std::fs::read_to_string(log_of(store)).unwrap_or_default().matches("Server is ready").count()
 }
 
-#[expect(clippy::disallowed_methods, reason = "a log does not say that it grows")]
+#[expect(clippy::disallowed_methods, reason = "a growing log sends no event")]
 fn wait_until_ready(store: &Path, times: usize) {
     let deadline = Instant::now() + START_TIMEOUT;
     while times_ready(store) < times {

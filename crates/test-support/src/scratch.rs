@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use crate::uri;
 
-/// A directory for one test, by a path without symlinks. It is removed with everything in it.
+/// A directory for one test, with a path free of symlinks. Removed with its contents on drop.
 #[derive(Debug)]
 pub struct Scratch {
     root: PathBuf,
@@ -20,7 +20,7 @@ impl Scratch {
         Self::of(tempfile::tempdir().unwrap())
     }
 
-    /// In memory where possible, for work that would keep a disk busy.
+    /// Creates the directory in memory if possible, for work that would keep a disk busy.
     #[must_use]
     pub fn in_memory() -> Self {
         Self::of(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap())
@@ -40,19 +40,19 @@ impl Scratch {
         self.root.join(name)
     }
 
-    /// The `file:` URI of a name.
+    /// Returns the `file:` URI of a name.
     pub fn uri(&self, name: impl AsRef<Path>) -> String {
         uri(self.path(name))
     }
 
-    /// Makes a directory, and those above it.
+    /// Creates a directory and its parents.
     pub fn directory(&self, name: impl AsRef<Path>) -> PathBuf {
         let path = self.path(name);
         std::fs::create_dir_all(&path).unwrap();
         path
     }
 
-    /// Writes a file, and makes the directories above it.
+    /// Writes a file and creates its parent directories.
     pub fn file(&self, name: impl AsRef<Path>, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -83,13 +83,13 @@ impl Scratch {
         path
     }
 
-    /// The names in the directory, sorted.
+    /// Returns the names in the directory, sorted.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         self.names_in("")
     }
 
-    /// The names in a directory below, sorted.
+    /// Returns the names in a subdirectory, sorted.
     pub fn names_in(&self, name: impl AsRef<Path>) -> Vec<String> {
         let entries = std::fs::read_dir(self.path(name)).unwrap();
         let name = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name();

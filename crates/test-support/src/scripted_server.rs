@@ -1,8 +1,8 @@
 use exec_server_transport::{Connection, Received};
 use serde_json::{Value, json};
 
-/// The server's end of a connection, which does as the test says, one message at a time. Dropping it is the loss of
-/// the connection.
+/// The server's end of a connection. It does what the test says, one message at a time. Dropping it
+/// cuts the connection.
 #[derive(Debug)]
 pub struct ScriptedServer {
     connection: Connection,
@@ -14,7 +14,7 @@ impl ScriptedServer {
         Self { connection }
     }
 
-    /// The next message of the client.
+    /// Returns the client's next message.
     pub async fn receive(&mut self) -> Value {
         match self.connection.incoming.recv().await {
             Some(Received::Message(message)) => serde_json::from_slice(&message).unwrap(),
@@ -22,7 +22,7 @@ impl ScriptedServer {
         }
     }
 
-    /// The next message is a request of this method: its id and params.
+    /// Expects the next message to be a request of this method. Returns its id and params.
     pub async fn expect(&mut self, method: &str) -> (Value, Value) {
         let mut request = self.receive().await;
         assert_eq!(request["method"], method, "{request}");

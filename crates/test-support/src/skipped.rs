@@ -1,9 +1,9 @@
-//! How a test says that this machine lacks what it needs.
+//! Reports that this machine lacks a requirement of a test.
 
 use std::fmt::Display;
 
-/// Prints one line, which `scripts/test` finds in the report of nextest, shows and counts.
-#[expect(clippy::print_stdout, reason = "nextest keeps what a test prints")]
+/// Prints one line, which `scripts/test` finds in nextest's report, shows and counts.
+#[expect(clippy::print_stdout, reason = "nextest captures a test's output")]
 pub fn skipped(reason: impl Display) {
     println!("SKIPPED: {reason}");
 }

@@ -2,9 +2,9 @@ use std::fs::{Permissions, metadata, set_permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
-/// A mode that a file or directory has until this is dropped. An ordinary user cannot remove a
-/// tree with a directory that is closed to it, so a test that closes one has to open it again,
-/// also when it fails.
+/// A mode that a file or directory has until this is dropped. An ordinary user cannot remove a tree
+/// that contains an inaccessible directory, so a test that makes one must restore its mode, even
+/// when it fails.
 #[derive(Debug)]
 #[must_use = "the former mode is restored when this is dropped"]
 pub struct TemporaryMode {
@@ -31,7 +31,7 @@ impl TemporaryMode {
 
 impl Drop for TemporaryMode {
     fn drop(&mut self) {
-        // The test may have removed it.
+        // The test may have removed the file.
         let _ = set_permissions(&self.path, self.former.clone());
     }
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{RpcClient, Served};
 
-/// A server without a socket. Its connections are over the memory transport.
+/// A server without a socket. Its connections use the memory transport.
 #[derive(Debug)]
 pub struct TestServer(Server);
 
@@ -27,7 +27,7 @@ impl Deref for TestServer {
 }
 
 impl Served {
-    /// A new connection to this server.
+    /// Opens a new connection to this server.
     #[must_use]
     pub fn by(server: &Server) -> Self {
         let (connection, other_end) = memory();
@@ -38,13 +38,13 @@ impl Served {
 }
 
 impl RpcClient<Served> {
-    /// A connection on which nothing has been said.
+    /// Opens a connection on which nothing has been sent.
     #[must_use]
     pub fn connect(server: &Server) -> Self {
         Self::over(Served::by(server))
     }
 
-    /// A connection that has done the handshake; also returns the session's id.
+    /// Opens a connection and performs the handshake. Also returns the session's id.
     pub async fn open(server: &Server, params: Value) -> (Self, String) {
         let mut client = Self::connect(server);
         let session = client.initialize(params).await;

@@ -1,5 +1,5 @@
-//! Bytes and paths as the protocol writes them. Written a second time, so that a test does not compare the server's
-//! code with itself.
+//! Bytes and paths in the protocol's encoding. A second implementation, so that a test does not
+//! compare the server's code with itself.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -10,14 +10,14 @@ pub fn encoded(bytes: impl AsRef<[u8]>) -> String {
     base64_simd::STANDARD.encode_to_string(bytes.as_ref())
 }
 
-/// The bytes of a base64 member.
+/// Decodes a base64 member.
 #[must_use]
 pub fn decoded(text: &Value) -> Vec<u8> {
     let text = text.as_str().expect("base64 is text");
     base64_simd::STANDARD.decode_to_vec(text).expect("the server sends valid base64")
 }
 
-/// The `file:` URI of an absolute path.
+/// Returns the `file:` URI of an absolute path.
 pub fn uri(path: impl AsRef<Path>) -> String {
     let mut uri = "file://".to_owned();
     for byte in path.as_ref().as_os_str().as_bytes() {

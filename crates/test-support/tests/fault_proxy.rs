@@ -1,4 +1,4 @@
-//! The proxy between plain sockets: what each fault looks like from both sides.
+//! The proxy between plain sockets: the effect of each fault on both sides.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 
@@ -39,7 +39,7 @@ impl Network {
         self.server.accept().await.unwrap().0
     }
 
-    /// A client and a server that have heard each other.
+    /// Returns a client and a server that have exchanged data.
     async fn pair(&self) -> (TcpStream, TcpStream) {
         let (mut client, mut server) = (self.dial().await, self.accept().await);
         pass(&mut client, &mut server, b"GET / HTTP/1.1\r\n\r\n").await;
@@ -59,7 +59,7 @@ async fn expect(socket: &mut TcpStream, expected: &[u8]) {
     assert_eq!(bytes, expected);
 }
 
-/// Everything that still comes, and how it ends.
+/// Reads the remaining bytes and the kind of end.
 async fn rest(socket: &mut TcpStream) -> (Vec<u8>, End) {
     let mut bytes = Vec::new();
     let end = match socket.read_to_end(&mut bytes).await {
@@ -118,7 +118,7 @@ async fn bytes_pass_both_ways() {
 }
 
 #[tokio::test]
-async fn a_cut_shows_as_what_it_is_on_both_sides() {
+async fn a_cut_has_the_same_kind_on_both_sides() {
     let network = Network::start().await;
     for cut in Cut::ALL {
         let (mut client, mut server) = network.pair().await;
@@ -140,7 +140,7 @@ fn end_of(cut: Cut) -> End {
     }
 }
 
-/// Unread bytes turn a careless close into a reset, and a reset that is careless into an end.
+/// Unread bytes can turn a close into a reset, and unsent data a reset into an orderly end.
 #[tokio::test]
 async fn full_buffers_do_not_change_the_kind_of_a_cut() {
     for cut in Cut::ALL {
@@ -152,7 +152,7 @@ async fn full_buffers_do_not_change_the_kind_of_a_cut() {
             let stuffed = tokio::time::timeout(Duration::from_secs(3600), async {
                 while write.write_all(&megabyte).await.is_ok() {}
             });
-            assert!(stuffed.await.is_err(), "nobody reads, so the writer is stuck");
+            assert!(stuffed.await.is_err(), "no one reads, so the writer is stuck");
             (read, write)
         };
         tokio::time::pause();
@@ -191,7 +191,7 @@ async fn a_frame_is_cut_in_two() {
 }
 
 #[tokio::test]
-async fn a_black_hole_holds_everything_until_it_is_gone() {
+async fn a_black_hole_holds_everything_until_resumed() {
     let network = Network::start().await;
     let (mut client, mut server) = network.pair().await;
     let (mut lost_client, mut lost_server) = network.pair().await;
@@ -218,7 +218,7 @@ async fn a_black_hole_holds_everything_until_it_is_gone() {
 }
 
 #[tokio::test]
-async fn each_direction_of_each_connection_is_held_after_its_bytes() {
+async fn each_direction_of_each_connection_is_held_after_the_limit() {
     let network = Network::start().await;
     network.proxy.hold_after(5);
     let (mut client, mut server) = (network.dial().await, network.accept().await);
@@ -237,7 +237,7 @@ async fn each_direction_of_each_connection_is_held_after_its_bytes() {
 }
 
 #[tokio::test]
-async fn refused_connections_are_reset_and_the_others_live() {
+async fn refused_connections_are_reset_and_others_continue() {
     let network = Network::start().await;
     let (mut client, mut server) = network.pair().await;
     network.proxy.refuse();
@@ -272,11 +272,11 @@ async fn a_delay_keeps_the_order() {
     }
     client.shutdown().await.unwrap();
     assert_eq!(rest(&mut server).await, (expected, End::Fin));
-    assert!(start.elapsed() >= HOUR, "the first chunk took its time");
+    assert!(start.elapsed() >= HOUR, "the first chunk was delayed");
 }
 
 #[tokio::test]
-async fn the_end_of_one_side_is_the_end_of_the_other() {
+async fn the_end_of_one_side_reaches_the_other() {
     let network = Network::start().await;
     let (mut client, mut server) = network.pair().await;
     client.shutdown().await.unwrap();
@@ -297,7 +297,7 @@ async fn the_end_of_one_side_is_the_end_of_the_other() {
 }
 
 #[tokio::test]
-async fn a_dropped_proxy_leaves_nothing() {
+async fn a_dropped_proxy_frees_its_port() {
     let network = Network::start().await;
     let (mut client, mut server) = network.pair().await;
     let Network { proxy, server: _listener } = network;

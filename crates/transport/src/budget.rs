@@ -1,13 +1,15 @@
-//! Memory that the connections of a server share: unfinished messages, requests that are worked on, and
-//! responses that were not sent yet.
+//! Memory shared by the connections of a server: unfinished messages, running requests, and unsent
+//! responses.
 //!
-//! Each connection bounds these for itself, but there may be many. So each takes what it holds out of
-//! one [`MemoryBudget`], in coarse steps. A reservation that can wait gets half of the budget; the other
-//! half is for connections that hold little, and for what cannot wait. If a reservation has waited for
-//! too long, or the whole budget is exceeded, the connection that holds most is closed.
+//! Each connection bounds these for itself, but there may be many connections. So each charges what
+//! it holds to one [`MemoryBudget`], in coarse steps. A reservation that can wait may use half of
+//! the budget; the other half is for connections that hold little, and for memory that cannot wait.
+//! If a reservation has waited for too long, or the whole budget is exceeded, the connection that
+//! holds most is closed.
 //!
-//! The size of a response that is being made is a guess, and often far too large. A guess waits for
-//! memory and for other guesses. It keeps no memory from anybody, and closes no connection.
+//! The size of a response in preparation is a guess, and often far too large. A guess waits for
+//! memory and for other guesses. It takes no memory from other reservations, and closes no
+//! connection.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,19 +18,19 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
-/// What each holding may have without being counted, so that small messages cost nothing.
+/// The part of each holding that is not counted, so that small messages cost nothing.
 const UNCOUNTED: usize = 16 << 10;
 /// Beyond that, holdings grow by this much.
 const STEP: usize = 64 << 10;
-/// A connection that holds less than this part of the budget does not wait while there is any left.
+/// A connection that holds less than this fraction of the budget does not wait while any is left.
 const LITTLE: usize = 16;
-/// A budget with which connections can still work.
+/// The smallest budget with which connections can still work.
 const LEAST: usize = 4 << 20;
-/// How long a reservation waits before the largest connection is closed for it, and how far such
-/// closings are apart.
+/// How long a reservation waits before the largest connection is closed for it, and the minimum
+/// time between such closings.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Clones share the budget.
+/// The budget. Clones share it.
 #[derive(Debug, Clone)]
 pub struct MemoryBudget(Arc<Shared>);
 
@@ -42,25 +44,25 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     used: Tally,
-    /// The part of the memory that connections hold which are being closed.
+    /// Memory held by connections that are being closed.
     leaving: usize,
     shares: HashMap<u64, Share>,
-    /// Reservations of all connections that wait.
+    /// Waiting reservations of all connections.
     waiting: Tally,
     next_id: u64,
-    /// When a connection was last closed for a reservation that waited.
+    /// When a connection was last closed for a waiting reservation.
     last_closing: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Share {
     used: Tally,
-    /// Reservations that wait.
+    /// Waiting reservations.
     waiting: Tally,
     exceeded: watch::Sender<bool>,
 }
 
-/// What is counted.
+/// The kind of a counted size.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     #[default]
@@ -82,7 +84,7 @@ impl Tally {
         }
     }
 
-    /// What stands in the way of a reservation.
+    /// Returns the amount that competes with a reservation of this kind.
     fn before(self, kind: Kind) -> usize {
         match kind {
             Kind::Memory => self.memory,
@@ -91,7 +93,7 @@ impl Tally {
     }
 }
 
-/// What one connection has of the budget. Clones are the same connection's.
+/// One connection's share of the budget. Clones belong to the same connection.
 #[derive(Debug, Clone)]
 pub struct MemoryShare(Arc<Member>);
 
@@ -102,14 +104,15 @@ struct Member {
     exceeded: watch::Receiver<bool>,
 }
 
-/// Memory for one purpose of a connection, given back when dropped. One of no connection is not counted.
+/// Memory for one purpose of a connection, released on drop. A holding without a connection is not
+/// counted.
 #[derive(Debug, Default)]
 pub struct Holding {
     share: Option<MemoryShare>,
     kind: Kind,
-    /// Counted.
+    /// The counted size.
     bytes: usize,
-    /// Kept while a reservation waits, also if the wait is interrupted and taken up again.
+    /// Kept while a reservation waits, even if the wait is interrupted and resumed.
     waiting: Option<Waiting>,
 }
 
@@ -120,7 +123,7 @@ impl MemoryBudget {
         Self(Arc::new(Shared { limit: limit.max(LEAST), state, released }))
     }
 
-    /// The share of one more connection.
+    /// Creates the share of a new connection.
     #[must_use]
     pub fn share(&self) -> MemoryShare {
         let (exceeded, is_exceeded) = watch::channel(false);
@@ -133,13 +136,13 @@ impl MemoryBudget {
         MemoryShare(Arc::new(Member { id, budget: self.clone(), exceeded: is_exceeded }))
     }
 
-    /// The largest reservation that is granted to a single message.
+    /// The largest reservation for a single message.
     #[must_use]
     pub fn largest(&self) -> usize {
         self.0.limit / 2
     }
 
-    /// What all connections hold now, without guesses.
+    /// The memory held by all connections now, without guesses.
     #[must_use]
     pub fn used(&self) -> usize {
         self.lock().used.memory
@@ -156,7 +159,7 @@ impl MemoryShare {
         self.hold_as(Kind::Memory)
     }
 
-    /// For something whose size is only guessed until it is [set](Holding::set).
+    /// Creates a holding whose size is a guess until it is [set](Holding::set).
     #[must_use]
     pub fn hold_guess(&self) -> Holding {
         self.hold_as(Kind::Guess)
@@ -171,24 +174,25 @@ impl MemoryShare {
         &self.0.budget
     }
 
-    /// Resolves when this connection is to be closed, because it holds most of a budget that is used up.
+    /// Resolves when this connection must be closed, because the budget is exhausted and it holds
+    /// most.
     pub async fn exceeded(&self) {
         let mut exceeded = self.0.exceeded.clone();
-        // The sender is there for as long as this is.
+        // The sender lives as long as this share.
         let _ = exceeded.wait_for(|exceeded| *exceeded).await;
     }
 }
 
 impl Drop for Member {
-    /// No holding is left: each has a share.
+    /// No holding is left, since each has a share.
     fn drop(&mut self) {
         self.budget.lock().shares.remove(&self.id);
     }
 }
 
 impl Holding {
-    /// Takes or gives back memory without waiting, and replaces a guess. If the budget is exceeded, the
-    /// connection that holds most is closed.
+    /// Takes or releases memory without waiting, and replaces a guess. If the budget is exceeded,
+    /// closes the connection that holds most.
     pub fn set(&mut self, bytes: usize) {
         let counted = counted(bytes);
         let Some(MemoryShare(member)) = &self.share else { return };
@@ -208,7 +212,7 @@ impl Holding {
         (self.kind, self.bytes, self.waiting) = (Kind::Memory, counted, None);
     }
 
-    /// Takes memory as soon as it is there. Cancel-safe.
+    /// Takes memory as soon as it is available. Cancel-safe.
     pub async fn grow_to(&mut self, bytes: usize) {
         let Some(MemoryShare(member)) = self.share.clone() else { return };
         loop {
@@ -227,7 +231,7 @@ impl Holding {
         }
     }
 
-    /// Takes memory if it is there.
+    /// Takes memory if it is available.
     pub fn try_grow_to(&mut self, bytes: usize) -> bool {
         let counted = counted(bytes);
         let Some(MemoryShare(member)) = self.share.as_ref().filter(|_| counted > self.bytes) else {
@@ -245,12 +249,12 @@ impl Holding {
     }
 }
 
-/// What is counted for so many bytes.
+/// Returns the counted size of this many bytes.
 fn counted(bytes: usize) -> usize {
     if bytes <= UNCOUNTED { 0 } else { bytes.next_multiple_of(STEP) }
 }
 
-/// A reservation that waits: connections that hold more get nothing before it.
+/// A waiting reservation: connections that hold more get nothing before it.
 #[derive(Debug)]
 struct Waiting {
     member: Arc<Member>,
@@ -279,9 +283,9 @@ impl Drop for Holding {
 }
 
 impl MemoryBudget {
-    /// Closes the largest if a reservation of another connection has waited for too long; returns when
-    /// it will have next. A connection that waits for memory of its own is only held back, and guesses
-    /// that stand in the way come to an end by themselves.
+    /// Closes the largest connection if a reservation of another one has waited for too long.
+    /// Returns when the next closing is due. A connection that waits for its own memory is only
+    /// held back, and guesses in the way end by themselves.
     fn close_for(&self, waiting: u64, more: usize, since: Instant) -> Instant {
         let (mut state, now) = (self.lock(), Instant::now());
         let due = state.last_closing.map_or(since, |last| last.max(since)) + WAIT_TIMEOUT;
@@ -305,8 +309,8 @@ impl State {
             || (own + more <= limit / LITTLE && total <= limit)
     }
 
-    /// Whether a connection that holds less waits. Otherwise those that hold most would take whatever
-    /// becomes free.
+    /// Whether a connection that holds less is waiting. Without this check, the connections that
+    /// hold most would take all released memory.
     fn is_behind_another(&self, kind: Kind, own: usize) -> bool {
         let waits = |share: &Share| share.waiting.before(kind) > 0 && !*share.exceeded.borrow();
         let mut shares = self.shares.values();
@@ -331,14 +335,14 @@ impl State {
         }
     }
 
-    /// Of the connections that are not being closed already.
+    /// Among the connections that are not being closed already.
     fn largest(&self) -> Option<u64> {
         let stays = |share: &Share| share.used.memory > 0 && !*share.exceeded.borrow();
         let staying = self.shares.iter().filter(|(_, share)| stays(share));
         staying.max_by_key(|(_, share)| share.used.memory).map(|(id, _)| *id)
     }
 
-    /// False if no connection holds anything that is not being closed already.
+    /// Returns false if every connection that holds memory is being closed already.
     fn close_largest(&mut self) -> bool {
         let largest = self.largest().and_then(|id| self.shares.get_mut(&id));
         let Some(largest) = largest else { return false };
@@ -386,14 +390,14 @@ mod tests {
     }
 
     #[test]
-    fn one_of_no_connection_is_not_counted() {
+    fn a_holding_without_a_connection_is_not_counted() {
         let mut held = Holding::default();
         held.set(usize::MAX / 2);
         assert!(held.try_grow_to(usize::MAX / 2));
     }
 
     #[test]
-    fn half_is_for_those_that_hold_little() {
+    fn half_is_reserved_for_connections_that_hold_little() {
         let budget = budget();
         let (large, small) = (budget.share(), budget.share());
         let (mut held, mut little) = (large.hold(), small.hold());
@@ -405,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_is_closed_once_when_all_is_used() {
+    fn the_largest_connection_is_closed_once_when_the_budget_is_exceeded() {
         let budget = budget();
         let shares = [2, 5, 1].map(|size| (budget.share(), size));
         let mut held: Vec<_> = shares.iter().map(|(share, _)| share.hold()).collect();
@@ -415,7 +419,7 @@ mod tests {
         assert!(shares.iter().all(|(share, _)| !is_exceeded(share)));
         held[2].set(2 * MIB);
         assert_eq!(shares.each_ref().map(|(share, _)| is_exceeded(share)), [false, true, false]);
-        // It has not gone yet, and what it holds is as good as free.
+        // It still holds its memory, but that counts as free.
         held[2].set(3 * MIB);
         assert_eq!(shares.each_ref().map(|(share, _)| is_exceeded(share)), [false, true, false]);
         held[1].set(0);
@@ -438,7 +442,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_waits_for_ever_and_the_largest_goes() {
+    async fn a_long_wait_closes_the_largest_connection() {
         let budget = budget();
         let shares: Vec<_> = (0..12).map(|_| budget.share()).collect();
         let mut clients = tokio::task::JoinSet::new();
@@ -464,12 +468,12 @@ mod tests {
         while let Some(ended) = clients.join_next().await {
             finished += usize::from(!ended.unwrap().1);
         }
-        assert!(finished > 0, "everybody was closed");
+        assert!(finished > 0, "every connection was closed");
         assert_eq!(budget.used(), 0);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_becomes_free_is_for_those_that_hold_least() {
+    async fn released_memory_goes_to_those_that_hold_least() {
         let budget = budget();
         let (greedy, leaving, modest) = (budget.share(), budget.share(), budget.share());
         let (mut held, mut more) = (greedy.hold(), greedy.hold());
@@ -482,12 +486,12 @@ mod tests {
         };
         let greedy_waits = tokio::time::timeout(WAIT_TIMEOUT * 3 / 4, more.grow_to(2 * MIB));
         let (taken, (), ()) = tokio::join!(greedy_waits, wanted.grow_to(MIB), release);
-        assert!(taken.is_err(), "the larger one took what the smaller one waits for");
+        assert!(taken.is_err(), "the larger connection took memory that the smaller one waits for");
         assert_eq!(budget.used(), 3 * MIB);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_that_waits_for_itself_is_not_closed() {
+    async fn a_connection_waiting_for_its_own_memory_is_not_closed() {
         let budget = budget();
         let share = budget.share();
         let (mut held, mut more) = (share.hold(), share.hold());
@@ -499,7 +503,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_wait_that_is_interrupted_goes_on() {
+    async fn an_interrupted_wait_keeps_its_start() {
         let budget = budget();
         let (first, second) = (budget.share(), budget.share());
         let (mut held, mut waiting) = (first.hold(), second.hold());
@@ -507,7 +511,7 @@ mod tests {
         let begun = Instant::now();
         while !is_exceeded(&first) {
             let _ = tokio::time::timeout(WAIT_TIMEOUT / 10, waiting.grow_to(MIB)).await;
-            assert!(begun.elapsed() <= 2 * WAIT_TIMEOUT, "it began anew each time");
+            assert!(begun.elapsed() <= 2 * WAIT_TIMEOUT, "the wait restarted each time");
         }
         assert!(!is_exceeded(&second));
         drop(held);
@@ -515,7 +519,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_guess_makes_no_connection_the_victim() {
+    async fn a_guess_does_not_select_a_connection_to_close() {
         let budget = budget();
         let shares = [(); 3].map(|()| budget.share());
         let [guesser, holder, sender] = &shares;
@@ -523,7 +527,7 @@ mod tests {
             (guesser.hold_guess(), holder.hold(), sender.hold());
         held.grow_to(MIB).await;
         guess.grow_to(3 * MIB).await;
-        // It is not kept from memory by a guess.
+        // A guess does not keep memory from it.
         message.grow_to(3 * MIB).await;
         drop(held);
         let mut more = holder.hold();
@@ -532,7 +536,7 @@ mod tests {
             drop(message);
         });
         assert_eq!(shares.each_ref().map(is_exceeded), [false, false, true]);
-        // A response that is there counts as what it is.
+        // An existing response counts with its actual size.
         more.set(0);
         guess.set(5 * MIB);
         assert_eq!(budget.used(), 5 * MIB);
@@ -544,7 +548,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn guesses_wait_for_each_other_and_close_no_connection() {
+    async fn guesses_wait_for_each_other_without_closing_connections() {
         let budget = budget();
         let [first, second, idle] = [(); 3].map(|()| budget.share());
         let (mut guess, mut other, mut held) =
@@ -559,7 +563,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_wait_that_is_interrupted_keeps_its_turn() {
+    async fn an_interrupted_wait_keeps_its_turn() {
         let budget = budget();
         let (large, modest) = (budget.share(), budget.share());
         let (mut held, mut more, mut wanted) = (large.hold(), large.hold(), modest.hold());
@@ -567,7 +571,10 @@ mod tests {
         let interrupted = tokio::time::timeout(WAIT_TIMEOUT / 2, wanted.grow_to(MIB)).await;
         assert!(interrupted.is_err());
         held.set(2 * MIB);
-        assert!(!more.try_grow_to(MIB), "the larger one took what the smaller one waits for");
+        assert!(
+            !more.try_grow_to(MIB),
+            "the larger connection took memory that the smaller one waits for"
+        );
         wanted.grow_to(MIB).await;
         assert!(more.try_grow_to(MIB));
     }

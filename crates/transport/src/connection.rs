@@ -1,5 +1,5 @@
-//! One client, whatever it came by: the two directions of a connection and a way to ask whether the
-//! peer is still there. The transports behind it are in modules of their own.
+//! A connection to one peer, independent of its transport: the two directions, and a way to probe
+//! whether the peer is still there. Each transport has its own module.
 
 use std::fmt;
 use std::future;
@@ -22,31 +22,34 @@ use crate::stdio::Reader;
 use crate::subject_limits::SubjectPermit;
 use crate::websocket::{WebSocketProber, WebSocketReader, WebSocketWriter};
 
-/// One client. The parts are independent, so that a reader task and a writer task own one each.
+/// One connection. The parts are independent, so that a reader task and a writer task can own one
+/// each.
 #[derive(Debug)]
 pub struct Connection {
     pub incoming: Incoming,
     pub outgoing: Outgoing,
     pub prober: Prober,
     pub kind: TransportKind,
-    /// Whoever has connected to our listener; `None` of other transports, of our own calls, and of a socket that has been reset.
+    /// The client of a listener. `None` for other transports, for dialled connections, and for a
+    /// socket that has been reset.
     pub peer: Option<Peer>,
-    /// Who the client is. Transports without a listener have the server's own user at the other end.
+    /// The identity of the client. For transports without a listener, the server's own user.
     pub principal: Principal,
-    /// Its place among the connections of the listeners.
+    /// Its slot among the connections of the listeners.
     pub permit: Option<SubjectPermit>,
 }
 
-/// What leads to whoever is at the other end of a socket.
+/// Identifies the peer of a socket.
 #[derive(Debug)]
 pub enum Peer {
     Tcp {
-        /// Its address.
+        /// The peer's address.
         remote: SocketAddr,
-        /// The address that it connected to.
+        /// The local address that the peer connected to.
         local: SocketAddr,
     },
-    /// The kernel knows which process connected, and tells whoever has our end. While this lives the connection is not closed.
+    /// Through its end of the socket, the server can ask the kernel for the connecting process.
+    /// While this lives, the connection is not closed.
     Unix { socket: OwnedFd },
 }
 
@@ -58,17 +61,17 @@ pub enum TransportKind {
     /// A WebSocket over a Unix socket.
     Unix,
     Memory,
-    /// A byte stream of another crate: one stream of a relay.
+    /// A byte stream from another crate, such as one stream of a relay.
     Stream,
 }
 
-/// What the peer sent.
+/// Input from the peer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Received {
-    /// One message, at most [`MAX_MESSAGE_BYTES`](crate::MAX_MESSAGE_BYTES) long. Neither JSON nor
+    /// One message of at most [`MAX_MESSAGE_BYTES`](crate::MAX_MESSAGE_BYTES). Neither JSON nor
     /// UTF-8 was checked.
     Message(Bytes),
-    /// Input that was skipped because it is no message. The connection goes on.
+    /// Skipped input that is not a message. The connection stays open.
     Malformed(MalformedMessage),
 }
 
@@ -81,7 +84,7 @@ pub enum MalformedMessage {
     Text,
 }
 
-/// The messages of the peer.
+/// The messages from the peer.
 pub struct Incoming(IncomingTransport);
 
 enum IncomingTransport {
@@ -92,9 +95,10 @@ enum IncomingTransport {
 }
 
 impl Incoming {
-    /// The next thing the peer sent; `None` means that the connection is over. Cancel-safe.
+    /// Returns the peer's next input, or `None` when the connection is over. Cancel-safe.
     ///
-    /// Pings are answered, pongs noticed and the peer's silence measured only while this is polled.
+    /// Pings are answered, pongs processed and the peer's silence measured only while this is
+    /// polled.
     pub async fn recv(&mut self) -> Option<Received> {
         match &mut self.0 {
             IncomingTransport::Lines(reader) => reader.recv().await,
@@ -106,7 +110,7 @@ impl Incoming {
 }
 
 impl Incoming {
-    /// The code of the close frame that the peer has sent, on transports that have them.
+    /// Returns the code of the peer's close frame, on transports with close frames.
     #[must_use]
     pub fn peer_close(&self) -> Option<CloseCode> {
         match &self.0 {
@@ -116,7 +120,7 @@ impl Incoming {
         }
     }
 
-    /// The reason that came with it. Only connections in memory keep it.
+    /// Returns the reason of the close frame. Only in-memory connections keep it.
     #[must_use]
     pub fn peer_close_reason(&self) -> &str {
         match &self.0 {
@@ -130,17 +134,18 @@ impl Incoming {
     }
 }
 
-/// What the server decides about its peer.
+/// Settings that the server makes for its peer.
 impl Incoming {
-    /// From here on, text messages are malformed, on transports that tell them from binary ones.
+    /// From now on, treats text messages as malformed, on transports that distinguish them from
+    /// binary ones.
     pub fn expect_binary(&mut self) {
         if let IncomingTransport::WebSocket(reader) = &mut self.0 {
             reader.expect_binary();
         }
     }
 
-    /// Messages may be so long from here on, also the one that has begun. Whole messages in memory have
-    /// no limit.
+    /// Sets the maximum message length, even for a message already begun. In-memory connections
+    /// carry whole messages without a limit.
     pub fn limit_messages(&mut self, max: usize) {
         match &mut self.0 {
             IncomingTransport::Lines(reader) => reader.limit_messages(max),
@@ -150,7 +155,7 @@ impl Incoming {
         }
     }
 
-    /// An unfinished message counts as memory of this share.
+    /// Charges unfinished messages to this share.
     pub fn charge_to(&mut self, share: &MemoryShare) {
         match &mut self.0 {
             IncomingTransport::Lines(reader) => reader.held = share.hold(),
@@ -160,8 +165,8 @@ impl Incoming {
         }
     }
 
-    /// Drops what was received and asks for a close. [`recv`](Self::recv) then returns `None` when the
-    /// peer has gone, or its time to go is over.
+    /// Discards received data and asks for a close. [`recv`](Self::recv) then returns `None` once
+    /// the peer has closed or the close timeout has passed.
     pub fn close(&mut self, code: CloseCode, reason: &str) {
         match &mut self.0 {
             IncomingTransport::Lines(reader) => reader.close(),
@@ -172,9 +177,9 @@ impl Incoming {
     }
 }
 
-/// Messages to the peer: framed into a buffer by `push`, written by `flush`.
+/// Messages to the peer: `push` frames them into a buffer, `flush` writes it.
 ///
-/// The buffer has no limit of its own: its owner looks at [`buffered`](Self::buffered) and flushes.
+/// The buffer is unbounded: its owner checks [`buffered`](Self::buffered) and flushes.
 pub struct Outgoing(OutgoingTransport);
 
 enum OutgoingTransport {
@@ -185,7 +190,7 @@ enum OutgoingTransport {
 }
 
 impl Outgoing {
-    /// Messages are binary from here on, on transports that tell them from text.
+    /// From now on, sends messages as binary, on transports that distinguish them from text.
     pub fn send_binary(&mut self) {
         if let OutgoingTransport::WebSocket(writer) = &mut self.0 {
             writer.send_binary();
@@ -202,7 +207,7 @@ impl Outgoing {
         }
     }
 
-    /// The same for a message that the caller does not need any more.
+    /// Like [`push`](Self::push), for a message that the caller no longer needs.
     pub fn push_owned(&mut self, message: Bytes) {
         match &mut self.0 {
             OutgoingTransport::Lines(writer) => writer.push(&message),
@@ -215,7 +220,8 @@ impl Outgoing {
     /// Frames one message that `fill` appends straight to the buffer.
     ///
     /// # Panics
-    /// When `fill` does not append exactly `len` bytes: the header with the length is already there.
+    /// If `fill` does not append exactly `len` bytes: the header with the length is already
+    /// written.
     pub fn push_with(&mut self, len: usize, fill: impl FnOnce(&mut Vec<u8>)) {
         match &mut self.0 {
             OutgoingTransport::Lines(writer) => writer.push_with(len, fill),
@@ -225,8 +231,8 @@ impl Outgoing {
         }
     }
 
-    /// Asks the peer to confirm that it has read everything pushed so far, and returns the number of
-    /// the question. `None` on transports that cannot ask.
+    /// Asks the peer to confirm that it has read everything pushed so far. Returns the number of
+    /// this request, or `None` on transports without receipts.
     pub fn request_receipt(&mut self) -> Option<u64> {
         match &mut self.0 {
             OutgoingTransport::WebSocket(writer) => Some(writer.push_receipt_request()),
@@ -235,7 +241,7 @@ impl Outgoing {
         }
     }
 
-    /// The highest question answered so far; an answer covers all questions before it.
+    /// The highest confirmed receipt request. A receipt confirms all earlier requests, too.
     pub fn receipts(&self) -> Option<watch::Receiver<u64>> {
         match &self.0 {
             OutgoingTransport::WebSocket(writer) => Some(writer.receipts()),
@@ -244,7 +250,7 @@ impl Outgoing {
         }
     }
 
-    /// Bytes that wait for `flush`.
+    /// The number of unflushed bytes.
     pub fn buffered(&self) -> usize {
         match &self.0 {
             OutgoingTransport::Lines(writer) => writer.buffered(),
@@ -254,8 +260,8 @@ impl Outgoing {
         }
     }
 
-    /// Writes everything that waits, control frames first. Cancel-safe: what a dropped call did not
-    /// write, the next call writes.
+    /// Writes everything buffered, control frames first. Cancel-safe: the next call writes what a
+    /// dropped call did not.
     pub async fn flush(&mut self) -> io::Result<()> {
         match &mut self.0 {
             OutgoingTransport::Lines(writer) => writer.flush().await,
@@ -265,8 +271,8 @@ impl Outgoing {
         }
     }
 
-    /// Resolves when control frames (ping, pong, close) wait for a `flush`; never on transports that
-    /// have none.
+    /// Resolves when control frames (ping, pong, close) need a `flush`; never on transports without
+    /// them.
     pub async fn control_pending(&self) {
         match &self.0 {
             OutgoingTransport::WebSocket(writer) => writer.control_pending().await,
@@ -276,8 +282,8 @@ impl Outgoing {
         }
     }
 
-    /// Resolves when the peer is known to read no more; never on transports where a write or the other
-    /// direction tells.
+    /// Resolves when the peer is known to have stopped reading; never on transports where a write
+    /// or the other direction reveals that.
     pub async fn reader_gone(&self) {
         match &self.0 {
             OutgoingTransport::Lines(writer) => writer.reader_gone().await,
@@ -289,7 +295,7 @@ impl Outgoing {
         }
     }
 
-    /// Writes what waits and ends this direction, within the transport's time for closing.
+    /// Writes everything buffered and ends this direction, within the transport's close timeout.
     /// The peer's end shows as `None` from [`Incoming::recv`].
     pub async fn close(&mut self, code: CloseCode, reason: &str) {
         match &mut self.0 {
@@ -301,7 +307,7 @@ impl Outgoing {
     }
 }
 
-/// Runs `fill` on a buffer of its own, for transports and messages that cannot be filled in place.
+/// Runs `fill` on a separate buffer, for transports and messages that cannot be filled in place.
 pub(crate) fn filled(len: usize, fill: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut message = Vec::with_capacity(len);
     fill(&mut message);
@@ -309,13 +315,13 @@ pub(crate) fn filled(len: usize, fill: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     message
 }
 
-/// Asks whether the peer of a connection is still there.
+/// Probes whether the peer of a connection is still there.
 #[derive(Debug, Clone)]
 pub struct Prober(ProberTransport);
 
 #[derive(Debug, Clone)]
 enum ProberTransport {
-    /// Nobody can take the place of the one client on stdio.
+    /// The one client on stdio cannot be replaced, so it always counts as present.
     Stdio,
     WebSocket(WebSocketProber),
     Memory(MemoryProber),
@@ -323,7 +329,7 @@ enum ProberTransport {
 }
 
 impl Prober {
-    /// Whether the transport itself can ask. A peer that cannot be asked that way may still answer
+    /// Whether the transport itself can probe. A peer that cannot be probed may still respond to
     /// messages.
     #[must_use]
     pub fn can_ask(&self) -> bool {
@@ -335,7 +341,8 @@ impl Prober {
         }
     }
 
-    /// Whether the peer answered within `timeout`. Needs the connection's reader and writer at work.
+    /// Whether the peer responds within `timeout`. Requires that the connection's reader and writer
+    /// are being polled.
     pub async fn probe(&self, timeout: Duration) -> bool {
         match &self.0 {
             ProberTransport::Stdio => true,

@@ -1,7 +1,6 @@
-//! Messages in a byte stream, each behind its length as a big-endian `u32`.
+//! Messages in a byte stream, each prefixed with its length as a big-endian `u32`.
 //!
-//! The stream is made by another crate, which knows more about its peer than bytes: see
-//! [`StreamPeer`].
+//! Another crate provides the stream and more facts about its peer: see [`StreamPeer`].
 
 use std::fmt;
 use std::io;
@@ -22,7 +21,7 @@ use crate::write_buffer::{ByteSink, WriteBuffer};
 
 const PREFIX: usize = size_of::<u32>();
 
-/// Room for one read: a little more than the largest record of a relay.
+/// Size of one read: slightly more than the largest record of a relay.
 const READ_CHUNK: usize = 64 << 10;
 /// The buffer that an idle connection may keep.
 const IDLE_KEPT: usize = 4 << 10;
@@ -31,16 +30,17 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The peer at the other end of a byte stream.
 pub trait StreamPeer: fmt::Debug + Send + Sync {
-    /// How many bytes of the stream the peer has read so far; `None` if it does not say.
+    /// The number of bytes that the peer has read, or `None` if it does not report that.
     fn bytes_read(&self) -> Option<watch::Receiver<u64>>;
 
-    /// Whether the peer gave a sign of life within `timeout`.
+    /// Whether the peer gives a sign of life within `timeout`.
     fn probe(&self, timeout: Duration) -> Pin<Box<dyn Future<Output = bool> + Send + '_>>;
 }
 
-/// A connection over a byte stream.
+/// Creates a connection over a byte stream.
 ///
-/// A length of zero or over the limit ends the connection, because the next message cannot be found.
+/// A length of zero or over the limit ends the connection, because the next message cannot be
+/// located.
 pub fn length_prefixed(
     read: impl AsyncRead + Send + Sync + Unpin + 'static,
     write: impl AsyncWrite + Send + Sync + Unpin + 'static,
@@ -66,7 +66,7 @@ pub(crate) struct LengthPrefixedReader {
     source: ByteSource,
     buffer: BytesMut,
     max_message: usize,
-    /// For the message that is not complete.
+    /// Memory of the incomplete message.
     pub(crate) held: Holding,
     at_end: bool,
 }
@@ -107,19 +107,19 @@ impl LengthPrefixedReader {
         self.buffer.advance(PREFIX);
         let message = self.buffer.split_to(size).freeze();
         if self.buffer.is_empty() {
-            // The message takes the allocation along; what idles keeps none.
+            // The message takes the allocation with it, so an idle connection keeps none.
             self.buffer = BytesMut::new();
         }
         Ok(Some(message))
     }
 
-    /// Room to read into: little for an idle peer, the rest of a message for one that has begun.
+    /// Reserves read space: little for an idle peer, the rest of a message for one that has begun.
     fn make_room(&mut self) {
         let wanted = match self.buffer.first_chunk::<PREFIX>() {
             None => IDLE_KEPT,
             Some(prefix) => {
                 let size = usize::try_from(u32::from_be_bytes(*prefix)).unwrap_or(usize::MAX);
-                // A peer that only announces a large message gets no memory for it.
+                // Announcing a large message alone reserves no memory.
                 let missing = size.saturating_add(PREFIX).saturating_sub(self.buffer.len());
                 missing.clamp(IDLE_KEPT, READ_CHUNK.max(self.buffer.len()))
             }
@@ -138,7 +138,7 @@ impl LengthPrefixedReader {
     }
 }
 
-/// No message has this length.
+/// A length that no message may have.
 struct InvalidLength {
     len: u32,
 }
@@ -146,7 +146,7 @@ struct InvalidLength {
 pub(crate) struct LengthPrefixedWriter {
     sink: ByteSink,
     buffer: WriteBuffer,
-    /// Bytes of the stream so far, also those that wait for a flush.
+    /// Bytes of the stream so far, including unflushed ones.
     pushed: u64,
     bytes_read: Option<watch::Receiver<u64>>,
 }
@@ -167,7 +167,7 @@ impl LengthPrefixedWriter {
         self.pushed += (PREFIX + len) as u64;
     }
 
-    /// The position in the stream is the number of the question, and of its answer.
+    /// The position in the stream identifies the request and its receipt.
     pub(crate) fn request_receipt(&self) -> Option<u64> {
         self.bytes_read.as_ref().map(|_| self.pushed)
     }
@@ -191,7 +191,7 @@ impl LengthPrefixedWriter {
             self.flush().await?;
             self.sink.shutdown().await
         };
-        // Late or failed, there is nothing left to do for a peer that does not read.
+        // After a timeout or an error, nothing more can be done for a peer that does not read.
         let _ = timeout(CLOSE_TIMEOUT, closing).await;
     }
 }
@@ -219,7 +219,7 @@ mod tests {
         length_prefixed(read, write, Arc::new(Silent))
     }
 
-    /// The messages that arrive when `input` is read in pieces of `piece` bytes.
+    /// Returns the messages received when `input` is read in pieces of `piece` bytes.
     async fn received(input: &[u8], piece: usize, max: usize) -> Vec<Bytes> {
         let (mut far, near) = tokio::io::duplex(piece);
         let mut connection = over(near);
@@ -231,13 +231,13 @@ mod tests {
             all.push(message);
         }
         drop(connection);
-        // It fails when the reader has given up.
+        // Fails if the reader stopped reading.
         let _ = feed.await.unwrap();
         all
     }
 
     #[tokio::test]
-    async fn each_message_once_whatever_the_pieces() {
+    async fn each_message_arrives_once_for_every_piece_size() {
         for piece in [1, 2, 3, 5, 1000] {
             let all = received(b"\0\0\0\x03one\0\0\0\x05three\0\0\0\x09cut sh", piece, 9).await;
             assert_eq!(all, ["one", "three"], "pieces of {piece}");
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_impossible_length_ends_the_connection() {
+    async fn an_invalid_length_ends_the_connection() {
         for input in [&b"\0\0\0\x01a\0\0\0\0\0\0\0\x01b"[..], b"\0\0\0\x01a\0\0\0\x0bhello worldb"]
         {
             assert_eq!(received(input, 1000, 10).await, ["a"]);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn an_announcement_alone_takes_no_memory() {
+    fn an_announced_length_alone_reserves_no_memory() {
         let mut reader = LengthPrefixedReader {
             source: Box::new(tokio::io::empty()),
             buffer: BytesMut::from(&(60_u32 << 20).to_be_bytes()[..]),

@@ -1,8 +1,9 @@
 //! Bytes to messages and back.
 //!
-//! A [`Connection`] carries whole messages, whatever it came by: a WebSocket over TCP or over a Unix
-//! socket, newline-delimited stdio, a byte stream of another crate, or memory. Framing, size limits, keep-alive, the listener's
-//! admission rules and the client's handshake live here. What a message *says* is not known here: not even that it is JSON.
+//! A [`Connection`] carries whole messages over any transport: a WebSocket over TCP or a Unix
+//! socket, newline-delimited stdio, a byte stream of another crate, or memory. Framing, size
+//! limits, keep-alive, the listener's admission rules and the client's handshake live here. The
+//! content of messages is opaque to this crate, which does not even know that it is JSON.
 
 mod auth;
 mod budget;
@@ -48,7 +49,7 @@ pub use tungstenite::protocol::frame::coding::CloseCode;
 pub use websocket::{KeepAlive, MAX_FRAME_BYTES, SignOfLife};
 pub use yield_budget::YieldBudget;
 
-/// For the targets in `fuzz/`; no other build has it.
+/// For the targets in `fuzz/` only.
 #[cfg(fuzzing)]
 pub mod fuzzing {
     pub use crate::websocket::fuzzing::decode_in_pieces;

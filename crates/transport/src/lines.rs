@@ -1,7 +1,7 @@
 //! One message per line.
 //!
-//! LF or CRLF ends a line, the last one needs neither, and blank lines mean nothing. A line over the
-//! limit is skipped to its end and reported, without being kept.
+//! A line ends with LF or CRLF; the last line needs neither. Blank lines are ignored. A line over
+//! the limit is skipped to its end and reported, without being stored.
 
 use std::future;
 use std::io;
@@ -20,16 +20,17 @@ use crate::write_buffer::{ByteSink, WriteBuffer};
 
 const READ_CHUNK: usize = 4 << 10;
 
-/// A line's allocation above this size is not used for the lines after it.
+/// An allocation above this size is not reused for later lines.
 const LARGE_LINE: usize = 64 << 10;
 
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A connection over any pair of byte streams, such as the stdout and stdin of a server that is our
-/// child.
+/// Creates a connection over any pair of byte streams, such as the stdout and stdin of a child
+/// server.
 ///
-/// Lines have no pings: a peer that stops answering keeps the connection open, and a
-/// [`Prober`](crate::Prober) believes in it for ever. Only the end of `read` is the end.
+/// Lines have no pings: a peer that stops responding keeps the connection open, and a
+/// [`Prober`](crate::Prober) always considers it present. Only the end of `read` ends the
+/// connection.
 pub fn lines(
     read: impl AsyncRead + Send + Sync + Unpin + 'static,
     write: impl AsyncWrite + Send + Sync + Unpin + 'static,
@@ -37,7 +38,7 @@ pub fn lines(
     connection(Box::new(read), Box::new(write), MAX_MESSAGE_BYTES)
 }
 
-/// The same for streams that are boxed already, with messages of at most `max_line` bytes.
+/// Like [`lines`], for boxed streams, with messages of at most `max_line` bytes.
 pub(crate) fn connection(source: ByteSource, sink: ByteSink, max_line: usize) -> Connection {
     let (splitter, held) = (LineSplitter::new(max_line), Holding::default());
     let reader = LineReader { source, splitter, held, at_end: false };
@@ -48,7 +49,7 @@ pub(crate) fn connection(source: ByteSource, sink: ByteSink, max_line: usize) ->
 pub(crate) struct LineReader {
     source: ByteSource,
     splitter: LineSplitter,
-    /// For the line that is not complete.
+    /// Memory of the incomplete line.
     pub(crate) held: Holding,
     at_end: bool,
 }
@@ -63,7 +64,7 @@ impl LineReader {
             if self.at_end {
                 return self.splitter.last_line();
             }
-            // A broken pipe and an end of file are the same to us: nothing more will come.
+            // A broken pipe counts as an end of file: nothing more will arrive.
             self.held.grow_to(self.splitter.buffer.len()).await;
             let count = self.source.read_buf(self.splitter.space()).await.unwrap_or(0);
             self.at_end = count == 0;
@@ -81,7 +82,7 @@ impl LineReader {
     }
 }
 
-/// Cuts a byte stream into lines; does no I/O.
+/// Splits a byte stream into lines; does no I/O.
 struct LineSplitter {
     buffer: BytesMut,
     max_line: usize,
@@ -89,9 +90,9 @@ struct LineSplitter {
 }
 
 enum Progress {
-    /// The first `scanned` bytes of the buffer hold no newline.
+    /// The first `scanned` bytes of the buffer contain no newline.
     Collecting { scanned: usize },
-    /// `skipped` bytes of a line that is too long are gone.
+    /// `skipped` bytes of an oversized line were discarded.
     Skipping { skipped: u64 },
 }
 
@@ -104,7 +105,7 @@ impl LineSplitter {
         Self { buffer: BytesMut::new(), max_line, progress: Progress::START }
     }
 
-    /// Room to read into.
+    /// Reserves space to read into.
     fn space(&mut self) -> &mut BytesMut {
         if self.buffer.capacity() - self.buffer.len() < READ_CHUNK / 2 {
             self.buffer.reserve(READ_CHUNK);
@@ -129,13 +130,13 @@ impl LineSplitter {
         }
     }
 
-    /// What is left when nothing more will come.
+    /// Returns the remainder at the end of the stream.
     fn last_line(&mut self) -> Option<Received> {
         let line = self.buffer.split().freeze();
         self.complete(&line)
     }
 
-    /// Remembers that the whole buffer belongs to one line, or gives it up if that is too long.
+    /// Records that the whole buffer belongs to one line, or discards an oversized line.
     fn keep_incomplete(&mut self) {
         let len = self.buffer.len();
         match &mut self.progress {
@@ -143,7 +144,7 @@ impl LineSplitter {
                 *skipped += len as u64;
                 self.buffer.clear();
             }
-            // One more byte than the limit may still be the CR of a CRLF.
+            // One byte over the limit may still be the CR of a CRLF.
             Progress::Collecting { .. } if len > self.max_line + 1 => {
                 self.progress = Progress::Skipping { skipped: len as u64 };
                 self.buffer = BytesMut::new();
@@ -180,7 +181,7 @@ impl LineSplitter {
 pub(crate) struct LineWriter {
     sink: ByteSink,
     buffer: WriteBuffer,
-    /// The program at the other end, where its end can be seen.
+    /// The program at the other end, if its exit can be detected.
     pub(crate) reader: Option<Reader>,
 }
 
@@ -220,7 +221,7 @@ impl LineWriter {
             self.flush().await?;
             self.sink.shutdown().await
         };
-        // Late or failed, there is nothing left to do for a peer that does not read.
+        // After a timeout or an error, nothing more can be done for a peer that does not read.
         let _ = timeout(CLOSE_TIMEOUT, closing).await;
     }
 }
@@ -233,7 +234,7 @@ mod tests {
 
     const MAX: usize = 10;
 
-    /// What arrives when `input` is read in pieces of `piece` bytes.
+    /// Returns the events received when `input` is read in pieces of `piece` bytes.
     async fn received(input: &[u8], piece: usize) -> Vec<Received> {
         let (mut far, near) = tokio::io::duplex(piece);
         let sink: ByteSink = Box::new(tokio::io::sink());
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_message_once_whatever_the_pieces() {
+    async fn each_message_arrives_once_for_every_piece_size() {
         for piece in [1, 2, 3, 5, 1000] {
             let all = received(b"one\r\ntwo\n\n  \r\nthree\n\nlast", piece).await;
             let expected = ["one", "two", "three", "last"].map(message);
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_is_not_kept() {
+    fn a_long_line_is_not_stored() {
         let mut splitter = LineSplitter::new(MAX);
         for _ in 0..1000 {
             splitter.space().extend_from_slice(&[b'x'; 1000]);
@@ -307,7 +308,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn any_pair_of_streams_will_do() {
+    async fn any_pair_of_streams_works() {
         let (near, far) = tokio::io::duplex(1000);
         let ends = [near, far].map(|end| {
             let (read, write) = tokio::io::split(end);

@@ -1,4 +1,4 @@
-//! Connections within one process, for tests and for embedding: messages pass as they are.
+//! Connections within one process, for tests and for embedding: messages pass unchanged.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,22 +10,22 @@ use tungstenite::protocol::frame::coding::CloseCode;
 
 use crate::connection::Connection;
 
-/// Messages that wait for a reader in each direction; a `flush` beyond that waits.
+/// Queued messages in each direction; a `flush` beyond that waits.
 const CAPACITY: usize = 64;
 
-/// Two connections that talk to each other.
+/// Creates two connected ends.
 pub fn memory() -> (Connection, Connection) {
     memory_with_capacity(CAPACITY)
 }
 
-/// The same with room for so many messages in each direction.
+/// Like [`memory`], with room for `messages` messages in each direction.
 pub fn memory_with_capacity(messages: usize) -> (Connection, Connection) {
     let (to_right, from_left) = direction(messages);
     let (to_left, from_right) = direction(messages);
     (end(to_right, from_right), end(to_left, from_left))
 }
 
-/// The code and the reason with which a writer has closed its direction.
+/// The code and the reason with which a writer closed its direction.
 type Closing = Arc<OnceLock<(CloseCode, String)>>;
 
 fn direction(messages: usize) -> (MemoryWriter, MemoryReader) {
@@ -96,9 +96,9 @@ impl MemoryWriter {
     }
 
     pub(crate) async fn close(&mut self, code: CloseCode, reason: &str) {
-        // An error means that the peer is gone: as closed as it can be.
+        // An error means that the peer is gone, so the direction is closed anyway.
         let _ = self.flush().await;
-        // The first close counts.
+        // Only the first close counts.
         let _ = self.closing.set((code, reason.to_owned()));
         self.sender = None;
     }
@@ -123,7 +123,7 @@ mod tests {
     use crate::connection::Received;
 
     #[tokio::test]
-    async fn messages_pass_until_one_side_goes() {
+    async fn messages_pass_until_one_side_closes() {
         let (mut left, mut right) = memory();
         left.outgoing.push(b"one");
         left.outgoing.push_with(3, |buffer| buffer.extend_from_slice(b"two"));

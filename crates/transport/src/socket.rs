@@ -1,4 +1,4 @@
-//! What TCP and Unix sockets have in common for us, and how each is set up.
+//! The common interface of TCP and Unix sockets, and the setup of each.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -14,24 +14,24 @@ use crate::connection::{Peer, TransportKind};
 use crate::websocket::Role;
 use crate::write_buffer::ByteSink;
 
-/// Where a connection's bytes come from.
+/// The source of a connection's bytes.
 pub(crate) type ByteSource = Box<dyn AsyncRead + Send + Sync + Unpin>;
 
-/// What the kernel may hold of ours without having sent it. Without a limit that is the whole send
-/// buffer, which autotunes to megabytes, and a reset loses them all. Data in flight is not limited
-/// by this, so neither is throughput: 256 KiB keep the link busy while the writer wakes up.
+/// Limit of unsent data in the kernel. Without it, that is the whole send buffer, which autotunes
+/// to megabytes, and a reset loses all of it. Data in flight is not limited, so throughput does not
+/// suffer: 256 KiB keep the link busy while the writer wakes up.
 const MAX_UNSENT_BYTES: u32 = 256 << 10;
 
-/// A socket that comes apart into halves without a lock between them.
+/// A socket that splits into halves without a lock between them.
 pub(crate) trait Socket: AsyncRead + AsyncWrite + Send + Unpin + 'static {
     const KIND: TransportKind;
 
     fn into_halves(self, role: Role) -> (ByteSource, ByteSink);
 
-    /// Sets options. A socket that refuses them was reset already, as its first use will show.
+    /// Sets options. A socket that refuses them was reset, which its first use will show.
     fn prepare(&self);
 
-    /// `None` when the socket has been reset meanwhile, or no more descriptors can be had.
+    /// Returns `None` if the socket has been reset, or file descriptors are exhausted.
     fn peer(&self) -> Option<Peer>;
 }
 
@@ -48,7 +48,7 @@ impl Socket for TcpStream {
     }
 
     fn prepare(&self) {
-        // Nagle's algorithm and delayed acknowledgements together cost 40 ms a call.
+        // Nagle's algorithm combined with delayed acknowledgements costs 40 ms per call.
         let _ = self.set_nodelay(true);
         #[cfg(target_os = "linux")]
         let _ = socket2::SockRef::from(self).set_tcp_notsent_lowat(MAX_UNSENT_BYTES);
@@ -61,13 +61,13 @@ impl Socket for TcpStream {
 
 /// Acknowledges each read at once.
 ///
-/// Clients that leave Nagle's algorithm on hold a small message back until the one before it is
-/// acknowledged. A notification has no response to carry the acknowledgement, so the request behind it
-/// would wait for the kernel's delayed one, 40 ms. The kernel forgets the option whenever this side
+/// Clients that leave Nagle's algorithm on hold a small message back until the previous one is
+/// acknowledged. A notification has no response to carry the acknowledgement, so the next request
+/// would wait 40 ms for the kernel's delayed one. The kernel resets the option whenever this side
 /// sends, so it is set after every read.
 pub(crate) struct PromptlyAcknowledged<T>(pub(crate) T);
 
-/// What a TCP socket is behind.
+/// Gives access to the TCP socket below.
 pub(crate) trait OverTcp {
     fn tcp(&self) -> &TcpStream;
 }
@@ -100,7 +100,7 @@ impl<T: AsyncRead + OverTcp + Unpin> AsyncRead for PromptlyAcknowledged<T> {
         ready!(Pin::new(&mut self.0).poll_read(cx, buffer))?;
         #[cfg(target_os = "linux")]
         if buffer.filled().len() > before {
-            // A socket that refuses it was reset already, as the next read will show.
+            // A socket that refuses it was reset, which the next read will show.
             let _ = socket2::SockRef::from(self.tcp()).set_tcp_quickack(true);
         }
         Poll::Ready(Ok(()))
@@ -137,7 +137,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for PromptlyAcknowledged<T> {
     }
 }
 
-/// Both halves share the state of the encryption, and a lock that neither holds while it waits.
+/// Both halves share the encryption state and a lock, which neither holds while it waits.
 impl<T> Socket for TlsStream<T>
 where
     T: AsyncRead + AsyncWrite + OverTcp + Send + Sync + Unpin + 'static,
@@ -166,7 +166,7 @@ impl Socket for UnixStream {
         (Box::new(source), Box::new(sink))
     }
 
-    /// The kernel's default buffer of some 200 KiB is what we would ask for.
+    /// The kernel's default buffer of about 200 KiB is sufficient.
     fn prepare(&self) {}
 
     fn peer(&self) -> Option<Peer> {
@@ -209,7 +209,7 @@ mod tests {
             client.write_all(b"question").await.unwrap();
             source.read_exact(&mut [0; 8]).await.unwrap();
             assert!(is_prompt());
-            // A response makes the kernel wait for the next one to carry acknowledgements.
+            // A response makes the kernel delay acknowledgements again.
             sink.write_all(b"answer").await.unwrap();
             client.read_exact(&mut [0; 6]).await.unwrap();
             assert!(!is_prompt());

@@ -1,4 +1,4 @@
-//! The one client of a server that was started as somebody's child: stdin and stdout.
+//! The one client of a server started as a child process: stdin and stdout.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
@@ -12,14 +12,14 @@ use crate::lines;
 use crate::socket::ByteSource;
 use crate::write_buffer::ByteSink;
 
-/// Takes stdin and stdout. Nothing else may read the one or write the other from here on.
+/// Takes stdin and stdout. From now on, nothing else may read the one or write the other.
 ///
-/// When stdin is a terminal, a file or a socket, one blocking read of it may outlast the connection,
-/// so a runtime that ends before its stdin does must be shut down without waiting.
+/// When stdin is a terminal, a file or a socket, one blocking read of it may outlast the
+/// connection, so a runtime that ends before its stdin must be shut down without waiting.
 pub fn stdio() -> Connection {
     // A pipe is opened a second time: O_NONBLOCK belongs to the open file, which the shell or the
-    // parent may share with us, and a pipe that epoll serves needs no thread. Anything else, or a
-    // system without /proc, gets tokio's blocking threads.
+    // parent may share, and a pipe in epoll needs no thread. Other files, and systems without
+    // /proc, use tokio's blocking threads.
     let source: ByteSource = match pipe::OpenOptions::new().open_receiver("/proc/self/fd/0") {
         Ok(receiver) => Box::new(receiver),
         Err(_) => Box::new(tokio::io::stdin()),
@@ -32,12 +32,12 @@ pub fn stdio() -> Connection {
     lines::connection(source, sink, MAX_MESSAGE_BYTES).with_reader_of_stdout(reader)
 }
 
-/// Tells when the program that reads a pipe or socket is gone. A server with nothing to say would not
-/// notice otherwise, and run for ever.
+/// Detects that the program reading a pipe or socket is gone. Otherwise, a server with nothing to
+/// send would not notice and run forever.
 pub(crate) struct Reader(AsyncFd<OwnedFd>);
 
 impl Reader {
-    /// `None` for a file, which has no reader.
+    /// Returns `None` for a file, which has no reader.
     fn of_stdout() -> Option<Self> {
         let stdout = std::io::stdout().as_fd().try_clone_to_owned().ok()?;
         Self::of(stdout)
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_end_of_a_reader_shows_without_a_write() {
+    async fn a_gone_reader_is_detected_without_a_write() {
         let (reader, writer) = std::io::pipe().unwrap();
         let pipe = Reader::of(writer.into()).unwrap();
         let (peer, socket) = UnixStream::pair().unwrap();

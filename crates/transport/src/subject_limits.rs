@@ -1,4 +1,4 @@
-//! How much of something there may be, in all and of one subject: connections, processes.
+//! Counts resources such as connections and processes, in total and by subject, and limits both.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,14 +12,14 @@ pub struct SubjectLimits {
     open: Mutex<HashMap<Subject, usize>>,
 }
 
-/// Why there is no room for one more.
+/// The limit that was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Full {
     Server,
     Subject,
 }
 
-/// A place; dropping it makes room for another.
+/// A slot. Dropping it frees the slot.
 #[derive(Debug)]
 pub struct SubjectPermit {
     limits: Arc<SubjectLimits>,
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_counted_in_all_and_for_each_subject() {
+    fn slots_are_counted_in_total_and_by_subject() {
         let limits = SubjectLimits::new(3, 2);
         let [alice, bob] = ["alice", "bob"].map(|name| Subject::Named(name.into()));
         let first = limits.admit(&alice).unwrap();

@@ -1,4 +1,4 @@
-//! Bytes on their way to a sink, written so that a cancelled write loses and repeats nothing.
+//! A buffer of unsent bytes. A cancelled write neither loses nor repeats bytes.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -6,37 +6,37 @@ use std::io::{self, IoSlice};
 use bytes::Bytes;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
-/// Where a connection's bytes go. One virtual call per system call is no cost.
+/// The sink of a connection's bytes. One virtual call per system call costs nothing.
 pub(crate) type ByteSink = Box<dyn AsyncWrite + Send + Sync + Unpin>;
 
-/// A buffer above this size is given back as soon as it is empty.
+/// A larger buffer is released as soon as it is empty.
 const LARGEST_KEPT: usize = 2 << 20;
 
-/// What an idle connection may keep.
+/// The buffer that an idle connection may keep.
 const IDLE_KEPT: usize = 8 << 10;
 
-/// Pieces that are written at once.
+/// Maximum number of slices in one write.
 const MAX_SLICES: usize = 16;
 
 #[derive(Debug, Default)]
 pub(crate) struct WriteBuffer {
-    /// Goes before `bytes`.
+    /// Written before `bytes`.
     segments: VecDeque<Bytes>,
     bytes: Vec<u8>,
-    /// The sink has this many bytes of what comes first.
+    /// How many of the first bytes the sink has accepted.
     written: usize,
-    /// The sink has some but not all of what was appended since the buffer was last empty, so a
-    /// frame may be half written. (`written` cannot say this: it goes back to zero.)
+    /// The sink has accepted some but not all bytes appended since the buffer was last empty, so a
+    /// frame may be half written. (`written` cannot tell: it returns to zero.)
     started: bool,
 }
 
 impl WriteBuffer {
-    /// The end of the buffer, to append to.
+    /// Returns the end of the buffer, to append to.
     pub(crate) fn end(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
-    /// Appends without a copy. Worth it for what is large.
+    /// Appends a segment without a copy. Worthwhile for large ones.
     pub(crate) fn append_segment(&mut self, segment: Bytes) {
         if !self.bytes.is_empty() {
             self.segments.push_back(std::mem::take(&mut self.bytes).into());
@@ -61,7 +61,7 @@ impl WriteBuffer {
         *self = Self::default();
     }
 
-    /// Gives back what an idle connection does not need.
+    /// Releases memory that an idle connection does not need.
     pub(crate) fn release_idle(&mut self) {
         if self.is_empty() && self.bytes.capacity() > IDLE_KEPT {
             self.clear();
@@ -91,7 +91,7 @@ impl WriteBuffer {
         Ok(())
     }
 
-    /// The first pieces of what the sink does not have.
+    /// Returns the first unwritten slices.
     fn slices(&self) -> [IoSlice<'_>; MAX_SLICES] {
         let mut slices = [IoSlice::new(&[]); MAX_SLICES];
         let pieces = self.segments.iter().map(|segment| &segment[..]).chain([&self.bytes[..]]);
@@ -102,7 +102,7 @@ impl WriteBuffer {
         slices
     }
 
-    /// A writer that is cancelled and fed again and again must not keep all that it ever wrote.
+    /// A writer that is repeatedly cancelled and refilled must not keep all written bytes.
     fn forget_written(&mut self) {
         if self.segments.is_empty() && self.written > self.len() {
             self.bytes.drain(..self.written);
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(rest.await.unwrap(), sent);
     }
 
-    /// Takes a few bytes at a time, from as many pieces as it is given.
+    /// Accepts a few bytes at a time, from any number of slices.
     struct Reluctant {
         most: usize,
         is_vectored: bool,
@@ -194,8 +194,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pieces_are_written_whole_however_many_and_however_they_are_taken() {
-        // Up to more pieces than are written at once.
+    async fn slices_are_written_completely_in_every_combination() {
+        // Up to more slices than fit into one write.
         for pieces in 0..2 * MAX_SLICES + 3 {
             for (most, is_vectored) in [(1, true), (5, true), (12, true), (1000, true), (5, false)]
             {
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn large_buffers_are_given_back() {
+    async fn large_buffers_are_released() {
         let mut sink: ByteSink = Box::new(tokio::io::sink());
         let mut buffer = WriteBuffer::default();
         buffer.end().resize(LARGEST_KEPT + 1, 0);

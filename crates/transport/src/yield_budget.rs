@@ -1,15 +1,15 @@
-//! Yields to other tasks after so many bytes.
+//! Yields to other tasks after a number of bytes.
 //!
-//! A task that wakes another one keeps its thread until it waits, and tokio keeps the task that was
-//! woken last for that same thread. So a task that always finds more to read would fill the window of
-//! its stream before the next stage begins, and the stages would wait for each other.
+//! A task that wakes another one keeps its thread until it waits, and tokio schedules the task
+//! woken last on that same thread. So a task that always finds more to read would fill the window
+//! of its stream before the next stage begins, and the stages would wait for each other.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 
 const BYTES: usize = 128 << 10;
 
-/// The bytes that a task may still move before it yields.
+/// The number of bytes that a task may move before it yields.
 #[derive(Debug)]
 pub struct YieldBudget {
     left: usize,
@@ -20,7 +20,7 @@ impl YieldBudget {
         self.left = self.left.saturating_sub(bytes);
     }
 
-    /// Ready while there is budget left. Otherwise pending once, so that other tasks run first.
+    /// Ready while budget is left. Otherwise pending once, so that other tasks run first.
     pub fn poll_ready(&mut self, context: &Context<'_>) -> Poll<()> {
         if self.left > 0 {
             return Poll::Ready(());
@@ -30,7 +30,7 @@ impl YieldBudget {
         Poll::Pending
     }
 
-    /// The same as [`poll_ready`](Self::poll_ready).
+    /// Like [`poll_ready`](Self::poll_ready), as a future.
     pub async fn ready(&mut self) {
         poll_fn(|context| self.poll_ready(context)).await;
     }
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_budget_that_is_used_up_is_pending_once() {
+    fn an_exhausted_budget_is_pending_once() {
         let mut budget = YieldBudget::default();
         let context = Context::from_waker(Waker::noop());
         for _ in 0..3 {

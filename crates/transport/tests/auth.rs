@@ -1,4 +1,4 @@
-//! Who gets in with which token, over real sockets.
+//! Authentication by tokens, over real sockets.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 
@@ -30,7 +30,7 @@ async fn listen(options: ListenerOptions) -> (Listener, SocketAddr) {
     (listener, address)
 }
 
-/// The head of the response to one request.
+/// Returns the head of the response to one request.
 async fn ask(address: SocketAddr, target: &str, headers: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = format!("GET {target} HTTP/1.1\r\n{headers}\r\n");
@@ -47,7 +47,7 @@ async fn status(address: SocketAddr, target: &str, headers: &str) -> u16 {
 }
 
 #[tokio::test]
-async fn a_token_gets_in_by_every_way_and_without_one_only_health_is_answered() {
+async fn every_token_source_works_and_only_health_needs_no_token() {
     let (_listener, address) = listen(with_token("sesame")).await;
     for headers in [
         "Authorization: Bearer sesame\r\n",
@@ -67,7 +67,7 @@ async fn a_token_gets_in_by_every_way_and_without_one_only_health_is_answered() 
     }
     let refused = ask(address, "/", UPGRADE).await.to_lowercase();
     assert!(refused.contains("www-authenticate: bearer"), "{refused}");
-    // Who a page claims to be is judged before its token.
+    // The origin of a page is judged before its token.
     let origin = format!("{UPGRADE}Origin: https://evil.example\r\n");
     assert_eq!(status(address, "/?token=sesame", &origin).await, 403);
     let two = format!("{UPGRADE}Authorization: Bearer sesame\r\n");
@@ -75,7 +75,7 @@ async fn a_token_gets_in_by_every_way_and_without_one_only_health_is_answered() 
 }
 
 #[tokio::test]
-async fn the_subprotocol_is_selected_and_the_token_never_sent_back() {
+async fn the_subprotocol_is_selected_and_the_token_is_never_returned() {
     let (_listener, address) = listen(with_token("sesame")).await;
     let offered = format!("{UPGRADE}Sec-WebSocket-Protocol: bearer.sesame, exec-server.v1\r\n");
     let response = ask(address, "/", &offered).await.to_lowercase();
@@ -84,7 +84,7 @@ async fn the_subprotocol_is_selected_and_the_token_never_sent_back() {
 }
 
 #[tokio::test]
-async fn a_connection_knows_whose_token_opened_it() {
+async fn a_connection_carries_the_subject_of_its_token() {
     let (mut listener, address) = listen(with_token("sesame")).await;
     let url = format!("ws://{address}");
     let options = DialOptions { bearer_token: Some("sesame".into()), ..Default::default() };
@@ -118,7 +118,7 @@ async fn a_connection_knows_whose_token_opened_it() {
 #[tokio::test]
 async fn failures_are_delayed_and_a_valid_token_is_not() {
     let (mut listener, address) = listen(with_token("sesame")).await;
-    // Their delays add up to several seconds, before the first of them is answered.
+    // Their delays add up to several seconds before the first refusal.
     let request = format!("GET /?token=guess HTTP/1.1\r\n{UPGRADE}\r\n");
     let mut attempts = Vec::new();
     for _ in 0..50 {
@@ -132,11 +132,11 @@ async fn failures_are_delayed_and_a_valid_token_is_not() {
     let mut delayed = attempts.pop().unwrap();
     let options = DialOptions { bearer_token: Some("sesame".into()), ..Default::default() };
     let url = format!("ws://{address}");
-    // It came later and is there first.
+    // Sent later, but accepted first.
     let dialled = async { tokio::join!(dial(&url, &options), listener.accept()) };
     tokio::select! {
         biased;
-        _ = delayed.read_u8() => panic!("a refusal beyond the free ones came at once"),
+        _ = delayed.read_u8() => panic!("a refusal beyond the free ones was not delayed"),
         (client, _) = dialled => drop(client.unwrap()),
     }
     assert_eq!(delayed.read_u8().await.unwrap(), b'H');

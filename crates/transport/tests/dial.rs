@@ -1,4 +1,4 @@
-//! Dialling as a client does it: real sockets, and servers that answer by hand.
+//! Dialling as a client does, over real sockets, to hand-written servers.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 
@@ -31,7 +31,7 @@ async fn talk(mut client: Connection, mut server: Connection) {
     assert_eq!(server.incoming.recv().await, Some(Received::Message("{}".into())));
 }
 
-/// The head of the request that a client sent.
+/// Returns the head of the client's request.
 async fn request(stream: &mut TcpStream) -> String {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -42,7 +42,7 @@ async fn request(stream: &mut TcpStream) -> String {
     head
 }
 
-/// How dialling ends when the server answers with `answer` and closes.
+/// Returns the error of a dial to a server that sends `answer` and closes.
 async fn refused_by(answer: &[u8], options: &DialOptions) -> DialError {
     let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}/?token=SECRET", server.local_addr().unwrap());
@@ -69,7 +69,7 @@ async fn names_addresses_paths_and_queries_are_dialled() {
         let client = connect(&url).await.unwrap();
         talk(client, listener.accept().await).await;
     }
-    // A machine without IPv6 has nothing to dial.
+    // A machine without IPv6 cannot run this part.
     if TcpListener::bind("[::1]:0").await.is_ok() {
         let (mut listener, address) = listen("ws://[::1]:0").await;
         let client = connect(&format!("ws://{address}/")).await.unwrap();
@@ -93,7 +93,7 @@ async fn the_token_and_the_query_reach_the_server() {
 }
 
 #[tokio::test]
-async fn what_the_server_answers_decides_about_another_try() {
+async fn the_response_decides_whether_a_retry_is_worthwhile() {
     let options = DialOptions::default();
     let denied = refused_by(b"HTTP/1.1 401 Unauthorized\r\n\r\n/?token=SECRET", &options).await;
     assert!(matches!(&denied, DialError::Refused { status, .. } if *status == 401));
@@ -123,7 +123,7 @@ async fn what_the_server_answers_decides_about_another_try() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_worth_another_try() {
+async fn an_absent_server_is_worth_a_retry() {
     let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     for url in [format!("ws://{nobody}?token=SECRET"), "unix:///nonexistent/x.sock".into()] {
         let error = connect(&url).await.unwrap_err();
@@ -138,7 +138,7 @@ async fn a_dropped_dial_closes_its_socket() {
     let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}", server.local_addr().unwrap());
     let mut stream = tokio::select! {
-        never = connect(&url) => panic!("the server has not answered: {never:?}"),
+        never = connect(&url) => panic!("the server has not responded: {never:?}"),
         stream = async {
             let (mut stream, _) = server.accept().await.unwrap();
             request(&mut stream).await;
@@ -149,7 +149,7 @@ async fn a_dropped_dial_closes_its_socket() {
 }
 
 #[tokio::test]
-async fn however_a_connection_is_cut_both_sides_see_its_end() {
+async fn every_kind_of_cut_ends_both_sides() {
     let (mut listener, address) = listen("ws://127.0.0.1:0").await;
     let proxy = FaultProxy::start(address).await;
     for cut in Cut::ALL {

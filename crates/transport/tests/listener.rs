@@ -1,4 +1,4 @@
-//! The listener as a client sees it: real sockets, bytes written by hand.
+//! The listener as a client sees it: real sockets, hand-written bytes.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 
@@ -28,7 +28,7 @@ async fn connect(url: &str) -> Result<Connection, DialError> {
     dial(url, &DialOptions::default()).await
 }
 
-/// The whole response to one request.
+/// Returns the whole response to one request.
 async fn ask(address: std::net::SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -136,7 +136,7 @@ async fn allowed_origins_and_hosts_pass() {
     listener.accept().await;
 }
 
-/// The key and the answer are the example of RFC 6455.
+/// The key and the response are the example of RFC 6455.
 #[tokio::test]
 async fn bytes_sent_along_with_the_upgrade_are_not_lost() {
     let (mut listener, address) = on_loopback().await;
@@ -160,7 +160,7 @@ async fn bytes_sent_along_with_the_upgrade_are_not_lost() {
 }
 
 #[tokio::test]
-async fn silent_sockets_are_dropped_and_keep_nobody_out() {
+async fn silent_sockets_are_dropped_and_lock_out_no_client() {
     let options =
         ListenerOptions { handshake_timeout: Duration::from_secs(1), ..Default::default() };
     let directory = tempfile::tempdir().unwrap();
@@ -180,7 +180,7 @@ async fn silent_sockets_are_dropped_and_keep_nobody_out() {
     talk(client.unwrap(), server).await;
     for mut stream in silent {
         let mut nothing = Vec::new();
-        // Closing over unread bytes is a reset, which is as good an end.
+        // A close over unread bytes is a reset, which is accepted as well.
         let _ = stream.read_to_end(&mut nothing).await;
         assert!(nothing.is_empty());
     }
@@ -205,7 +205,7 @@ async fn the_oldest_handshake_makes_room_for_the_newest() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_bound_says_why() {
+async fn bind_errors_state_the_reason() {
     let bind = async |url: &str| {
         let url = url.parse().unwrap();
         Listener::bind(&url, ListenerOptions::default()).await.unwrap_err()

@@ -1,4 +1,4 @@
-//! TLS between real sockets: whom a client trusts, whom a server knows, and what changes meanwhile.
+//! TLS between real sockets: server trust, client identity, and changes while running.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 
@@ -23,7 +23,7 @@ fn server(issued: &Issued, client_ca: Option<&Path>) -> Arc<TlsServer> {
     Arc::new(TlsServer::load(TlsFiles { certificate, key, client_ca }).unwrap())
 }
 
-/// The listener and the URL of its clients.
+/// Returns the listener and the URL for its clients.
 async fn listen(tls: Arc<TlsServer>) -> (Listener, String) {
     listen_with(ListenerOptions { tls: Some(tls), ..Default::default() }).await
 }
@@ -57,7 +57,7 @@ async fn refusal(url: &str, trust: ServerTrust) -> DialError {
 }
 
 #[tokio::test]
-async fn an_authority_or_a_fingerprint_makes_a_server_trusted() {
+async fn a_server_is_trusted_by_authority_or_fingerprint() {
     let directory = tempfile::tempdir().unwrap();
     let authority = TestAuthority::new();
     let ca = authority.write(directory.path());
@@ -96,14 +96,14 @@ async fn a_server_that_cannot_prove_itself_is_refused_with_the_reason() {
     ] {
         let (_listener, url) = listen(tls).await;
         let error = refusal(&url, trust).await;
-        // A system without authorities has nothing to trust either.
+        // A system without authorities trusts no server either.
         let is_without_roots = matches!(&error, DialError::Tls { reason, .. } if matches!(**reason, TlsError::NoSystemRoots));
         assert!(error.to_string().contains(reason) || is_without_roots, "{reason}: {error}");
     }
 }
 
 #[tokio::test]
-async fn mistakes_about_tls_are_told_apart() {
+async fn tls_mistakes_have_distinct_errors() {
     let plain =
         Listener::bind(&"ws://127.0.0.1:0".parse().unwrap(), ListenerOptions::default()).await;
     let plain = plain.unwrap();
@@ -134,7 +134,7 @@ async fn mistakes_about_tls_are_told_apart() {
     assert!(matches!(load(&certificate, &foreign.key), TlsError::Unusable { .. }));
 }
 
-/// A ClientHello whose highest version is TLS 1.1, as old clients send it.
+/// A ClientHello with TLS 1.1 as its highest version, as sent by old clients.
 const OLD_HELLO: &[u8] = &[
     0x16, 0x03, 0x01, 0x00, 0x2d, // handshake record
     0x01, 0x00, 0x00, 0x29, // ClientHello
@@ -190,7 +190,7 @@ async fn a_client_certificate_is_an_identity() {
         assert_eq!(server.principal.subject, Subject::Certificate(subject.into()));
         talk(&mut client.unwrap(), &mut server).await;
     }
-    // Without one, by another authority, or too late.
+    // Without a certificate, from another authority, or expired.
     let error = dial(&url, &trusting(ServerTrust::Authorities(ca.clone()))).await.unwrap_err();
     assert!(matches!(&error, DialError::Refused { status, .. } if *status == 401), "{error}");
     let foreign = identity_of("foreign.example", &TestAuthority::new(), Validity::Now);
@@ -198,7 +198,7 @@ async fn a_client_certificate_is_an_identity() {
     let expired = identity_of("expired.example", &authority, Validity::Expired);
     assert!(dial(&url, &expired).await.is_err());
 
-    // With tokens as well, both are needed, and the token says who it is.
+    // With token authentication, both are required, and the token determines the identity.
     let token = CapabilityToken::Sha256(sha256(b"sesame"));
     let authenticator = Authenticator::new(AuthOptions::CapabilityToken(token)).unwrap();
     let options = ListenerOptions {
@@ -243,7 +243,7 @@ async fn a_new_certificate_is_used_without_dropping_connections() {
         assert!(tls.has_changed());
         tls.reload().unwrap();
     }
-    // Half of a change: the key is there, its certificate is not.
+    // Half of a change: the new key is present, but not its certificate.
     let before = tls.fingerprint();
     std::fs::write(directory.path().join("certificate.pem"), "").unwrap();
     assert!(tls.has_changed() && tls.reload().is_err());

@@ -558,7 +558,7 @@ mod tests {
             (&format!("{one}program = \"\""), "3: environment \"a\": program must not be empty"),
             (
                 &format!("{one}url = \"http://a\""),
-                "3: environment \"a\": \"http://a\" is no server's URL",
+                "3: environment \"a\": \"http://a\" is not a server URL",
             ),
             (
                 &format!("{one}url = \"ws://a\"\nconnect_timeout_sec = 0"),

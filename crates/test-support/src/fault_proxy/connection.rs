@@ -1,4 +1,4 @@
-//! One client, its connection to the server, and how they end together.
+//! A client, its connection to the server, and the end of both.
 
 use std::future;
 use std::io;
@@ -31,7 +31,7 @@ pub(super) async fn run(
         return reset(client);
     };
     for socket in [&client, &server] {
-        // A socket that refuses the option was reset already, as its first use will show.
+        // A socket that refuses the option was reset, which its first use will show.
         let _ = socket.set_nodelay(true);
     }
 
@@ -74,14 +74,14 @@ pub(super) async fn run(
     }
 }
 
-/// Closes a socket with RST, and drops what it still had to send.
+/// Closes a socket with RST and discards its unsent data.
 pub(super) fn reset(socket: TcpStream) {
-    // It fails on a socket that was reset already.
+    // Fails on a socket that was reset already.
     let _ = socket.set_zero_linger();
     drop(socket);
 }
 
-/// The cut, once it is ordered.
+/// Resolves with the cut once it is ordered.
 async fn ordered(cut: &mut watch::Receiver<Option<Cut>>) -> Cut {
     let how = match cut.wait_for(Option::is_some).await {
         Ok(how) => *how,
@@ -94,7 +94,7 @@ async fn ordered(cut: &mut watch::Receiver<Option<Cut>>) -> Cut {
     }
 }
 
-/// Connects to the server once there is a network to do it over.
+/// Connects to the server once traffic flows in both directions.
 async fn reach(
     upstream: SocketAddr,
     mut conditions: watch::Receiver<Conditions>,
@@ -106,7 +106,7 @@ async fn reach(
     TcpStream::connect(upstream).await
 }
 
-/// Cuts a client off whose server was not reached yet.
+/// Cuts off a client whose connection to the server is not established yet.
 async fn cut_client(client: TcpStream, how: Cut, ordered: watch::Receiver<Option<Cut>>) {
     match how {
         Cut::Rst | Cut::MidFrameRst => reset(client),
@@ -119,11 +119,11 @@ async fn cut_client(client: TcpStream, how: Cut, ordered: watch::Receiver<Option
 }
 
 fn finish(socket: &TcpStream) {
-    // It fails on a socket that has ended already.
+    // Fails on a socket that has ended already.
     let _ = SockRef::from(socket).shutdown(Shutdown::Write);
 }
 
-/// Reads to the end: a socket that is closed over unread bytes sends RST, whatever was meant.
+/// Reads to the end: a socket closed over unread bytes sends RST, whatever was intended.
 async fn drain(mut socket: TcpStream) {
     let mut bytes = vec![0; 16 << 10];
     while let Ok(1..) = socket.read(&mut bytes).await {}

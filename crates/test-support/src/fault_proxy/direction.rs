@@ -1,4 +1,4 @@
-//! What goes one way: bytes wait here for their time and for room at the receiver.
+//! One direction of a connection: bytes wait here until they are due and the receiver has room.
 
 use std::collections::VecDeque;
 use std::future;
@@ -17,7 +17,7 @@ use super::{Conditions, Cut, Way};
 
 const READ_CHUNK: usize = 16 << 10;
 
-/// Bytes that may wait here; beyond that the sender has to.
+/// Maximum number of waiting bytes. Beyond that, the sender is not read.
 const MAX_WAITING: usize = 256 << 10;
 
 pub(super) struct Direction {
@@ -26,9 +26,9 @@ pub(super) struct Direction {
     waiting_bytes: usize,
     input: Input,
     plan: Arc<CutPlan>,
-    /// How far the receiver is.
+    /// The receiver's position in the frames.
     position: FramePosition,
-    /// Bytes that the receiver has.
+    /// Bytes that the receiver has accepted.
     moved: u64,
 }
 
@@ -40,7 +40,7 @@ struct Chunk {
 enum Content {
     Bytes {
         bytes: Vec<u8>,
-        /// The receiver has this many of them.
+        /// How many of the bytes the receiver has accepted.
         written: usize,
     },
     /// The sender's FIN. Nothing follows it.
@@ -54,12 +54,12 @@ enum Input {
     Ended,
 }
 
-/// Why neither direction goes on.
+/// The reason why both directions end.
 #[derive(Debug)]
 pub(super) enum Ended {
-    /// One of the sockets was reset, so the other one has to be.
+    /// One of the sockets was reset, so the other must be reset, too.
     Reset,
-    /// The next message is the one that a cut was planned for.
+    /// A cut is planned for the next message.
     Planned(Cut),
 }
 
@@ -81,7 +81,7 @@ impl Direction {
         }
     }
 
-    /// Relays until the end of `from` was handed on to `to`. Cancel-safe.
+    /// Relays until the end of `from` has been forwarded to `to`. Cancel-safe.
     pub(super) async fn run(
         &mut self,
         from: &TcpStream,
@@ -110,7 +110,7 @@ impl Direction {
         }
     }
 
-    /// Hands on some of what there is, less than what would complete a frame, without waiting.
+    /// Forwards part of the available bytes, too few to complete a frame, without waiting.
     pub(super) fn forward_part_of_a_frame(&mut self, from: &TcpStream, to: &TcpStream) {
         let bytes = match self.waiting.pop_front() {
             Some(Chunk { content: Content::Bytes { bytes, written }, .. }) => {
@@ -118,7 +118,8 @@ impl Direction {
             }
             Some(Chunk { content: Content::End, .. }) => return,
             None => {
-                // tokio's `try_read` says no until its reactor has run, so the kernel is asked.
+                // tokio's `try_read` fails until its reactor has run, so this reads from the kernel
+                // directly.
                 let mut bytes = vec![0; READ_CHUNK];
                 let count = (&*SockRef::from(from)).read(&mut bytes).unwrap_or(0);
                 bytes.truncate(count);
@@ -126,7 +127,7 @@ impl Direction {
             }
         };
         let part = self.position.len_within_frame(&bytes).div_ceil(2);
-        // A receiver whose window is full gets nothing more, like one behind a dead link.
+        // A receiver with a full window gets nothing more, like one behind a dead link.
         let _ = (&*SockRef::from(to)).write(&bytes[..part]);
     }
 
@@ -188,7 +189,7 @@ async fn changed(conditions: &mut watch::Receiver<Conditions>) {
 }
 
 async fn writable_at(to: &TcpStream, due: Option<Instant>) -> io::Result<()> {
-    // A timer rounds up to a millisecond, also one that is due.
+    // A timer rounds up to a millisecond, even one that is due.
     if let Some(due) = due.filter(|due| *due > Instant::now()) {
         sleep_until(due).await;
     }

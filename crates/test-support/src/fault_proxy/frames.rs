@@ -1,16 +1,16 @@
-//! Where a frame ends, in the bytes of one direction of a WebSocket connection.
+//! Finds the ends of frames in one direction of a WebSocket connection.
 //!
-//! The HTTP head before the first frame counts as a frame. So does all of a stream that is no
-//! WebSocket: it has no end to such a head, and can be cut anywhere.
+//! The HTTP head before the first frame counts as a frame. So does all of a stream that is not a
+//! WebSocket: it never ends the head, and can be cut anywhere.
 
 const END_OF_HEAD: &[u8; 4] = b"\r\n\r\n";
 
 const MASK_BYTES: u64 = 4;
 
-/// How far a stream has come within its current frame.
+/// The position of a stream within its current frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum FramePosition {
-    /// This many bytes of the end of the HTTP head have just passed.
+    /// The last bytes match this much of the end of the HTTP head.
     Head {
         matched: usize,
     },
@@ -22,7 +22,7 @@ pub(super) enum FramePosition {
         so_far: u64,
         mask: u64,
     },
-    /// Bytes of the mask and the payload that are missing.
+    /// Remaining bytes of the mask and the payload.
     Payload {
         missing: u64,
     },
@@ -52,7 +52,8 @@ impl FramePosition {
         completed
     }
 
-    /// How many of the bytes that follow belong to this many frames, the current one among them.
+    /// Returns how many of the following bytes belong to `frames` frames, including the current
+    /// one.
     pub(super) fn len_of_frames(&self, following: &[u8], frames: u64) -> usize {
         let mut position = self.clone();
         let (mut completed, mut len) = (0, 0);
@@ -63,7 +64,7 @@ impl FramePosition {
         len
     }
 
-    /// How many of the bytes that follow can pass without completing a frame.
+    /// Returns how many of the following bytes can pass without completing a frame.
     pub(super) fn len_within_frame(&self, following: &[u8]) -> usize {
         let mut position = self.clone();
         following
@@ -109,7 +110,7 @@ fn payload(missing: u64) -> FramePosition {
     }
 }
 
-/// How much of the end of the head has passed after one more byte.
+/// Returns the length of the matched end of the head after one more byte.
 fn matched_by(matched: usize, byte: u8) -> usize {
     if byte == END_OF_HEAD[matched] { matched + 1 } else { usize::from(byte == END_OF_HEAD[0]) }
 }
@@ -118,7 +119,7 @@ fn matched_by(matched: usize, byte: u8) -> usize {
 mod tests {
     use super::*;
 
-    /// A head and frames with every form of length, with and without a mask.
+    /// Returns a head and frames with every form of length, with and without a mask.
     fn stream() -> (Vec<u8>, Vec<usize>) {
         let frames = [
             b"GET / HTTP/1.1\r\nA: \r\r\n\r\r\n\r\n".to_vec(),
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_frames_are_found_whatever_the_pieces() {
+    fn the_ends_of_frames_are_found_for_every_piece_size() {
         let (bytes, ends) = stream();
         for piece in [1, 2, 3, 7] {
             let mut position = FramePosition::default();
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_never_completes_a_frame() {
+    fn a_partial_forward_never_completes_a_frame() {
         let (bytes, ends) = stream();
         for start in [0, ends[0] - 1, ends[0], ends[1], ends[2] + 1, ends[4] + 5, ends[5]] {
             let mut position = FramePosition::default();

@@ -1,6 +1,6 @@
-//! A TCP proxy that is a bad network on command: between any clients and one server.
+//! A TCP proxy between clients and one server that simulates a faulty network on command.
 //!
-//! It knows of WebSocket only where frames end, to be able to cut one in two.
+//! The only fact that it knows about WebSocket is where frames end, to be able to cut within one.
 
 mod connection;
 mod direction;
@@ -18,13 +18,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
-/// How both sides lose a connection.
+/// The way in which both sides lose a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// Without a close frame.
+    /// FIN, without a close frame.
     Fin,
     Rst,
-    /// After part of a frame, in each direction that has anything to say.
+    /// FIN after part of a frame, in each direction with pending data.
     MidFrame,
     MidFrameRst,
 }
@@ -33,7 +33,7 @@ impl Cut {
     pub const ALL: [Self; 4] = [Self::Fin, Self::Rst, Self::MidFrame, Self::MidFrameRst];
 }
 
-/// A proxy on a loopback port of its own. Dropping it ends all of its connections and frees the port.
+/// A proxy on its own loopback port. Dropping it ends all of its connections and frees the port.
 ///
 /// ```no_run
 /// # async fn example(server: std::net::SocketAddr) {
@@ -56,21 +56,21 @@ pub struct FaultProxy {
     acceptor: JoinHandle<()>,
 }
 
-/// Those who wait for one and the same cut: the connections accepted since the last one.
+/// The connections accepted since the last cut, which wait for the next one.
 type Generation = Arc<Mutex<watch::Sender<Option<Cut>>>>;
 
-/// What the network is like now.
+/// The current state of the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Conditions {
     to_server: Traffic,
     to_client: Traffic,
     admission: Admission,
     delay: Duration,
-    /// Bytes that one direction of one connection moves at most.
+    /// Maximum number of bytes that one direction of one connection moves.
     limit: Option<u64>,
 }
 
-/// A direction of the traffic.
+/// A direction of traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     ToServer,
@@ -111,7 +111,7 @@ impl FaultProxy {
     /// Listens on 127.0.0.1 and connects each client to `upstream`.
     ///
     /// # Panics
-    /// When loopback has no free port.
+    /// If loopback has no free port.
     pub async fn start(upstream: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
         let address = listener.local_addr().expect("a bound socket has an address");
@@ -140,25 +140,25 @@ impl FaultProxy {
         format!("ws://{}", self.address)
     }
 
-    /// Ends every connection that was accepted so far, and returns when it is done. What the proxy
-    /// holds is lost. Connections that come later are not touched.
+    /// Ends every connection accepted so far, and returns when they have ended. Data held by the
+    /// proxy is lost. Later connections are not affected.
     pub async fn cut(&self, how: Cut) {
         let cut_off = {
             let mut generation = self.generation.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *generation, watch::Sender::new(None))
         };
         cut_off.send_replace(Some(how));
-        // A connection lets go of its receiver when its sockets have ended.
+        // A connection drops its receiver when its sockets have ended.
         cut_off.closed().await;
     }
 
-    /// Cuts a connection when it is about to carry a certain message, again and again as planned. Replaces
-    /// the cuts that are still to come.
+    /// Cuts a connection when it is about to carry a certain message, repeatedly as planned.
+    /// Replaces all pending cuts.
     pub fn plan_cuts(&self, cuts: impl IntoIterator<Item = PlannedCut>) {
         self.plan.replace(cuts);
     }
 
-    /// Planned cuts so far.
+    /// The number of planned cuts done.
     pub fn planned_cuts_done(&self) -> usize {
         *self.plan.done().borrow()
     }
@@ -168,14 +168,15 @@ impl FaultProxy {
         self.plan.done().wait_for(reached).await.expect("the plan lives as long as the proxy");
     }
 
-    /// Keeps all sockets open and moves nothing, not even an end. New connections are accepted, and
+    /// Keeps all sockets open and forwards nothing, not even FIN. New connections are accepted, and
     /// reach the server after [`resume`](Self::resume).
     pub fn black_hole(&self) {
         self.hold(Way::ToServer);
         self.hold(Way::ToClient);
     }
 
-    /// The same in one direction; the other one works. New connections do not reach the server.
+    /// Like [`black_hole`](Self::black_hole), in one direction. New connections do not reach the
+    /// server.
     pub fn hold(&self, way: Way) {
         self.conditions.send_modify(|conditions| match way {
             Way::ToServer => conditions.to_server = Traffic::Held,
@@ -183,29 +184,29 @@ impl FaultProxy {
         });
     }
 
-    /// Resets new connections as soon as they are accepted; those that exist go on.
+    /// Resets new connections as soon as they are accepted. Existing ones continue.
     pub fn refuse(&self) {
         self.conditions.send_modify(|conditions| conditions.admission = Admission::Refused);
     }
 
-    /// Hands on whatever arrives from now on, an end too, later by this much, and in order.
+    /// Forwards everything that arrives from now on, including FIN, after this delay and in order.
     pub fn delay(&self, delay: Duration) {
         self.conditions.send_modify(|conditions| conditions.delay = delay);
     }
 
-    /// Lets each direction of each connection move this many bytes in all, and then holds it. So a test
-    /// knows how far its client can have come, however fast the machine is.
+    /// Lets each direction of each connection move this many bytes in total, then holds it. So a
+    /// test knows how far its client can have come, however fast the machine is.
     pub fn hold_after(&self, bytes: u64) {
         self.conditions.send_modify(|conditions| conditions.limit = Some(bytes));
     }
 
-    /// Ends [`black_hole`](Self::black_hole), [`hold`](Self::hold), [`hold_after`](Self::hold_after),
-    /// [`refuse`](Self::refuse) and [`delay`](Self::delay).
+    /// Ends [`black_hole`](Self::black_hole), [`hold`](Self::hold),
+    /// [`hold_after`](Self::hold_after), [`refuse`](Self::refuse) and [`delay`](Self::delay).
     pub fn resume(&self) {
         self.conditions.send_replace(Conditions::default());
     }
 
-    /// Connections accepted so far, without those that were refused.
+    /// The number of accepted connections, without refused ones.
     pub fn connections(&self) -> usize {
         self.counts.borrow().connections
     }
@@ -214,7 +215,7 @@ impl FaultProxy {
         self.wait_for(|counts| counts.connections >= count).await;
     }
 
-    /// Connections refused so far.
+    /// The number of refused connections.
     pub fn refusals(&self) -> usize {
         self.counts.borrow().refusals
     }
@@ -267,7 +268,7 @@ impl Acceptor {
         let cut = self.generation.lock().unwrap_or_else(PoisonError::into_inner).subscribe();
         let (conditions, plan) = (self.conditions.clone(), Arc::clone(&self.plan));
         connections.spawn(connection::run(client, self.upstream, conditions, plan, cut));
-        // Counted last: who has seen the count can cut the connection.
+        // Counted last: a test that has seen the count can cut the connection.
         self.counter.send_modify(|counts| counts.connections += 1);
     }
 }

@@ -1,4 +1,4 @@
-//! Cuts that wait for their message.
+//! Cuts planned for certain messages.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -19,7 +19,7 @@ pub struct PlannedCut {
     pub how: Cut,
 }
 
-/// Cuts still to come, in order. Each one counts messages from the cut before it.
+/// Pending cuts, in order. Each one counts messages from the previous cut.
 #[derive(Debug, Default)]
 pub(super) struct CutPlan {
     coming: Mutex<VecDeque<PlannedCut>>,
@@ -57,7 +57,7 @@ impl CutPlan {
         }
     }
 
-    /// Counts messages that were forwarded.
+    /// Counts forwarded messages.
     pub(super) fn passed(&self, way: Way, frames: u64) {
         if let Some(cut) = self.lock().front_mut().filter(|cut| cut.way == way) {
             cut.after = cut.after.saturating_sub(frames);

@@ -13,7 +13,7 @@ pub struct Served {
 }
 
 impl RpcClient<Served> {
-    /// Both steps of the handshake; returns the session's id.
+    /// Performs both steps of the handshake. Returns the session's id.
     pub async fn initialize(&mut self, params: Value) -> String {
         let greeting = self.call("initialize", params).await.expect("initialize");
         self.notify("initialized", json!({})).await;
@@ -35,19 +35,19 @@ impl RpcClient<Served> {
         self.send(notification(method, params)).await;
     }
 
-    /// Sends a request; its response can be awaited later.
+    /// Sends a request. Its response can be awaited later.
     pub async fn request(&mut self, method: &str, params: Value) -> u64 {
         let (id, message) = self.next_request(method, params);
         self.send(message).await;
         id
     }
 
-    /// The result, or the error, with which a request was answered.
+    /// Returns the result or the error of a response.
     pub async fn response(&mut self, id: u64) -> Result<Value, Value> {
         outcome(self.response_with(&json!(id)).await)
     }
 
-    /// The whole response to a request of any id.
+    /// Returns the whole response to a request with any id.
     pub async fn response_with(&mut self, id: &Value) -> Value {
         self.next(&format!("the response to {id}"), |message| answers(message, id)).await
     }
@@ -57,17 +57,18 @@ impl RpcClient<Served> {
         self.response(id).await
     }
 
-    /// The next error that answers a message without a readable id.
+    /// Returns the next error response to a message without a readable id.
     pub async fn nameless_error(&mut self) -> Value {
         outcome(self.response_with(&json!(-1)).await).expect_err("an error")
     }
 
-    /// The next notification, whatever it is about.
+    /// Returns the next notification of any kind.
     pub async fn notification(&mut self) -> Value {
         self.next("a notification", is_notification).await
     }
 
-    /// Sends a request whose response must be the first message to come; returns the session in it.
+    /// Sends a request whose response must be the first message to arrive. Returns the session in
+    /// it.
     pub async fn first_message_answers(&mut self, method: &str, params: Value) -> String {
         let id = self.request(method, params).await;
         let response = self.response(id).await.expect(method);
@@ -75,7 +76,7 @@ impl RpcClient<Served> {
         response["sessionId"].as_str().expect("a session").to_owned()
     }
 
-    /// The next message that is wanted; others are kept for later.
+    /// Returns the next matching message. Others are kept for later.
     pub async fn next(&mut self, awaited: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         if let Some(message) = self.take_unread(&wanted) {
             return message;
@@ -89,12 +90,12 @@ impl RpcClient<Served> {
                 },
                 Ok(Some(other)) => self.fail(awaited, &format!("{other:?}")),
                 Ok(None) => self.fail(awaited, "the connection ended"),
-                Err(_) => self.fail(awaited, "nothing came for a minute"),
+                Err(_) => self.fail(awaited, "nothing arrived for a minute"),
             }
         }
     }
 
-    /// Starts a script of the shell, with these params besides.
+    /// Starts a shell script with additional params.
     pub async fn start(&mut self, id: &str, script: &str, extra: Value) {
         let mut params = json!({
             "processId": id, "argv": ["/bin/sh", "-c", script], "cwd": "file:///",
@@ -104,13 +105,13 @@ impl RpcClient<Served> {
         self.call("process/start", params).await.expect("process/start");
     }
 
-    /// Waits until the server has ended the connection.
+    /// Waits until the server has closed the connection.
     pub async fn ended(mut self) {
         while self.wire.connection.incoming.recv().await.is_some() {}
         self.cut().await;
     }
 
-    /// Cuts the connection, and waits until the server has noticed.
+    /// Cuts the connection and waits until the server has noticed.
     pub async fn cut(self) {
         drop(self.wire.connection);
         self.wire.serving.await.expect("the server does not panic");

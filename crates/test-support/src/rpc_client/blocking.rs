@@ -2,11 +2,11 @@ use serde_json::{Value, json};
 
 use super::{RpcClient, answers, is_notification, notification, outcome};
 
-/// A connection for a client that blocks. It fails the test itself when nothing comes for too long.
+/// A connection for a blocking client. It fails the test itself if nothing arrives for too long.
 pub trait BlockingWire {
     fn send(&mut self, text: &str);
 
-    /// The next message; `None` when the connection is over.
+    /// Returns the next message, or `None` when the connection is over.
     fn receive(&mut self) -> Option<String>;
 }
 
@@ -24,19 +24,19 @@ impl<W: BlockingWire> RpcClient<W> {
         self.send(&notification(method, params));
     }
 
-    /// Sends a request; its response can be awaited later.
+    /// Sends a request. Its response can be awaited later.
     pub fn request(&mut self, method: &str, params: Value) -> u64 {
         let (id, message) = self.next_request(method, params);
         self.send(&message);
         id
     }
 
-    /// The result, or the error, with which a request was answered.
+    /// Returns the result or the error of a response.
     pub fn response(&mut self, id: u64) -> Result<Value, Value> {
         outcome(self.response_with(&json!(id)))
     }
 
-    /// The whole response to a request of any id.
+    /// Returns the whole response to a request with any id.
     pub fn response_with(&mut self, id: &Value) -> Value {
         self.next(&format!("the response to {id}"), |message| answers(message, id))
     }
@@ -46,12 +46,12 @@ impl<W: BlockingWire> RpcClient<W> {
         self.response(id)
     }
 
-    /// The next notification, whatever it is about.
+    /// Returns the next notification of any kind.
     pub fn notification(&mut self) -> Value {
         self.next("a notification", is_notification)
     }
 
-    /// The next message that is wanted; others are kept for later.
+    /// Returns the next matching message. Others are kept for later.
     pub fn next(&mut self, awaited: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         if let Some(message) = self.take_unread(&wanted) {
             return message;
@@ -65,7 +65,7 @@ impl<W: BlockingWire> RpcClient<W> {
         }
     }
 
-    /// The next message to arrive, of any kind; `None` when the connection is over.
+    /// Returns the next message of any kind, or `None` when the connection is over.
     pub fn receive(&mut self) -> Option<Value> {
         self.wire.receive().map(|text| self.read(text.as_bytes()))
     }

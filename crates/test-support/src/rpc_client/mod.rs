@@ -1,6 +1,6 @@
-//! A JSON-RPC client that speaks the text of the protocol and knows none of its types.
+//! A JSON-RPC client that uses the text of the protocol and none of its types.
 //!
-//! Over a connection in the same program it is asynchronous, over a [`BlockingWire`] it blocks.
+//! It is asynchronous over a connection in the same program, and blocks over a [`BlockingWire`].
 
 mod asynchronous;
 mod blocking;
@@ -15,7 +15,7 @@ use crate::wire_schema::WireSchema;
 pub use asynchronous::Served;
 pub use blocking::BlockingWire;
 
-/// Fails a test that hangs; nothing is measured with it.
+/// Time limit of a hanging test. Not used for measurements.
 pub(crate) const HANG: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
@@ -23,12 +23,12 @@ pub struct RpcClient<W = Served> {
     wire: W,
     last_id: u64,
     schema: WireSchema,
-    /// Arrived while something else was awaited.
+    /// Messages that arrived while another one was awaited.
     unread: VecDeque<Value>,
 }
 
 impl<W> RpcClient<W> {
-    /// A client that has said nothing yet.
+    /// Creates a client that has sent nothing yet.
     pub fn over(wire: W) -> Self {
         Self { wire, last_id: 0, schema: WireSchema::default(), unread: VecDeque::new() }
     }
@@ -41,7 +41,7 @@ impl<W> RpcClient<W> {
         self.wire
     }
 
-    /// Messages that were received and not asked for yet, in the order of their arrival.
+    /// Returns received messages that were not requested yet, in order of arrival.
     pub fn unread(&self) -> impl Iterator<Item = &Value> {
         self.unread.iter()
     }
@@ -81,7 +81,7 @@ impl<W> RpcClient<W> {
         self.unread.remove(index)
     }
 
-    /// Ends the test: the message that it waits for does not come.
+    /// Fails the test, because the awaited message does not arrive.
     fn fail(&self, awaited: &str, instead: &str) -> ! {
         const SHOWN: usize = 20;
         let unread = self.unread.iter().rev().take(SHOWN);
@@ -133,7 +133,7 @@ fn shortened(mut text: String) -> String {
 mod tests {
     use super::*;
 
-    /// The script of the server, whatever it is sent.
+    /// The scripted messages of the server, independent of the client's messages.
     struct Script(VecDeque<&'static str>);
 
     impl BlockingWire for Script {

@@ -1,6 +1,7 @@
-//! Slows down an address that fails to prove itself. Only refusals are delayed: a valid token is let in
-//! at once, also from an address with many failures. So a client that does not wait for its refusal is
-//! not slowed down; tokens are long enough that guessing is hopeless. Takes the time, keeps none.
+//! Delays the refusals of an address that fails to authenticate. Only refusals are delayed: a valid
+//! token is accepted at once, even from an address with many failures. So a client that does not
+//! wait for its refusal is not slowed down; tokens are long enough to make guessing hopeless.
+//! Receives the time as an argument.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -8,23 +9,23 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Failures of an address that are answered at once.
+/// Failures of an address that are refused without delay.
 const FREE_FAILURES: u32 = 5;
-/// From then on an address gets this many refusals a second.
+/// After that, an address gets one refusal per interval.
 const INTERVAL: Duration = Duration::from_millis(200);
-/// Below the time for a handshake, so that a refusal is an answer and not a timeout.
+/// Shorter than the handshake timeout, so that a client receives a response and not a timeout.
 const LONGEST_DELAY: Duration = Duration::from_secs(5);
-/// Addresses that are remembered. One more, and those that have been quiet for longest are forgotten.
+/// Maximum number of remembered addresses. Beyond that, the longest-quiet ones are forgotten.
 const MAX_ADDRESSES: usize = 4096;
 
 #[derive(Debug, Default)]
 pub(crate) struct FailedAttempts {
-    /// When the address will have paid for its failures.
+    /// When the debt that each address has from its failures is paid off.
     paid_by: HashMap<IpAddr, Instant>,
 }
 
 impl FailedAttempts {
-    /// Counts a failure. Returns how long the refusal has to wait.
+    /// Counts a failure. Returns the delay of its refusal.
     pub(crate) fn delay(&mut self, address: IpAddr, now: Instant) -> Duration {
         let address = network_of(address);
         if !self.paid_by.contains_key(&address) && self.paid_by.len() >= MAX_ADDRESSES {
@@ -33,13 +34,13 @@ impl FailedAttempts {
         let paid_by = self.paid_by.entry(address).or_insert(now);
         let debt = paid_by.saturating_duration_since(now);
         let delay = debt.saturating_sub(INTERVAL * (FREE_FAILURES - 1)).min(LONGEST_DELAY);
-        // A debt that cannot delay more need not grow.
+        // A debt beyond the longest delay need not grow.
         let most = LONGEST_DELAY + INTERVAL * FREE_FAILURES;
         *paid_by = now + (debt + INTERVAL).min(most);
         delay
     }
 
-    /// Makes room for many, since it looks at all.
+    /// Frees space for many addresses at once, since it scans all of them.
     fn forget(&mut self, now: Instant) {
         self.paid_by.retain(|_, paid_by| *paid_by > now);
         if self.paid_by.len() >= MAX_ADDRESSES {
@@ -51,7 +52,8 @@ impl FailedAttempts {
     }
 }
 
-/// A subscriber of IPv6 has at least a /64, and could use another address for each attempt.
+/// Maps an IPv6 address to its /64. A subscriber has at least a /64, and could use another address
+/// for each attempt.
 pub(crate) fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -83,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_of_ipv6_is_one_address() {
+    fn an_ipv6_network_counts_as_one_address() {
         let mut attempts = FailedAttempts::default();
         let now = Instant::now();
         let address = |host: u16| IpAddr::from([0x2001, 0xdb8, 0, 1, 0, 0, 0, host]);

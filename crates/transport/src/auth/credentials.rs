@@ -1,5 +1,5 @@
-//! Where a request carries its token: in `Authorization`, for browsers among the WebSocket
-//! subprotocols, for clients that can only be given a URL in the query.
+//! Finds the token of a request: in `Authorization`; for browsers, among the WebSocket
+//! subprotocols; for clients that accept only a URL, in the query.
 
 use std::borrow::Cow;
 
@@ -7,15 +7,16 @@ use hyper::Request;
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue, SEC_WEBSOCKET_PROTOCOL};
 use percent_encoding::percent_decode_str;
 
-/// A browser cannot set headers. It can offer subprotocols, and one of them must be selected.
+/// Browsers cannot set headers, but can offer subprotocols. The server must then select one of
+/// them.
 const SUBPROTOCOL: &str = "exec-server.v1";
 const SUBPROTOCOL_TOKEN: &str = "bearer.";
 
-/// A request has more than one token, so it is unclear whom it is from.
+/// A request carries more than one token, so its client is ambiguous.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct AmbiguousToken;
 
-/// The token of a request. Two that are equal count as one.
+/// Returns the token of a request. Equal tokens count as one.
 pub(crate) fn find_token<B>(request: &Request<B>) -> Result<Option<Cow<'_, str>>, AmbiguousToken> {
     let headers = request.headers();
     let authorization = headers.get_all(AUTHORIZATION).iter().filter_map(bearer).map(Cow::Borrowed);
@@ -31,7 +32,8 @@ pub(crate) fn find_token<B>(request: &Request<B>) -> Result<Option<Cow<'_, str>>
     }
 }
 
-/// The subprotocol to select, if the client offers it. What holds a token is never sent back.
+/// Returns the subprotocol to select, if the client offers it. A subprotocol with a token is never
+/// sent back.
 pub(crate) fn selected_subprotocol(headers: &HeaderMap) -> Option<HeaderValue> {
     let is_offered = subprotocols(headers).any(|offer| offer == SUBPROTOCOL);
     is_offered.then(|| HeaderValue::from_static(SUBPROTOCOL))
@@ -60,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_found_wherever_a_client_can_put_it() {
+    fn a_token_is_found_in_every_place() {
         let protocol = "sec-websocket-protocol";
         for (target, headers, expected) in [
             ("/", &[][..], None),
@@ -83,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn two_tokens_are_one_too_many() {
+    fn two_different_tokens_are_ambiguous() {
         let both = [("authorization", "Bearer a"), ("sec-websocket-protocol", "bearer.b")];
         assert_eq!(find_token(&request("/", &both)), Err(AmbiguousToken));
         assert_eq!(find_token(&request("/?token=b", &both[..1])), Err(AmbiguousToken));
@@ -93,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_token_is_never_selected() {
+    fn the_token_subprotocol_is_never_selected() {
         let offer = |value: &str| {
             let request = request("/", &[("sec-websocket-protocol", value)]);
             selected_subprotocol(request.headers())

@@ -1,8 +1,9 @@
-//! JSON Web Tokens (RFC 7519) signed with HMAC-SHA256, and with nothing else.
+//! JSON Web Tokens (RFC 7519) signed with HMAC-SHA256, the only supported algorithm.
 //!
-//! The field's crate, `jsonwebtoken`, needs a process-wide crypto provider, which an embedder of this
-//! library may want for its own tokens, and its backends bring RSA. One algorithm is all there is here,
-//! so a token cannot choose: `none`, and a public key taken for an HMAC secret, have no code to reach.
+//! The usual crate, `jsonwebtoken`, needs a process-wide crypto provider, which an embedder of this
+//! library may want for its own tokens, and its backends include RSA. With a single algorithm, a
+//! token cannot choose one: the attacks with `none`, or with a public key used as an HMAC secret,
+//! have no code to reach.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -16,13 +17,14 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{AuthError, read_secret};
 
-/// A shorter secret could be guessed: it is the only thing that a signature rests on.
+/// Minimum length of the secret. A shorter one could be guessed, and it alone protects the
+/// signature.
 pub const MIN_SECRET_BYTES: usize = 32;
 
 const ALGORITHM: &str = "HS256";
 
-/// What a token says. Members that are not listed are ignored; `role`, `sandbox` and `limits` restrict, so
-/// what is not understood in them is an error.
+/// The claims of a token. Unknown members are ignored, except inside `role`, `sandbox` and
+/// `limits`: these restrict, so an unknown part of them is an error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claims {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -47,7 +49,7 @@ pub struct Claims {
     pub role: Option<Role>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxClaim>,
-    /// The most that each process may use, as in `process/start`.
+    /// Upper bounds for each process, as in `process/start`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<LimitValues>,
 }
@@ -57,12 +59,12 @@ pub struct Claims {
 #[serde(deny_unknown_fields)]
 pub struct SandboxClaim {
     pub mode: SandboxLevel,
-    /// Needed with `workspace-write`, and without meaning for `read-only`.
+    /// Required with `workspace-write`; must be empty for `read-only`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub writable_roots: Vec<PathBuf>,
     #[serde(default)]
     pub network: bool,
-    /// The hosts that processes may reach, if there is a network.
+    /// The hosts that processes may reach, if they have a network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hosts: Option<HostRules>,
 }
@@ -78,25 +80,25 @@ impl SandboxClaim {
     }
 }
 
-/// What a token must say.
+/// The rules that a token must satisfy.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TokenRules {
     pub issuer: Option<String>,
     pub audience: Option<String>,
-    /// How far the clock of the issuer may be from this one.
+    /// Maximum difference between the clocks of the issuer and this machine.
     pub max_clock_skew: Duration,
 }
 
-/// Why a token is refused. For the log: a client learns only that it was.
+/// The reason why a token is refused. For the log only: a client learns only that it was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    #[error("it is not the token of this server")]
+    #[error("it does not match the token of this server")]
     UnknownToken,
     #[error("it is not a JSON Web Token")]
     NotAToken,
     #[error("its algorithm is not {ALGORITHM}")]
     Algorithm,
-    #[error("its signature is wrong")]
+    #[error("its signature is invalid")]
     Signature,
     #[error("its claims are invalid: {0}")]
     Claims(String),
@@ -113,16 +115,16 @@ pub enum TokenError {
 #[derive(Deserialize)]
 struct Header {
     alg: String,
-    /// Extensions that must be understood. None is.
+    /// Extensions that must be understood. This implementation supports none.
     #[serde(default)]
     crit: Option<serde_json::Value>,
 }
 
-/// The secret that signs tokens and proves them.
+/// The secret that signs and verifies tokens.
 pub struct SigningSecret(hmac::Key);
 
 impl SigningSecret {
-    /// Reads a secret from a file; a line break at its end does not count.
+    /// Reads a secret from a file. Strips the line break at its end.
     pub fn read(path: &Path) -> Result<Self, AuthError> {
         let secret = read_secret(path)?;
         if secret.len() < MIN_SECRET_BYTES {
@@ -141,8 +143,8 @@ impl SigningSecret {
         format!("{signed}.{}", encode(signature.as_ref()))
     }
 
-    /// The claims of a token that this secret signed and that holds now. Nothing in the claims is
-    /// looked at before the signature.
+    /// Returns the claims of a token that this secret signed and that is valid now. Does not look
+    /// at the claims before the signature is verified.
     pub fn verify(
         &self,
         token: &str,
@@ -164,7 +166,7 @@ impl SigningSecret {
     }
 }
 
-/// What a token says, whether that is true or not.
+/// Decodes the claims of a token without verifying it.
 pub fn inspect(token: &str) -> Result<Claims, TokenError> {
     Parts::of(token)?.claims()
 }
@@ -186,14 +188,14 @@ impl TokenRules {
         Ok(())
     }
 
-    /// The first moment at which a token does not hold any more.
+    /// Returns the moment at which a token expires.
     pub(super) fn expiry(&self, claims: &Claims) -> SystemTime {
         moment(claims.exp) + self.max_clock_skew
     }
 }
 
 struct Parts<'t> {
-    /// What the signature covers.
+    /// The part that the signature covers.
     signed: &'t str,
     header: Vec<u8>,
     payload: Vec<u8>,
@@ -204,7 +206,7 @@ impl<'t> Parts<'t> {
     fn of(token: &'t str) -> Result<Self, TokenError> {
         let (signed, signature) = token.rsplit_once('.').ok_or(TokenError::NotAToken)?;
         let (header, payload) = signed.split_once('.').ok_or(TokenError::NotAToken)?;
-        // A dot in the payload is not base64.
+        // A further dot would end up in a base64 part, where it is invalid.
         let decode = |part: &str| {
             URL_SAFE_NO_PAD.decode_to_vec(part.as_bytes()).map_err(|_| TokenError::NotAToken)
         };
@@ -251,20 +253,20 @@ fn is_exact(path: &Path) -> bool {
     path.is_absolute() && !path.components().any(|part| part == std::path::Component::ParentDir)
 }
 
-/// The far future where the clock has no such moment.
+/// Clamps to a distant moment that the clock can represent.
 fn moment(seconds: u64) -> SystemTime {
     const FAR: Duration = Duration::from_secs(1 << 40);
     SystemTime::UNIX_EPOCH + Duration::from_secs(seconds).min(FAR)
 }
 
-/// A number of seconds, with or without a fraction.
+/// Deserializes a number of seconds, with or without a fraction.
 fn numeric_date<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     let number = serde_json::Number::deserialize(deserializer)?;
     let whole = number.as_u64().or_else(|| {
         let seconds = number.as_f64().filter(|seconds| *seconds >= 0.0)?;
         Some(seconds as u64)
     });
-    whole.ok_or_else(|| serde::de::Error::custom("a time is negative"))
+    whole.ok_or_else(|| serde::de::Error::custom("a time must not be negative"))
 }
 
 fn some_date<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
@@ -325,7 +327,7 @@ mod tests {
 
     /// Appendix A.1 of RFC 7515.
     #[test]
-    fn the_example_of_the_rfc_is_verified() {
+    fn the_example_of_the_rfc_verifies() {
         let key = "AyM1SysPpbyDfgZld3umj1qzKObwVMkoqQ-EstJQLr_T-1qS0gZH75aKtMN3Yj0iPS4hcgUuTwjAzZr1Z9CAow";
         let key = URL_SAFE_NO_PAD.decode_to_vec(key.as_bytes()).unwrap();
         let token = "eyJ0eXAiOiJKV1QiLA0KICJhbGciOiJIUzI1NiJ9\
@@ -339,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_secret_and_its_algorithm_prove_a_token() {
+    fn a_token_needs_the_right_secret_and_algorithm() {
         let (ours, other) = (secret(&[7; 32]), secret(&[8; 32]));
         let rules = TokenRules::default();
         let claims = r#"{"exp":2000}"#;
@@ -379,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_that_are_not_understood_refuse_the_token() {
+    fn a_token_with_unknown_limits_is_refused() {
         let claims = |limits: &str| format!(r#"{{"exp":2000,"limits":{limits}}}"#);
         let verified = |limits: &str| verify(&claims(limits), &TokenRules::default());
         let limits = verified(r#"{"memoryBytes":512,"cpus":0.5}"#).unwrap().limits.unwrap();
@@ -430,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_that_are_not_understood_are_refused() {
+    fn invalid_claims_are_refused() {
         let long = "x".repeat(MAX_SUBJECT_BYTES + 1);
         for claims in [
             "{}",

@@ -1,5 +1,5 @@
-//! Bearer tokens: what a listener accepts, and where a request carries one. Knows nothing of sockets
-//! and keeps no clock. No text made here holds a token or a secret.
+//! Bearer tokens: which tokens a listener accepts, and where a request carries one. Uses no sockets
+//! and no clock. No text produced here contains a token or a secret.
 
 mod attempts;
 mod credentials;
@@ -23,13 +23,13 @@ pub use jwt::{
     Claims, MIN_SECRET_BYTES, SandboxClaim, SigningSecret, TokenError, TokenRules, inspect,
 };
 
-/// A shorter capability token could be guessed.
+/// Minimum length of a capability token. A shorter one could be guessed.
 const MIN_TOKEN_BYTES: usize = 16;
 
-/// How a WebSocket listener knows its clients.
+/// How a WebSocket listener authenticates its clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AuthOptions {
-    /// One secret text, which each client has.
+    /// One secret token, which every client has.
     CapabilityToken(CapabilityToken),
     /// JSON Web Tokens signed with HMAC-SHA256.
     SignedBearerToken { secret_file: PathBuf, rules: TokenRules },
@@ -52,8 +52,8 @@ pub enum AuthError {
     )]
     ShortToken { path: PathBuf, len: usize },
     #[error(
-        "{} does not hold a token: it is empty, or has a space, a line break or another character \
-         that cannot stand in a header",
+        "{} does not contain a token: it is empty, or has a space, a line break or another character \
+         that a header cannot carry",
         path.display()
     )]
     NotAToken { path: PathBuf },
@@ -65,7 +65,7 @@ pub enum AuthError {
     ShortSecret { path: PathBuf, len: usize },
 }
 
-/// Decides whom a token proves.
+/// Maps tokens to principals.
 #[derive(Debug)]
 pub struct Authenticator {
     options: AuthOptions,
@@ -84,19 +84,19 @@ impl Authenticator {
         Ok(Self { options, keys })
     }
 
-    /// Whether tokens say which role their clients have.
+    /// Whether tokens state the role of their clients.
     pub(crate) fn has_roles(&self) -> bool {
         matches!(self.options, AuthOptions::SignedBearerToken { .. })
     }
 
-    /// Reads the files again. After an error everything is as before.
+    /// Reads the files again. On an error, the old keys stay in force.
     pub fn reload(&self) -> Result<(), AuthError> {
         let keys = Arc::new(Keys::read(&self.options)?);
         *self.keys.write().expect("no code panics while it holds the keys") = keys;
         Ok(())
     }
 
-    /// Files that let their reader in.
+    /// Files whose content grants access.
     #[must_use]
     pub fn secret_files(&self) -> Vec<PathBuf> {
         match &self.options {
@@ -115,7 +115,7 @@ impl Authenticator {
         let sha256 = sha256(token.as_bytes());
         match &*keys {
             Keys::CapabilityToken { sha256: expected } => {
-                // Hashes tell nothing about how much of a wrong token is right.
+                // Comparing hashes reveals nothing about how much of a wrong token is right.
                 let is_equal = bool::from(sha256.ct_eq(expected));
                 is_equal
                     .then(|| Principal::new(Subject::Token(sha256)))
@@ -158,25 +158,25 @@ impl Keys {
     }
 }
 
-/// A token, or a secret to sign tokens with, that nobody can guess: 256 random bits.
+/// Generates a token, or a secret to sign tokens with: 256 random bits.
 ///
 /// # Panics
-/// When the system has no randomness to give.
+/// If the system provides no randomness.
 #[must_use]
 pub fn new_token() -> String {
     let mut bits = [0; 32];
-    SystemRandom::new().fill(&mut bits).expect("the system has randomness");
+    SystemRandom::new().fill(&mut bits).expect("the system provides randomness");
     URL_SAFE_NO_PAD.encode_to_string(bits)
 }
 
-/// The token in a file, without the line break at its end.
+/// Reads the token in a file, without the line break at its end.
 pub fn read_token_file(path: &Path) -> Result<String, AuthError> {
     let bytes = read_secret(path)?;
     let token = String::from_utf8(bytes).ok().filter(|token| is_token(token));
     token.ok_or_else(|| AuthError::NotAToken { path: path.to_owned() })
 }
 
-/// A token that was given in place of a file is not shown.
+/// Hides a path that looks like a token given in place of a file.
 fn shown(path: &Path) -> String {
     const LONGEST_NAME: usize = 40;
     let text = path.display().to_string();
@@ -186,7 +186,7 @@ fn shown(path: &Path) -> String {
     }
 }
 
-/// A line break would add headers of its own, and a space would end the token.
+/// Whether a text can be a token. A line break would add headers, and a space would end the token.
 pub(crate) fn is_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
@@ -199,14 +199,14 @@ fn read_secret(path: &Path) -> Result<Vec<u8>, AuthError> {
     Ok(bytes)
 }
 
-/// By which a server can know a token without having it.
+/// Hashes a token. With the hash, a server can recognise a token without storing it.
 #[must_use]
 pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     let hash = digest(&SHA256, bytes);
     hash.as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
 
-/// Without the keys.
+/// Omits the keys.
 impl fmt::Debug for Keys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Keys").finish_non_exhaustive()
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capability_token_lets_in_and_every_other_text_does_not() {
+    fn only_the_capability_token_is_accepted() {
         let (_directory, path) = file("open sesame, please\n");
         let options = |token| AuthOptions::CapabilityToken(token);
         let refused = Authenticator::new(options(CapabilityToken::File(path.clone())));
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signed_token_says_who_with_which_role_under_which_ceiling_and_until_when() {
+    fn a_signed_token_states_subject_role_ceiling_and_expiry() {
         let (_directory, path) = file(&"s".repeat(32));
         let rules = TokenRules { max_clock_skew: Duration::from_secs(5), ..Default::default() };
         let options = AuthOptions::SignedBearerToken { secret_file: path.clone(), rules };
@@ -285,14 +285,14 @@ mod tests {
     }
 
     #[test]
-    fn new_tokens_differ_and_are_long_enough_to_sign_with() {
+    fn new_tokens_are_unique_and_long_enough_to_sign_with() {
         let (one, other) = (new_token(), new_token());
         assert_ne!(one, other);
         assert!(is_token(&one) && one.len() >= MIN_SECRET_BYTES);
     }
 
     #[test]
-    fn secrets_have_a_least_length_and_are_not_printed() {
+    fn secrets_have_a_minimum_length_and_are_not_printed() {
         let (_directory, path) = file(&format!("{}\n", "s".repeat(31)));
         let error = SigningSecret::read(&path).unwrap_err();
         assert!(matches!(error, AuthError::ShortSecret { len: 31, .. }), "{error}");

@@ -19,20 +19,20 @@ use crate::websocket::{self, KeepAlive, Role};
 const MAX_RESPONSE_HEAD: usize = 16 << 10;
 const MAX_HEADERS: usize = 100;
 
-/// What we ask for. None of it may hold a line break.
+/// The parts of the request. None may contain a line break.
 pub(super) struct Request<'a> {
     pub(super) host: &'a str,
     pub(super) path_and_query: &'a str,
     pub(super) token: Option<&'a str>,
 }
 
-/// A [`DialError`] that does not know the URL yet.
+/// A [`DialError`] without its URL.
 #[derive(Debug)]
 pub(super) enum Failure {
     Io(io::Error),
     Tls(Box<TlsError>),
     Untrusted(Box<rustls::Error>),
-    /// The server ended the TLS handshake.
+    /// The server aborted the TLS handshake.
     Rejected(rustls::AlertDescription),
     Refused(StatusCode),
     NotWebSocket(NotWebSocket),
@@ -110,9 +110,10 @@ impl Request<'_> {
     }
 }
 
-/// The length of a response's head that opens the WebSocket; `None` until all of it is there.
+/// Returns the length of the response head that opens the WebSocket, or `None` until the head is
+/// complete.
 ///
-/// The body of a refusal is not read: proxies like to repeat the URL in it, with its query.
+/// The body of a refusal is not read: proxies like to repeat the URL in it, including its query.
 fn judge(received: &[u8], key: &str) -> Result<Option<usize>, Failure> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut response = httparse::Response::new(&mut headers);
@@ -147,7 +148,7 @@ mod tests {
         connection: Upgrade\r\nsec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
 
     #[test]
-    fn the_request_is_what_the_server_expects() {
+    fn the_request_has_the_expected_form() {
         let request = Request { host: "box:80", path_and_query: "/rpc?a=b", token: Some("T") };
         assert_eq!(
             request.head(KEY),
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_judged_when_its_head_is_complete() {
+    fn a_response_is_judged_once_its_head_is_complete() {
         for len in 0..OPENED.len() {
             assert!(matches!(judge(&OPENED.as_bytes()[..len], KEY), Ok(None)), "{len}");
         }
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_websocket_server_is_named() {
+    fn a_server_without_websockets_is_reported() {
         for answer in ["SSH-2.0-OpenSSH_9.6\r\n", "HTTP/1.1 ok\r\n\r\n", "HTTP/1.1 099 x\r\n\r\n"] {
             let failure = judge(answer.as_bytes(), KEY).unwrap_err();
             let expected = matches!(failure, Failure::NotWebSocket(NotWebSocket::NotHttp(_)));

@@ -1,5 +1,5 @@
-//! The client's side of a new connection: reach the server, shake hands. Nothing is retried here and
-//! nothing has a time limit: whoever dials knows both, and dropping a dial closes its socket.
+//! Dials a server: connects and performs the handshakes. There are no retries and no timeouts here:
+//! the caller is responsible for both, and dropping a dial closes its socket.
 
 mod handshake;
 mod url;
@@ -21,7 +21,7 @@ use handshake::{Failure, Request};
 use url::Target;
 pub use url::{DialUrl, DialUrlParseError};
 
-/// How to introduce ourselves, and how to keep the connection.
+/// Credentials, TLS and keep-alive settings of a dial.
 #[derive(Clone)]
 pub struct DialOptions {
     /// Sent as `Authorization: Bearer`.
@@ -31,26 +31,26 @@ pub struct DialOptions {
     pub keep_alive: KeepAlive,
 }
 
-/// Why there is no connection, by what to do about it. URLs are printed without their query.
+/// The reason why a dial failed, grouped by remedy. URLs are printed without their query.
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
     #[error(transparent)]
     BadUrl(#[from] DialUrlParseError),
     #[error(
-        "the bearer token is empty or holds a space, a line break or another character that cannot \
-         stand in a header"
+        "the bearer token is empty or contains a space, a line break or another character that a \
+         header cannot carry"
     )]
     BadToken,
-    /// Nobody listens there, or whoever does went away before the handshake was done.
+    /// No server listens there, or it closed the connection before the handshake was complete.
     #[error("cannot connect to {url}")]
     Unreachable { url: DialUrl, source: io::Error },
-    /// A file that TLS needs is missing or wrong.
+    /// A file needed for TLS is missing or invalid.
     #[error("cannot connect to {url}: {reason}")]
     Tls { url: DialUrl, reason: Box<TlsError> },
-    /// The server does not prove that it is the one that is meant.
+    /// The server cannot prove its identity.
     #[error("{url} is not trusted: {}", distrust(reason))]
     Untrusted { url: DialUrl, reason: Box<rustls::Error> },
-    /// The server does not take the certificate of this client, or its version of TLS.
+    /// The server rejects the certificate of this client, or its TLS version.
     #[error("{url} refuses the TLS handshake of this client ({alert:?}); see --tls-client-cert")]
     Rejected { url: DialUrl, alert: rustls::AlertDescription },
     #[error("{url} answered {status} instead of opening a WebSocket{}", advice(*status))]
@@ -61,20 +61,20 @@ pub enum DialError {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotWebSocket {
-    #[error("its answer is not HTTP: {0}")]
+    #[error("its response is not HTTP: {0}")]
     NotHttp(httparse::Error),
-    #[error("the head of its answer exceeds {max} bytes")]
+    #[error("the head of its response exceeds {max} bytes")]
     HeadTooLarge { max: usize },
-    #[error("it did not answer the WebSocket key")]
+    #[error("its response to the WebSocket key is wrong")]
     WrongKey,
-    #[error("it does not speak TLS; is it ws:// that is meant?")]
+    #[error("it does not speak TLS; did you mean ws://?")]
     NotTls,
 }
 
 /// Opens a connection to `ws://HOST[:PORT][/PATH][?QUERY]`, `wss://…` or `unix:///PATH`.
 ///
-/// All addresses of a host name are tried, one after the other. A server that accepts and never
-/// answers is waited for until the call is dropped.
+/// Tries all addresses of a host name in sequence. Waits indefinitely for a server that accepts but
+/// never responds, until the future is dropped.
 pub async fn dial(url: &str, options: &DialOptions) -> Result<Connection, DialError> {
     let url: DialUrl = url.parse()?;
     let token = options.bearer_token.as_deref();
@@ -113,19 +113,19 @@ async fn encrypt(
     let name = ServerName::try_from(host.to_owned())
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
     let options = options.clone();
-    // Files may be far away.
+    // The files may be on a slow disk.
     let config = tokio::task::spawn_blocking(move || client_config(&options)).await;
     let config = config.map_err(io::Error::other)?.map_err(|error| Failure::Tls(error.into()))?;
-    // The handshake is several small messages each way.
+    // The handshake consists of several small messages each way.
     let _ = socket.set_nodelay(true);
     Ok(TlsConnector::from(config).connect(name, socket).await?.into())
 }
 
-/// What is wrong with the certificate of a server, and what to do about it.
+/// Describes the problem with a server's certificate and the remedy.
 fn distrust(error: &rustls::Error) -> String {
     let rustls::Error::InvalidCertificate(reason) = error else { return error.to_string() };
     match reason {
-        // Also of an authority that only has the name of a trusted one.
+        // `BadSignature` is an authority that only shares its name with a trusted one.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
             "no trusted authority has signed its certificate; name \
              one with --tls-ca, or pin the certificate with --tls-fingerprint"
@@ -144,7 +144,7 @@ fn distrust(error: &rustls::Error) -> String {
     }
 }
 
-/// What a client may do about a refusal.
+/// Returns the remedy for a refusal.
 fn advice(status: StatusCode) -> &'static str {
     match status {
         StatusCode::UNAUTHORIZED => "; it needs a valid token (--token-file) or client certificate",
@@ -156,7 +156,7 @@ fn advice(status: StatusCode) -> &'static str {
 }
 
 impl DialError {
-    /// Whether trying the same again is pointless.
+    /// Whether a retry is pointless.
     pub fn is_permanent(&self) -> bool {
         match self {
             Self::BadUrl(_)
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_may_pass_is_worth_another_try() {
+    fn only_temporary_errors_are_worth_a_retry() {
         let url: DialUrl = "ws://box".parse().unwrap();
         for (status, permanent) in [
             (200, true),

@@ -1,4 +1,4 @@
-//! Where a server is, as users write it. A query may hold a token, so nothing here prints one.
+//! The URL of a server, as users write it. A query may contain a token, so nothing here prints one.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -16,7 +16,7 @@ struct Scheme {
 
 /// The URL of a server: `ws://HOST[:PORT][/PATH][?QUERY]`, `wss://…` or `unix:///PATH`.
 ///
-/// It is printed without its query.
+/// Printed without its query.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DialUrl {
     pub(super) target: Target,
@@ -29,30 +29,30 @@ pub(super) enum Target {
         /// A name or an address, without the brackets of an IPv6 address.
         host: String,
         port: u16,
-        /// What the `Host` header says.
+        /// The value of the `Host` header.
         authority: String,
-        /// What the request line says.
+        /// The target of the request line.
         path_and_query: String,
         is_tls: bool,
     },
     Unix(PathBuf),
 }
 
-/// `url` is always without its query and without a user name.
+/// `url` never contains the query or a user name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DialUrlParseError {
     #[error(
-        "{url:?} is no server's URL; expected wss://HOST:PORT[/PATH], ws://HOST:PORT[/PATH] or \
+        "{url:?} is not a server URL; expected wss://HOST:PORT[/PATH], ws://HOST:PORT[/PATH] or \
          unix:///PATH"
     )]
     UnknownForm { url: String },
-    #[error("{url:?} holds a user name; leave it out, and give a bearer token instead")]
+    #[error("{url:?} contains a user name; remove it and use a bearer token instead")]
     UserName { url: String },
     #[error("{url:?}: {host:?} is neither a host name nor an IP address; expected wss://HOST:PORT")]
     Host { url: String, host: String },
     #[error("{url:?}: {port:?} is not a port; expected 1 to 65535")]
     Port { url: String, port: String },
-    #[error("{url:?} holds a character that must be percent-encoded in a URL, or a fragment")]
+    #[error("{url:?} contains a fragment, or a character that must be percent-encoded")]
     Character { url: String },
     #[error("{url:?} does not name an absolute path; expected unix:///PATH")]
     RelativeUnixPath { url: String },
@@ -77,7 +77,7 @@ impl FromStr for DialUrl {
 }
 
 impl DialUrl {
-    /// Whether it is reached over TLS.
+    /// Whether the server is reached over TLS.
     #[must_use]
     pub fn is_tls(&self) -> bool {
         matches!(self.target, Target::Tcp { is_tls: true, .. })
@@ -96,7 +96,7 @@ impl fmt::Debug for DialUrl {
     }
 }
 
-/// The URL without its query and without a user name and password. Works on what is no URL, too.
+/// Removes the query, user name and password. Also works on invalid URLs.
 fn without_secrets(url: &str) -> String {
     let (url, _) = url.split_once(['?', '#']).unwrap_or((url, ""));
     let (scheme, rest) = match url.find("://") {
@@ -104,7 +104,7 @@ fn without_secrets(url: &str) -> String {
         None => ("", url),
     };
     let authority = &rest[..rest.find('/').unwrap_or(rest.len())];
-    // What looks like a port and is none may be a password with a slash in it.
+    // A port that is not numeric may be part of a password with a slash.
     let port = authority.rsplit_once(':').map_or("", |(_, port)| port);
     let secrets_end = match port.bytes().all(|byte| byte.is_ascii_digit()) {
         true => authority.rfind('@'),
@@ -159,7 +159,7 @@ fn tcp(scheme: Scheme, address: &str, printed: &str) -> Result<Target, DialUrlPa
 
 fn split_port(authority: &str) -> (&str, Option<&str>) {
     match authority.rsplit_once(':') {
-        // The colons between brackets belong to the address.
+        // Colons between brackets belong to the address.
         Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
         _ => (authority, None),
     }
@@ -171,7 +171,7 @@ fn is_host_name(host: &str) -> bool {
 }
 
 fn port_number(text: &str) -> Option<u16> {
-    // `parse` takes a plus sign.
+    // `parse` accepts a plus sign.
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|port| is_number && *port != 0)
 }
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_form_is_read() {
+    fn every_form_parses() {
         for (url, expected) in [
             ("ws://box", ("box", 80, "box", "/")),
             ("ws://box:8080", ("box", 8080, "box:8080", "/")),
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_what_is_wrong() {
+    fn errors_state_the_reason() {
         for (url, fragment) in [
             ("", "expected wss://HOST:PORT"),
             ("box:8080", "expected wss://HOST:PORT"),

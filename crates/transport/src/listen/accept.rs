@@ -1,5 +1,5 @@
-//! Accepting sockets and shaking hands, each on a task of its own with a limit on its time. Which
-//! requests become connections is decided by an [`Admission`].
+//! Accepts sockets and performs handshakes, each on a task of its own with a timeout. An
+//! [`Admission`] decides which requests become connections.
 
 use std::convert::Infallible;
 use std::io;
@@ -40,9 +40,9 @@ pub(super) enum BoundSocket {
     Unix(UnixListener),
 }
 
-/// Decides about each request of a new socket.
+/// Decides about each request on a new socket.
 pub(super) trait Admission: Send + Sync + 'static {
-    /// The facts about a request that is granted.
+    /// The facts about a granted request.
     type Grant: Send + 'static;
 
     fn decide(
@@ -51,7 +51,7 @@ pub(super) trait Admission: Send + Sync + 'static {
         client: &Client,
     ) -> impl Future<Output = Decision<Self::Grant>> + Send;
 
-    /// The TLS handshake of a client failed.
+    /// Records a failed TLS handshake.
     fn note_failed_handshake(&self, _peer: Option<&Peer>) {}
 }
 
@@ -68,7 +68,7 @@ pub(super) enum Decision<Grant> {
 /// A client before its first request.
 pub(super) struct Client {
     pub(super) peer: Option<Peer>,
-    /// The name in its certificate.
+    /// The name in the client's certificate.
     pub(super) certificate: Option<String>,
 }
 
@@ -100,7 +100,7 @@ pub(super) async fn accept_all<A: Admission>(
     }
 }
 
-/// Everything a new socket needs to become a connection.
+/// Everything needed to turn a new socket into a connection.
 pub(super) struct Reception<A: Admission> {
     pub(super) admission: A,
     pub(super) tls: Option<Arc<TlsServer>>,
@@ -109,7 +109,7 @@ pub(super) struct Reception<A: Admission> {
     pub(super) connections: mpsc::Sender<(Connection, A::Grant)>,
 }
 
-/// A request that is granted.
+/// A granted request.
 struct Admitted<Grant> {
     upgrade: OnUpgrade,
     grant: Grant,
@@ -140,7 +140,7 @@ impl<A: Admission> Reception<A> {
         self.upgrade(stream, client).await
     }
 
-    /// Hands over what a handshake makes, if it is done in time.
+    /// Hands over the connection that a handshake produces within its timeout.
     async fn complete(&self, handshake: impl Future<Output = Option<(Connection, A::Grant)>>) {
         match timeout(self.handshake_timeout, handshake).await {
             // An error means that the listener is being dropped.
@@ -150,7 +150,7 @@ impl<A: Admission> Reception<A> {
         }
     }
 
-    /// Serves HTTP until the socket is upgraded or done with.
+    /// Serves HTTP until the socket is upgraded or closed.
     async fn upgrade<S: Socket>(
         &self,
         socket: S,
@@ -167,7 +167,7 @@ impl<A: Admission> Reception<A> {
             .ok()?;
         let Admitted { upgrade, grant } = admitted.into_inner().ok()??;
         let parts = upgrade.await.ok()?.downcast::<TokioIo<S>>().ok()?;
-        // The buffer has what the client sent after its request.
+        // The buffer holds data that the client sent after its request.
         let (socket, early) = (parts.io.into_inner(), parts.read_buf);
         let connection = websocket::connection(socket, Role::Server, &early, self.keep_alive);
         Some((Connection { peer: client.peer, ..connection }, grant))
@@ -209,7 +209,8 @@ fn switching_protocols(
     response
 }
 
-/// The wait after a failed `accept`: it fails again at once while descriptors are short.
+/// The backoff after a failed `accept`, which fails again immediately while file descriptors are
+/// exhausted.
 #[derive(Default)]
 struct Backoff {
     last: Option<Duration>,
@@ -219,7 +220,7 @@ impl Backoff {
     async fn wait(&mut self, error: &io::Error) {
         let delay = match self.last {
             None => {
-                tracing::warn!(%error, "cannot accept connections; trying again");
+                tracing::warn!(%error, "cannot accept connections; retrying");
                 FIRST_BACKOFF
             }
             Some(last) => (last * 2).min(LONGEST_BACKOFF),

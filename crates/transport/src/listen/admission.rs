@@ -1,4 +1,5 @@
-//! Which requests of a server's listener become connections: names, credentials, limits.
+//! Decides which requests to a server's listener become connections: by names, credentials and
+//! limits.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -20,7 +21,7 @@ use crate::auth::{
 use crate::connection::Peer;
 use crate::subject_limits::{Full as LimitReached, SubjectLimits, SubjectPermit};
 
-/// Who is let in.
+/// The admission rules of a server's listener.
 pub(super) struct ClientAdmission {
     pub(super) gate: Gate,
     pub(super) identification: Identification,
@@ -30,9 +31,9 @@ pub(super) struct ClientAdmission {
     pub(super) monitor: Option<Arc<dyn ListenerMonitor>>,
 }
 
-/// How a listener knows its clients.
+/// How a listener identifies its clients.
 pub(super) enum Identification {
-    /// By the user at the other end of a socket of this machine.
+    /// By the user at the other end of a local socket.
     User(fn(&Peer) -> Option<Subject>),
     Certificate,
     Token {
@@ -41,7 +42,7 @@ pub(super) enum Identification {
     },
 }
 
-/// Why a client is not let in.
+/// The reason why authentication failed.
 #[derive(Debug, thiserror::Error)]
 enum AuthFailure {
     #[error("no token")]
@@ -93,7 +94,8 @@ impl Admission for ClientAdmission {
 }
 
 impl ClientAdmission {
-    /// Whom the credentials of a request prove; `None` if this listener looks at the user instead.
+    /// Returns the principal that a request's credentials prove, or `None` if this listener
+    /// identifies the user instead.
     fn check_credentials<B>(
         &self,
         request: &Request<B>,
@@ -117,8 +119,9 @@ impl ClientAdmission {
         }
     }
 
-    /// `None` for another request. Metrics are for administrators where tokens have roles, for every
-    /// client where credentials have none, and otherwise for all users of this machine.
+    /// Answers a request for metrics; returns `None` for any other request. Metrics require the
+    /// role `admin` where tokens have roles, any valid credentials where they have none, and are
+    /// otherwise open to all users of this machine.
     fn answer_metrics<B>(
         &self,
         request: &Request<B>,
@@ -132,7 +135,7 @@ impl ClientAdmission {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             return Some(only_get().into_response());
         }
-        // A capability token has no role: there is only one.
+        // A capability token has no role: a server has only one such token.
         let has_role = match &self.identification {
             Identification::Token { authenticator, .. } => authenticator.has_roles(),
             Identification::Certificate | Identification::User(_) => false,
@@ -184,25 +187,25 @@ impl ClientAdmission {
         }
     }
 
-    /// Local commands come and go; clients with credentials are worth a line.
+    /// Logs only clients with credentials, since local commands connect all the time.
     fn note_success(&self, client: &Client, principal: &Principal) {
         if let (Identification::Certificate | Identification::Token { .. }, Some(peer)) =
             (&self.identification, &client.peer)
             && let Peer::Tcp { remote, .. } = peer
         {
             let Principal { subject, role, .. } = principal;
-            tracing::info!(address = %remote.ip(), %subject, ?role, "let a client in");
+            tracing::info!(address = %remote.ip(), %subject, ?role, "admitted a client");
         }
     }
 
-    /// Returns how long the refusal has to wait.
+    /// Returns the delay of the refusal.
     fn note_failure(&self, client: &Client, failure: &AuthFailure) -> Duration {
         let Some(Peer::Tcp { remote, .. }) = &client.peer else { return Duration::ZERO };
         let address = remote.ip();
         let delay = {
             let attempts = self.failed_attempts.lock();
             let mut attempts = attempts.expect("no code panics while it holds the attempts");
-            // A refusal that comes too late is none.
+            // A refusal after the handshake timeout would not arrive.
             attempts.delay(address, Instant::now()).min(self.handshake_timeout / 2)
         };
         if delay.is_zero() {

@@ -1,8 +1,8 @@
 //! Judges each HTTP request by its head, before any credentials; does no I/O.
 //!
 //! A web page in a browser on this machine can reach a loopback port. It cannot hide its `Origin`,
-//! and when it reaches us under a name of its own (DNS rebinding) it cannot hide that in `Host`. So
-//! both are checked before anything else, on every route.
+//! and when it reaches the server under a name of its own (DNS rebinding) it cannot hide that name
+//! in `Host`. So both are checked first, on every route.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -28,16 +28,16 @@ pub(super) struct Gate {
 #[derive(Debug)]
 pub(super) enum HostRule {
     /// A browser cannot open a Unix socket, and a page that reaches another machine under a name of
-    /// its own has no credentials there. So the name means nothing.
+    /// its own has no credentials there. So the name is irrelevant.
     Any,
-    /// The loopback address listened on, its usual names, and those that the operator allows.
+    /// The bound loopback address, its usual names, and the names allowed by the operator.
     Loopback { address: IpAddr, allowed: Vec<String> },
-    /// The address listened on and those that the operator allows.
+    /// The bound address and the names allowed by the operator.
     Listed { address: IpAddr, allowed: Vec<String> },
 }
 
 impl HostRule {
-    /// For a listener on TCP.
+    /// Returns the rule of a TCP listener.
     pub(super) fn of(bound: SocketAddr, allowed: Vec<String>) -> Self {
         let address = bound.ip();
         match address.is_loopback() {
@@ -57,7 +57,7 @@ pub(super) struct Answer {
 }
 
 impl Gate {
-    /// What is checked on every route, and health, which is answered to all.
+    /// Checks the names on every route, and answers health requests, which need no credentials.
     pub(super) fn admit<B>(&self, request: &Request<B>) -> Result<(), Answer> {
         self.check_names(request)?;
         self.answer_health(request)
@@ -84,7 +84,7 @@ impl Gate {
         }
         let mut names = request.headers().get_all(HOST).iter().map(HeaderValue::as_bytes);
         let header = names.next().filter(|_| names.next().is_none());
-        // An absolute request target overrides the header, so it has to pass as well.
+        // An absolute request target overrides the header, so it must pass as well.
         let target = request.uri().authority().map(|authority| authority.as_str().as_bytes());
         if !header.is_some_and(allows_host) || !target.is_none_or(allows_host) {
             return Err(answer(StatusCode::FORBIDDEN, "this host name is not allowed"));
@@ -106,7 +106,7 @@ impl Gate {
         })
     }
 
-    /// The key of a request that may become a WebSocket.
+    /// Returns the key of a request that may become a WebSocket.
     pub(super) fn route<B>(&self, request: &Request<B>) -> Result<HeaderValue, Answer> {
         let path = request.uri().path();
         if request.method() != Method::GET {
@@ -122,11 +122,11 @@ impl Gate {
         self.check_upgrade(request.headers())
     }
 
-    /// The key of a request that asks for a WebSocket.
+    /// Returns the key of a WebSocket request.
     pub(super) fn check_upgrade(&self, headers: &HeaderMap) -> Result<HeaderValue, Answer> {
         if headers.get(SEC_WEBSOCKET_VERSION).is_none_or(|version| version != "13") {
             let refusal =
-                answer(StatusCode::UPGRADE_REQUIRED, "only WebSocket version 13 is spoken");
+                answer(StatusCode::UPGRADE_REQUIRED, "only WebSocket version 13 is supported");
             return Err(refusal.with(SEC_WEBSOCKET_VERSION, "13"));
         }
         let Some(key) = headers.get(SEC_WEBSOCKET_KEY).filter(|key| is_key(key.as_bytes())) else {
@@ -187,7 +187,7 @@ fn is_host(host: &[u8], address: IpAddr, allowed: &[String]) -> bool {
     name.parse() == Ok(address) || allowed.iter().any(is_allowed)
 }
 
-/// By the usual names: the rest of 127.0.0.0/8 belongs to other programs.
+/// Only the usual loopback names: other programs use the rest of 127.0.0.0/8.
 fn is_loopback(host: &[u8]) -> bool {
     host_name(host).is_some_and(|name| match name.parse::<IpAddr>() {
         Ok(IpAddr::V4(ip)) => ip == std::net::Ipv4Addr::LOCALHOST,
@@ -196,7 +196,7 @@ fn is_loopback(host: &[u8]) -> bool {
     })
 }
 
-/// The name in `NAME[:PORT]`, without the brackets of an IPv6 address.
+/// Returns the name in `NAME[:PORT]`, without the brackets of an IPv6 address.
 fn host_name(host: &[u8]) -> Option<String> {
     let authority = Authority::try_from(host).ok()?;
     if authority.as_str().contains('@') {
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn host_and_origin_hold_on_every_route() {
+    fn host_and_origin_are_checked_on_every_route() {
         for (host, allowed) in [
             ("localhost", true),
             ("LocalHost:99", true),
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_name_does_not_slip_through() {
+    fn a_second_host_or_origin_is_checked() {
         let gate = gate();
         let two = [("host", "localhost"), ("host", "evil.example")];
         assert_eq!(status(&gate, &request("GET", "/healthz", &two)), 403);
@@ -315,18 +315,18 @@ mod tests {
             ("origin", "https://evil.example"),
         ];
         assert_eq!(status(&gate, &request("GET", "/healthz", &origins)), 403);
-        assert_eq!(status(&gate, &request("GET", "/healthz", &[])), 403, "no host at all");
+        assert_eq!(status(&gate, &request("GET", "/healthz", &[])), 403, "no host");
     }
 
     #[test]
-    fn a_unix_socket_ignores_the_host_and_not_the_origin() {
+    fn a_unix_socket_checks_the_origin_but_not_the_host() {
         let gate = Gate { hosts: HostRule::Any, ..gate() };
         assert_eq!(status(&gate, &request("GET", "/healthz", &[])), 200);
         assert_eq!(status(&gate, &request("GET", "/healthz", &[("origin", "null")])), 403);
     }
 
     #[test]
-    fn names_beyond_loopback_are_those_that_the_operator_lists() {
+    fn other_host_names_must_be_allowed_by_the_operator() {
         let address = "192.0.2.7".parse().unwrap();
         let allowed = vec!["box.example".into()];
         let gate = Gate { hosts: HostRule::Listed { address, allowed }, ..gate() };
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn other_requests_are_told_what_to_do() {
+    fn other_requests_get_advice() {
         let (gate, host) = (gate(), [("host", "localhost")]);
         for (method, path, expected) in [
             ("GET", "/", 426),

@@ -1,4 +1,4 @@
-//! The handshakes that are under way, each a task, and which of them goes when there are too many.
+//! The handshakes in progress, each a task, and which of them to drop when there are too many.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -16,8 +16,8 @@ impl Handshakes {
         Self { max, tasks: JoinSet::new(), oldest_first: VecDeque::new() }
     }
 
-    /// Starts one. If there are too many, the oldest goes of the address that has most, so that one
-    /// address cannot keep out others.
+    /// Starts a handshake. If there are too many, drops the oldest one of the address with the
+    /// most, so that one address cannot lock out others.
     pub(super) fn spawn(
         &mut self,
         address: Option<IpAddr>,
@@ -36,7 +36,7 @@ impl Handshakes {
     }
 }
 
-/// Of those that have most, the one that comes first.
+/// Returns the address with the most handshakes; on a tie, the first.
 fn busiest(addresses: impl Iterator<Item = Option<IpAddr>> + Clone) -> Option<IpAddr> {
     let mut counts = HashMap::new();
     for address in addresses.clone() {
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_address_with_many_handshakes_loses_its_own() {
+    async fn the_busiest_address_loses_its_oldest_handshake() {
         let mut handshakes = Handshakes::at_most(4);
         let [quiet, busy] = [1, 2].map(|last| Some(IpAddr::from([192, 0, 2, last])));
         let mut dropped = Vec::new();

@@ -1,5 +1,6 @@
-//! A listener for a service of its own: it answers HTTP requests, and some of them become WebSocket
-//! connections. Names are checked, health is answered and handshakes are bounded as for any listener.
+//! A listener for other services: it answers HTTP requests, some of which become WebSocket
+//! connections. As for any listener, names are checked, health is answered and handshakes are
+//! bounded.
 
 use std::fmt;
 use std::future;
@@ -26,41 +27,41 @@ use crate::connection::{Connection, Peer};
 use crate::tls::TlsServer;
 use crate::websocket::KeepAlive;
 
-/// Answers the requests of an [`HttpListener`].
+/// Handles the requests of an [`HttpListener`].
 pub trait HttpHandler: Send + Sync + 'static {
-    /// The facts about a WebSocket that was let in.
+    /// The facts about an admitted WebSocket.
     type Grant: Send + 'static;
 
-    /// Answers a request that asks for no WebSocket.
+    /// Answers a request that does not ask for a WebSocket.
     fn answer(&self, request: Request<Incoming>) -> impl Future<Output = HttpReply> + Send;
 
-    /// Decides about a request for a WebSocket. Its headers are valid, and the listener is not
-    /// draining.
+    /// Decides about a WebSocket request. Its headers are valid, and the listener is not draining.
     fn admit(
         &self,
         request: Request<Incoming>,
     ) -> impl Future<Output = Result<Self::Grant, HttpReply>> + Send;
 }
 
-/// The connection is closed after each.
+/// The reply to a request. The connection is closed after each.
 #[derive(Debug)]
 pub enum HttpReply {
     Answer(Response<Full<Bytes>>),
-    /// The credentials were wrong. An address that fails often waits for this.
+    /// Refuses invalid credentials. The reply is delayed for an address that fails often.
     Unauthorized(Response<Full<Bytes>>),
 }
 
 #[derive(Debug, Clone)]
 pub struct HttpListenerOptions {
-    /// `Host` names beyond the loopback ones.
+    /// `Host` names allowed besides the loopback ones.
     pub allowed_hosts: Vec<String>,
     pub tls: Option<Arc<TlsServer>>,
-    /// Whether an address beyond loopback may be listened on without TLS.
+    /// Whether to allow listening beyond loopback without TLS.
     pub insecure: bool,
     pub keep_alive: KeepAlive,
-    /// From `accept` to the end of the response or the upgrade.
+    /// Time limit from `accept` to the end of the response or the upgrade.
     pub handshake_timeout: Duration,
-    /// Requests at once. One more, and the oldest of the busiest address is dropped.
+    /// Maximum number of concurrent requests. Beyond that, the oldest one of the busiest address is
+    /// dropped.
     pub max_handshakes: usize,
 }
 
@@ -86,7 +87,8 @@ impl HttpListenerOptions {
     }
 }
 
-/// Dropping it closes the socket and every request in progress, and leaves connections alone.
+/// A listener. Dropping it closes the socket and all requests in progress, but no established
+/// connections.
 pub struct HttpListener<Grant> {
     address: SocketAddr,
     readiness: Readiness,
@@ -95,7 +97,7 @@ pub struct HttpListener<Grant> {
 }
 
 impl<Grant: Send + 'static> HttpListener<Grant> {
-    /// Binds and starts to serve. `handler` is made with the address that was bound. Needs a runtime.
+    /// Binds and starts to serve. `handler` is called with the bound address. Needs a runtime.
     pub async fn bind<H: HttpHandler<Grant = Grant>>(
         address: SocketAddr,
         options: HttpListenerOptions,
@@ -106,7 +108,7 @@ impl<Grant: Send + 'static> HttpListener<Grant> {
         Ok(Self::start(listener, address, options, handler))
     }
 
-    /// Serves a socket that listens already. The rules about its address are those of
+    /// Serves a socket that is already listening. The same rules about its address apply as for
     /// [`bind`](Self::bind). Needs a runtime.
     pub fn from_tcp<H: HttpHandler<Grant = Grant>>(
         listener: std::net::TcpListener,
@@ -159,11 +161,11 @@ impl<Grant: Send + 'static> HttpListener<Grant> {
         self.readiness.clone()
     }
 
-    /// The next WebSocket that was let in. Cancel-safe.
+    /// Returns the next admitted WebSocket. Cancel-safe.
     pub async fn accept(&mut self) -> (Connection, Grant) {
         match self.connections.recv().await {
             Some(accepted) => accepted,
-            // The acceptor ends only with its runtime, and we with it.
+            // The acceptor ends only with its runtime, and this future with it.
             None => future::pending().await,
         }
     }
@@ -189,7 +191,7 @@ struct HandlerAdmission<H> {
     gate: Gate,
     handler: H,
     failed_attempts: Mutex<FailedAttempts>,
-    /// A refusal that comes too late is none.
+    /// A refusal after the handshake timeout would not arrive.
     longest_delay: Duration,
 }
 

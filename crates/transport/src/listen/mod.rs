@@ -1,8 +1,8 @@
-//! Listening for WebSocket clients on TCP and on Unix sockets, and answering health checks.
+//! Listens for WebSocket clients on TCP and Unix sockets, and answers health checks.
 //!
-//! A background task accepts, judges and upgrades; what comes out are finished connections. It goes
-//! on for as long as the [`Listener`] lives, so that a server that is shutting down still answers
-//! `/healthz`; new clients are turned away once its [`Readiness`] says that it drains.
+//! A background task accepts, judges and upgrades sockets, and yields finished connections. It runs
+//! as long as the [`Listener`] lives, so that a server that is shutting down still answers
+//! `/healthz`; once its [`Readiness`] is draining, new clients are refused.
 
 mod accept;
 mod admission;
@@ -40,35 +40,35 @@ pub use monitor::{ListenerMonitor, Refusal, RefusalReason};
 use unix::SocketFile;
 pub use url::{DEFAULT_LISTEN_URL, ExecServerListenUrlParseError, ListenUrl};
 
-/// Connections that are ready and not yet taken; beyond that, handshakes wait.
+/// Finished connections that may wait for `accept`. Beyond that, handshakes wait.
 const READY_CONNECTIONS: usize = 16;
 
 #[derive(Debug, Clone)]
 pub struct ListenerOptions {
-    /// `Origin` values that may connect; by default a request with any `Origin` is refused.
+    /// Allowed `Origin` values. By default, a request with any `Origin` is refused.
     pub allowed_origins: Vec<String>,
-    /// `Host` names beyond the loopback ones.
+    /// `Host` names allowed besides the loopback ones.
     pub allowed_hosts: Vec<String>,
-    /// Whose tokens open a WebSocket on TCP; 401 otherwise.
+    /// Verifies the tokens of WebSocket clients on TCP; others get 401.
     pub authenticator: Option<Arc<Authenticator>>,
-    /// The certificate of `wss://` listeners. If it asks clients for theirs, that is needed besides a
-    /// token, and is enough where there are no tokens.
+    /// The certificate of `wss://` listeners. If it requests client certificates, clients need one
+    /// in addition to a token; without token authentication, the certificate suffices.
     pub tls: Option<Arc<TlsServer>>,
-    /// Whether an address beyond loopback may be listened on without TLS.
+    /// Whether to allow listening beyond loopback without TLS.
     pub insecure: bool,
-    /// Without tokens and certificates: who the user at the other end of a socket is, or `None` for one
-    /// that may not open a WebSocket; 403 then. It is called on a thread of the runtime, so it must not
-    /// block for long.
+    /// Used without tokens and certificates: identifies the user at the other end of a socket, or
+    /// returns `None` for one that may not open a WebSocket and gets 403. Called on a thread of the
+    /// runtime, so it must not block for long.
     pub identify_user: fn(&Peer) -> Option<Subject>,
-    /// Whether the file of a Unix socket is open to other users. Who they are is `identify_user`'s
-    /// business.
+    /// Whether the file of a Unix socket is open to other users. `identify_user` then identifies
+    /// them.
     pub open_to_other_users: bool,
     pub limits: Arc<SubjectLimits>,
     pub keep_alive: KeepAlive,
-    /// From `accept` to the end of the upgrade.
+    /// Time limit from `accept` to the end of the upgrade.
     pub handshake_timeout: Duration,
-    /// Handshakes at once. One more, and the oldest is dropped: sockets that say nothing cannot keep
-    /// out one that does, nor use up the descriptors.
+    /// Maximum number of concurrent handshakes. Beyond that, the oldest one is dropped: silent
+    /// sockets can neither lock out other clients nor exhaust the file descriptors.
     pub max_handshakes: usize,
     pub monitor: Option<Arc<dyn ListenerMonitor>>,
 }
@@ -123,8 +123,8 @@ pub enum BindError {
     NotAnAddress { url: ListenUrl },
 }
 
-/// A bound socket whose clients are taken with [`accept`](Self::accept). Dropping it closes the
-/// socket and every handshake in progress, and leaves finished connections alone.
+/// A bound socket; [`accept`](Self::accept) yields its clients. Dropping it closes the socket and
+/// all handshakes in progress, but no established connections.
 #[derive(Debug)]
 pub struct Listener {
     url: ListenUrl,
@@ -162,8 +162,8 @@ impl Listener {
         }
     }
 
-    /// Serves a TCP socket that listens already: over TLS if the options have a certificate. The rules about
-    /// its address are those of [`bind`](Self::bind). Needs a runtime.
+    /// Serves a TCP socket that is already listening, over TLS if the options have a certificate.
+    /// The same rules about its address apply as for [`bind`](Self::bind). Needs a runtime.
     pub fn from_tcp(
         listener: std::net::TcpListener,
         options: ListenerOptions,
@@ -174,7 +174,8 @@ impl Listener {
         Ok(Self::start_tcp(listener, bound, tls, options))
     }
 
-    /// Serves a Unix socket that listens already. Its file stays as it is, also at the end. Needs a runtime.
+    /// Serves a Unix socket that is already listening. Its file is left untouched, also at the end.
+    /// Needs a runtime.
     pub fn from_unix(
         listener: std::os::unix::net::UnixListener,
         options: ListenerOptions,
@@ -254,7 +255,7 @@ impl Listener {
         Self { url, readiness, connections, acceptor, _file: file }
     }
 
-    /// Where clients find us, with the port that was chosen.
+    /// The URL for clients, with the actual port.
     pub fn local_url(&self) -> &ListenUrl {
         &self.url
     }
@@ -263,13 +264,13 @@ impl Listener {
         self.readiness.clone()
     }
 
-    /// The next client whose handshake is done. Cancel-safe.
+    /// Returns the next client after its handshake. Cancel-safe.
     pub async fn accept(&mut self) -> Connection {
         match self.connections.recv().await {
             Some((connection, (principal, permit))) => {
                 Connection { principal, permit: Some(permit), ..connection }
             }
-            // The acceptor ends only with its runtime, and we with it.
+            // The acceptor ends only with its runtime, and this future with it.
             None => future::pending().await,
         }
     }
@@ -282,7 +283,7 @@ impl Drop for Listener {
 }
 
 impl ListenerOptions {
-    /// Beyond loopback every client needs credentials, and none travel in clear.
+    /// Beyond loopback, every client needs credentials, and none may travel unencrypted.
     fn check_exposure(
         &self,
         address: SocketAddr,
@@ -308,7 +309,7 @@ async fn listen_on(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Bin
     Ok((listener, bound))
 }
 
-/// A socket that listens already, and its address.
+/// Returns a socket that is already listening, and its address.
 fn take_over(listener: std::net::TcpListener) -> Result<(TcpListener, SocketAddr), BindError> {
     let failed = |source| BindError::Passed { source };
     listener.set_nonblocking(true).map_err(failed)?;
@@ -317,7 +318,7 @@ fn take_over(listener: std::net::TcpListener) -> Result<(TcpListener, SocketAddr
     Ok((listener, bound))
 }
 
-/// Whether new clients are welcome: yes, until [`drain`](Self::drain).
+/// Whether the listener accepts new clients: yes, until [`drain`](Self::drain).
 #[derive(Debug, Clone, Default)]
 pub struct Readiness {
     flags: Arc<Flags>,
@@ -330,13 +331,13 @@ struct Flags {
 }
 
 impl Readiness {
-    /// From now on `/readyz` answers 503 and upgrades are refused.
+    /// From now on, `/readyz` answers 503 and upgrades are refused.
     pub fn drain(&self) {
         self.flags.is_draining.store(true, Ordering::Relaxed);
     }
 
-    /// While it is set `/readyz` answers 503, so that load balancers prefer others. Clients are served
-    /// as before.
+    /// While set, `/readyz` answers 503, so that load balancers prefer other servers. Clients are
+    /// served as before.
     pub fn set_degraded(&self, is_degraded: bool) {
         self.flags.is_degraded.store(is_degraded, Ordering::Relaxed);
     }

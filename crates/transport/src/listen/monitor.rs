@@ -1,4 +1,4 @@
-//! The operator's view of a listener: clients that it did not let in, and the metrics that it serves.
+//! The operator's view of a listener: refused clients, and the metrics that it serves.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -6,24 +6,24 @@ use std::net::SocketAddr;
 /// A client that was refused.
 #[derive(Debug, Clone, Copy)]
 pub struct Refusal {
-    /// `None` where the transport has no addresses.
+    /// `None` if the transport has no addresses.
     pub address: Option<SocketAddr>,
     pub reason: RefusalReason,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusalReason {
-    /// Its `Host` or `Origin` is not allowed.
+    /// The `Host` or `Origin` is not allowed.
     Name,
-    /// It has no credentials, or wrong ones.
+    /// The credentials are missing or invalid.
     Credentials,
-    /// It is another user of this machine.
+    /// The client is another user of this machine.
     OtherUser,
     /// There are too many connections.
     Limit,
-    /// Its TLS handshake failed.
+    /// The TLS handshake failed.
     Tls,
-    /// It may be inside a sandbox of the server.
+    /// The client may be inside a sandbox of the server.
     Sandboxed,
 }
 
@@ -44,11 +44,11 @@ impl RefusalReason {
     }
 }
 
-/// Sees what a listener does, for the operator.
+/// Observes a listener for the operator.
 pub trait ListenerMonitor: fmt::Debug + Send + Sync {
-    /// A client was not let in. Must not block.
+    /// Records a refused client. Must not block.
     fn refused(&self, refusal: &Refusal);
 
-    /// The body of `GET /metrics`; `None` if that is not served. Must not block.
+    /// Returns the body of `GET /metrics`, or `None` if metrics are not served. Must not block.
     fn metrics(&self) -> Option<String>;
 }

@@ -1,5 +1,5 @@
 //! The file of a Unix socket: private from its first moment, never stolen from a live server,
-//! removed when we go.
+//! removed at the end.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ use super::BindError;
 
 const BACKLOG: i32 = 1024;
 
-/// Removes the file when dropped, if it is still the one that we made.
+/// Removes the file when dropped, if it is still the one created here.
 #[derive(Debug)]
 pub(super) struct SocketFile {
     path: PathBuf,
@@ -44,14 +44,14 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     Ok((metadata.dev(), metadata.ino()))
 }
 
-/// Listens at `path`. A socket that nobody listens on is replaced.
+/// Listens at `path`. Replaces a dead socket.
 pub(super) fn listen_at(
     path: &Path,
     open_to_other_users: bool,
 ) -> Result<(UnixListener, SocketFile), BindError> {
     let failed = |source| BindError::Unix { path: path.to_owned(), source };
-    // The socket already listens when it appears under its name, so that whoever finds nobody
-    // listening there has found a dead one.
+    // The socket already listens when it appears under its name, so a socket that refuses
+    // connections there is dead.
     let staging = staging_path(path);
     let listener = bind_privately(&staging).map_err(failed)?;
     if open_to_other_users {
@@ -66,8 +66,8 @@ pub(super) fn listen_at(
 fn bind_privately(path: &Path) -> io::Result<UnixListener> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // Linux gives the file that `bind` makes the mode of the socket, so there is no moment at which
-    // it is open to others; `chmod` afterwards would leave one, and the umask belongs to all threads.
+    // Linux gives the file that `bind` creates the mode of the socket, so it is never open to
+    // others. A later `chmod` would leave such a moment, and the umask belongs to all threads.
     fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
     listen(&socket, BACKLOG)?;
@@ -87,8 +87,8 @@ fn install(staging: &Path, path: &Path) -> Result<(), BindError> {
     if is_live(path) {
         return Err(BindError::AlreadyInUse { path: path.to_owned() });
     }
-    // Between the look and the removal another server may have taken the name. So the dead socket is
-    // moved aside first, and looked at again where nobody else moves it.
+    // Between the check and the removal, another server may have taken the name. So the dead socket
+    // is first moved aside to a unique name, and checked again there.
     let aside = staging_path(path);
     fs::rename(path, &aside).map_err(failed)?;
     if is_live(&aside) {
@@ -106,7 +106,7 @@ fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     Ok(renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)?)
 }
 
-/// Whether anybody listens. When in doubt, somebody does.
+/// Whether a server listens there. In doubt, returns true.
 fn is_live(path: &Path) -> bool {
     match BlockingUnixStream::connect(path) {
         Ok(_) => true,
@@ -114,7 +114,7 @@ fn is_live(path: &Path) -> bool {
     }
 }
 
-/// A short name next to `path` that nobody else uses.
+/// Returns a short, unique name next to `path`.
 fn staging_path(path: &Path) -> PathBuf {
     path.with_file_name(format!(".xs-{:08x}", rand::random::<u32>()))
 }
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn is_private_and_cleans_up() {
+    async fn the_socket_is_private_and_removed() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x.sock");
         let (_listener, file) = listen_at(&path, false).unwrap();
@@ -175,7 +175,7 @@ mod tests {
         fs::remove_file(&path).unwrap();
         let (_listener, file) = listen_at(&path, false).unwrap();
         fs::remove_file(&path).unwrap();
-        fs::write(&path, "somebody else's").unwrap();
+        fs::write(&path, "another program's").unwrap();
         drop(file);
         assert!(path.exists());
     }

@@ -1,4 +1,4 @@
-//! Where to listen, as users write it.
+//! Listen URLs, as users write them.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -16,8 +16,8 @@ pub enum ListenUrl {
     SecureWebSocket(SocketAddr),
     /// `unix:///PATH`
     Unix(PathBuf),
-    /// `systemd` or `systemd:NAME`: the sockets that the service manager passed to this process, or those
-    /// with this name. Over TCP they are `wss://` with a certificate, and `ws://` without.
+    /// `systemd` or `systemd:NAME`: the sockets passed by the service manager, or those with this
+    /// name. TCP sockets become `wss://` with a certificate, and `ws://` without.
     Systemd(Option<String>),
     /// `stdio` or `stdio://`
     Stdio,
@@ -28,17 +28,17 @@ pub enum ListenUrl {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExecServerListenUrlParseError {
     #[error(
-        "{url:?} is no listen URL; expected ws://IP:PORT, wss://IP:PORT, unix:///PATH, systemd, \
+        "{url:?} is not a listen URL; expected ws://IP:PORT, wss://IP:PORT, unix:///PATH, systemd, \
          systemd:NAME, stdio or off"
     )]
     UnknownForm { url: String },
-    #[error("{url:?} has no port; write {scheme}{host}:PORT, or port 0 to have one chosen")]
+    #[error("{url:?} has no port; write {scheme}{host}:PORT, or port 0 for any free port")]
     MissingPort { url: String, scheme: &'static str, host: String },
-    #[error("{url:?}: {host:?} is not an IP address; a listener takes no host names")]
+    #[error("{url:?}: {host:?} is not an IP address; listen URLs do not support host names")]
     HostName { url: String, host: String },
     #[error("{url:?}: {port:?} is not a port; expected 0 to 65535")]
     Port { url: String, port: String },
-    #[error("{url:?} has a path; a listener serves every path, so leave it out")]
+    #[error("{url:?} has a path; remove it, since a listener serves every path")]
     Path { url: String },
     #[error("{url:?} does not name an absolute path; expected unix:///PATH")]
     RelativeUnixPath { url: String },
@@ -85,7 +85,7 @@ impl FromStr for ListenUrl {
     }
 }
 
-/// As systemd checks them.
+/// The same rules as systemd's.
 fn is_descriptor_name(name: &str) -> bool {
     let is_part = |byte: u8| byte.is_ascii_graphic() && byte != b':';
     (1..=255).contains(&name.len()) && name.bytes().all(is_part) && !name.starts_with("//")
@@ -104,7 +104,7 @@ fn socket_address(
     if address.contains(['/', '?', '#']) {
         return Err(ExecServerListenUrlParseError::Path { url });
     }
-    // The last colon of a bare IPv6 address is none that a port follows.
+    // In a bare IPv6 address, the last colon does not precede a port.
     let (host, port) = match address.rsplit_once(':') {
         Some((host, port)) if !address.ends_with(']') && address.parse::<IpAddr>().is_err() => {
             (host, Some(port))
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_form_reads_and_prints() {
+    fn every_form_round_trips() {
         for (text, printed) in [
             (DEFAULT_LISTEN_URL, "ws://127.0.0.1:0"),
             ("ws://127.0.0.1:8080/", "ws://127.0.0.1:8080"),
@@ -161,11 +161,11 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_what_is_wrong() {
+    fn errors_state_the_reason() {
         for (text, fragment) in [
-            ("", "is no listen URL"),
-            ("http://127.0.0.1:1", "is no listen URL"),
-            ("ws://:80", "is no listen URL"),
+            ("", "is not a listen URL"),
+            ("http://127.0.0.1:1", "is not a listen URL"),
+            ("ws://:80", "is not a listen URL"),
             ("wss://box:1", "\"box\" is not an IP address"),
             ("wss://127.0.0.1", "has no port; write wss://127.0.0.1:PORT"),
             ("ws://localhost:80", "\"localhost\" is not an IP address"),

@@ -1,4 +1,4 @@
-//! The client's side: how it trusts a server, and how it proves itself.
+//! The client's side: how it trusts a server, and how it authenticates.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,22 +13,22 @@ use rustls::{
 use super::server::authorities;
 use super::{Fingerprint, TlsError, provider, read_certificates, read_private_key};
 
-/// How a client speaks TLS.
+/// TLS settings of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TlsOptions {
     pub trust: ServerTrust,
     pub identity: Option<ClientIdentity>,
 }
 
-/// Which servers a client believes to be who they say they are.
+/// The servers that a client trusts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ServerTrust {
-    /// Those that an authority of the system vouches for.
+    /// Servers with a certificate from an authority of the system.
     #[default]
     SystemRoots,
-    /// Those that an authority in this PEM file vouches for.
+    /// Servers with a certificate from an authority in this PEM file.
     Authorities(PathBuf),
-    /// The one with this certificate, whatever its name and dates are.
+    /// The server with this certificate, whatever its names and dates.
     Fingerprint(Fingerprint),
 }
 
@@ -39,7 +39,7 @@ pub struct ClientIdentity {
     pub key: PathBuf,
 }
 
-/// How to speak TLS to a server. Blocks: it reads files.
+/// Builds the TLS configuration of a client. Blocks: it reads files.
 pub fn client_config(options: &TlsOptions) -> Result<Arc<ClientConfig>, TlsError> {
     let config = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
@@ -72,7 +72,7 @@ fn system_roots() -> Result<RootCertStore, TlsError> {
     if usable == 0 { Err(TlsError::NoSystemRoots) } else { Ok(roots) }
 }
 
-/// Compares the certificate itself. That the server has its key, the handshake's signature proves.
+/// Compares the certificate itself. The handshake's signature proves that the server has the key.
 #[derive(Debug)]
 struct Pinned {
     expected: Fingerprint,

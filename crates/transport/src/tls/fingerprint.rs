@@ -1,4 +1,4 @@
-//! The hash of a certificate, by which a client knows a server that no authority vouches for.
+//! The hash of a certificate, by which a client trusts a server without an authority.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use crate::auth::sha256;
 
 const PREFIX: &str = "SHA256:";
 
-/// The SHA-256 of a certificate in DER form, written `SHA256:` and 64 hexadecimal digits.
+/// The SHA-256 of a DER certificate, written as `SHA256:` and 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint([u8; 32]);
 
@@ -24,7 +24,7 @@ impl Fingerprint {
     }
 }
 
-/// Also as `openssl x509 -fingerprint -sha256` prints it: with colons, in capitals.
+/// Also accepts the output of `openssl x509 -fingerprint -sha256`: with colons, in capitals.
 impl FromStr for Fingerprint {
     type Err = FingerprintParseError;
 
@@ -37,7 +37,7 @@ impl FromStr for Fingerprint {
     }
 }
 
-/// A hash written as 64 hexadecimal digits.
+/// Parses a hash of 64 hexadecimal digits.
 #[must_use]
 pub fn parse_sha256(digits: &str) -> Option<[u8; 32]> {
     let (pairs, []) = digits.as_bytes().as_chunks::<2>() else { return None };
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_usual_form_is_read() {
+    fn every_usual_form_parses() {
         let fingerprint = Fingerprint::of(b"certificate");
         let printed = fingerprint.to_string();
         let digits = printed.strip_prefix("SHA256:").unwrap();

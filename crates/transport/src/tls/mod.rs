@@ -1,4 +1,5 @@
-//! TLS: the certificate of a listener, and how a client trusts a server. By rustls, versions 1.2 and 1.3.
+//! TLS: the certificate of a listener, and how a client trusts a server. Uses rustls with TLS 1.2
+//! and 1.3.
 
 mod client;
 mod fingerprint;
@@ -19,22 +20,22 @@ pub use self_signed::{SelfSigned, self_signed};
 pub(crate) use server::name_of;
 pub use server::{TlsFiles, TlsServer};
 
-/// Why there is no TLS.
+/// The reason why TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     #[error("cannot read {}: {reason}", path.display())]
     Unreadable { path: PathBuf, reason: io::Error },
-    #[error("{} holds no certificate in PEM form", path.display())]
+    #[error("{} contains no certificate in PEM format", path.display())]
     NoCertificate { path: PathBuf },
-    #[error("{} holds no private key in PEM form", path.display())]
+    #[error("{} contains no private key in PEM format", path.display())]
     NoPrivateKey { path: PathBuf },
     #[error("{} cannot be used: {reason}", path.display())]
     Unusable { path: PathBuf, reason: rustls::Error },
-    #[error("{} holds no certificate authority that can be used: {reason}", path.display())]
+    #[error("{} contains no usable certificate authority: {reason}", path.display())]
     NoAuthority { path: PathBuf, reason: String },
     #[error("the system has no certificate authorities; name one with --tls-ca")]
     NoSystemRoots,
-    #[error("cannot make a certificate: {reason}")]
+    #[error("cannot generate a certificate: {reason}")]
     SelfSigned { reason: rcgen::Error },
     #[error("cannot write {}: {reason}", path.display())]
     Unwritable { path: PathBuf, reason: io::Error },

@@ -1,4 +1,5 @@
-//! A certificate for the first ten minutes: made once, kept, and known to clients by its fingerprint.
+//! A self-signed certificate for a quick start: generated once, kept, and trusted by its
+//! fingerprint.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -10,14 +11,15 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::TlsError;
 
-/// Where a certificate and its key are kept.
+/// The files of a certificate and its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SelfSigned {
     pub certificate: PathBuf,
     pub key: PathBuf,
 }
 
-/// The certificate in this directory. Made there, for these names and addresses, if there is none.
+/// Returns the certificate in this directory. Generates one for these names and addresses if there
+/// is none.
 pub fn self_signed(directory: &Path, names: Vec<String>) -> Result<SelfSigned, TlsError> {
     let files = SelfSigned {
         certificate: directory.join("self-signed.pem"),
@@ -26,7 +28,7 @@ pub fn self_signed(directory: &Path, names: Vec<String>) -> Result<SelfSigned, T
     let unwritable = |reason| TlsError::Unwritable { path: directory.to_owned(), reason };
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true).mode(0o700).create(directory).map_err(unwritable)?;
-    // One at a time: the key of one server does not fit the certificate of another.
+    // One process at a time: the key of one server does not fit the certificate of another.
     let lock = File::open(directory).map_err(unwritable)?;
     flock(&lock, FlockOperation::LockExclusive).map_err(|errno| unwritable(errno.into()))?;
     if files.certificate.exists() && files.key.exists() {
@@ -36,16 +38,17 @@ pub fn self_signed(directory: &Path, names: Vec<String>) -> Result<SelfSigned, T
     let key = KeyPair::generate().map_err(failed)?;
     let mut params = CertificateParams::new(names).map_err(failed)?;
     params.distinguished_name.push(DnType::CommonName, "exec-server");
-    // Clients that pin a fingerprint look at no date; the default of rcgen ends in the year 4096.
+    // Clients that pin a fingerprint ignore dates; rcgen's default validity ends in the year 4096.
     let certificate = params.self_signed(&key).map_err(failed)?;
-    // Where there is a certificate, its key is: an old one goes first, the new one comes last.
+    // Invariant: if the certificate exists, so does its key. The old certificate is removed first,
+    // the new one written last.
     let _ = std::fs::remove_file(&files.certificate);
     write_private(&files.key, &key.serialize_pem())?;
     write_private(&files.certificate, &certificate.pem())?;
     Ok(files)
 }
 
-/// Under another name first, so that a half-written file is never taken for a whole one.
+/// Writes a file through a temporary name, so that a partial file never counts as complete.
 fn write_private(path: &Path, text: &str) -> Result<(), TlsError> {
     let unfinished = path.with_extension(format!("{:08x}.tmp", rand::random::<u32>()));
     let written = OpenOptions::new()
@@ -72,7 +75,7 @@ mod tests {
     use crate::tls::{TlsFiles, TlsServer};
 
     #[test]
-    fn a_certificate_is_made_once_and_kept_private() {
+    fn a_certificate_is_generated_once_and_kept_private() {
         let scratch = tempfile::tempdir().unwrap();
         let directory = scratch.path().join("tls");
         let names = || vec!["localhost".to_owned(), "127.0.0.1".to_owned()];

@@ -1,5 +1,5 @@
-//! The listener's side: certificate and key, which may change while connections go on, and the names of
-//! clients that have certificates of their own.
+//! The listener's side: certificate and key, which may change while connections stay open, and the
+//! names of clients with certificates.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -16,15 +16,15 @@ use super::{Fingerprint, TlsError, provider, read_certificates, read_private_key
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The certificate of the server, then those of the authorities up to the root.
+    /// The certificate of the server, followed by those of the authorities up to the root.
     pub certificate: PathBuf,
     pub key: PathBuf,
-    /// Clients prove themselves with a certificate that one of these authorities has signed.
+    /// Requires client certificates signed by one of these authorities.
     pub client_ca: Option<PathBuf>,
 }
 
-/// What a listener offers to its clients. New connections get what was loaded last; those that are open
-/// keep what they began with.
+/// The TLS setup of a listener. New connections use the files loaded last; open connections keep
+/// theirs.
 #[derive(Debug)]
 pub struct TlsServer {
     files: TlsFiles,
@@ -38,7 +38,7 @@ struct Loaded {
     versions: Vec<Option<FileVersion>>,
 }
 
-/// Changes when a file is written or replaced.
+/// Differs after a file was written or replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FileVersion {
     device: u64,
@@ -54,29 +54,29 @@ impl TlsServer {
         Ok(Self { files, loaded })
     }
 
-    /// Reads the files again. After an error everything is as before. Blocks.
+    /// Reads the files again. On an error, the old ones stay in force. Blocks.
     pub fn reload(&self) -> Result<(), TlsError> {
         let loaded = Loaded::read(&self.files)?;
         *self.loaded.write().expect("no code panics while it holds the certificate") = loaded;
         Ok(())
     }
 
-    /// Whether a file is not as it was when it was loaded. Blocks.
+    /// Whether a file has changed since it was loaded. Blocks.
     pub fn has_changed(&self) -> bool {
         self.files.versions() != self.read(|loaded| loaded.versions.clone())
     }
 
-    /// Of the certificate of the server.
+    /// The fingerprint of the server's certificate.
     pub fn fingerprint(&self) -> Fingerprint {
         self.read(|loaded| loaded.fingerprint)
     }
 
-    /// Whether clients prove themselves by certificates.
+    /// Whether clients authenticate by certificate.
     pub fn asks_for_certificates(&self) -> bool {
         self.files.client_ca.is_some()
     }
 
-    /// Files that let their reader pass for this server.
+    /// Files whose reader could impersonate this server.
     pub fn secret_files(&self) -> Vec<PathBuf> {
         vec![self.files.key.clone()]
     }
@@ -98,7 +98,7 @@ impl TlsServer {
 
 impl Loaded {
     fn read(files: &TlsFiles) -> Result<Self, TlsError> {
-        // Before the content: a change in between shows as one.
+        // Before the content, so that a concurrent change is detected.
         let versions = files.versions();
         let certificates = read_certificates(&files.certificate)?;
         let key = read_private_key(&files.key)?;
@@ -114,7 +114,7 @@ impl Loaded {
             None => config.with_no_client_auth(),
             Some(path) => {
                 let roots = Arc::new(authorities(path)?);
-                // Health is answered to all; everything else asks for the certificate itself.
+                // Health requests need no certificate; all other requests check for it themselves.
                 let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider())
                     .allow_unauthenticated()
                     .build()
@@ -129,8 +129,8 @@ impl Loaded {
             config.with_single_cert(certificates, key).map_err(unusable(&files.certificate))?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         if files.client_ca.is_some() {
-            // A resumed session keeps its certificate without looking at it again, also one that has
-            // expired since.
+            // A resumed TLS session keeps its certificate without verifying it again, even one that
+            // has expired since.
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.send_tls13_tickets = 0;
         }
@@ -146,7 +146,7 @@ impl TlsFiles {
 }
 
 impl FileVersion {
-    /// `None` if there is no file, as for a moment when one is replaced.
+    /// Returns `None` if there is no file, as for a moment during a replacement.
     fn of(path: &Path) -> Option<Self> {
         let metadata = std::fs::metadata(path).ok()?;
         Some(Self {
@@ -170,8 +170,8 @@ pub(super) fn authorities(path: &Path) -> Result<RootCertStore, TlsError> {
     Ok(roots)
 }
 
-/// The first name in a certificate: a URI such as a SPIFFE id, or else a DNS name. The common name
-/// does not count: authorities do not vouch for it.
+/// Returns the first name in a certificate: a URI such as a SPIFFE id, or else a DNS name. The
+/// common name does not count: authorities do not vouch for it.
 pub(crate) fn name_of(certificate: &CertificateDer<'_>) -> Option<String> {
     let certificate = EndEntityCert::try_from(certificate).ok()?;
     let name =

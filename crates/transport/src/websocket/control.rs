@@ -1,8 +1,8 @@
-//! What the reader of a connection asks of its writer.
+//! Frames that the reader of a connection asks its writer to send.
 //!
-//! There is at most one of each: a newer pong replaces an older one (RFC 6455 5.5.3 allows it), a
-//! ping that was not yet sent serves everyone who asked for one, and the first close is the last.
-//! So a peer that floods us with pings and reads nothing makes us keep 125 bytes.
+//! At most one of each kind is pending: a newer pong replaces an older one (RFC 6455, section 5.5.3
+//! allows it), an unsent ping serves everyone who asked for one, and only the first close counts.
+//! So a peer that floods the connection with pings and reads nothing occupies 125 bytes.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -30,10 +30,10 @@ pub(super) struct Control {
 struct Waiting {
     pong: Option<Bytes>,
     ping: Option<u64>,
-    /// The newest ping that stands between messages in the writer's buffer, while it is there.
+    /// The newest ping between messages in the writer's buffer, while it is still there.
     buffered_ping: Option<u64>,
-    /// The number of the newest ping. Invariant: pings leave in the order of their numbers, so that
-    /// the answer to one is an answer to all before it.
+    /// The number of the newest ping. Invariant: pings are sent in the order of their numbers, so
+    /// that the pong of one answers all earlier ones.
     pings: u64,
     close: Close,
 }
@@ -47,8 +47,8 @@ enum Close {
 }
 
 impl Control {
-    /// Asks for a ping; a pong with this number or a higher one is its answer. One that is on its way
-    /// serves as well, unless it is `answered`: then it proves nothing new.
+    /// Asks for a ping; a pong with this number or a higher one answers it. A pending ping serves
+    /// as well, unless it was already `answered`: then it proves nothing new.
     pub(super) fn ask_for_ping(&self, answered: u64) -> u64 {
         let mut waiting = self.lock();
         let on_its_way = waiting.ping.or(waiting.buffered_ping);
@@ -63,7 +63,8 @@ impl Control {
         number
     }
 
-    /// Numbers a ping that the writer puts between messages. It serves whoever waits for one, too.
+    /// Numbers a ping that the writer puts between messages. It also serves those who wait for a
+    /// ping.
     pub(super) fn number_buffered_ping(&self) -> u64 {
         let mut waiting = self.lock();
         waiting.ping = None;
@@ -72,12 +73,12 @@ impl Control {
         waiting.pings
     }
 
-    /// The writer's buffer is empty.
+    /// Called when the writer's buffer is empty.
     pub(super) fn buffer_was_written(&self) {
         self.lock().buffered_ping = None;
     }
 
-    /// Whose answer this pong is, if it is one.
+    /// Returns the number of the ping that this pong answers, if any.
     pub(super) fn recognise_pong(&self, payload: &[u8]) -> Option<u64> {
         let number = u64::from_be_bytes(payload.try_into().ok()?);
         (number <= self.lock().pings).then_some(number)
@@ -99,7 +100,7 @@ impl Control {
         self.wake_writer.notify_one();
     }
 
-    /// Moves the frames that wait to the end of `buffer`; a close is the last of them.
+    /// Moves the pending frames to the end of `buffer`; a close is always the last.
     pub(super) fn take_frames(&self, buffer: &mut Vec<u8>, sender: Role) {
         let mut waiting = self.lock();
         let mut append = |opcode, payload: &[u8]| {
@@ -127,19 +128,19 @@ impl Control {
         match waiting.close {
             Close::Unasked => waiting.pong.is_some() || waiting.ping.is_some(),
             Close::Waiting(_) => true,
-            // Nothing may follow it.
+            // No frame may follow a close.
             Close::Sent => false,
         }
     }
 
-    /// Resolves when frames wait. For one waiter, the writer.
+    /// Resolves when frames are pending. Supports one waiter, the writer.
     pub(super) async fn pending(&self) {
         while !self.is_waiting() {
             self.wake_writer.notified().await;
         }
     }
 
-    /// Whether the writer has bytes that the peer did not take yet.
+    /// Whether the writer has bytes that the socket has not accepted yet.
     pub(super) fn writer_is_busy(&self) -> bool {
         self.writer_is_busy.load(Ordering::Relaxed)
     }
@@ -148,7 +149,7 @@ impl Control {
         self.writer_is_busy.store(busy, Ordering::Relaxed);
     }
 
-    /// Bytes that the socket has taken so far.
+    /// The number of bytes that the socket has accepted.
     pub(super) fn written(&self) -> u64 {
         self.written.load(Ordering::Relaxed)
     }
@@ -166,7 +167,7 @@ impl Control {
 #[derive(Debug, Clone)]
 pub(crate) struct WebSocketProber {
     control: Arc<Control>,
-    /// The highest ping answered; closed when the reader is gone.
+    /// The highest answered ping. Closed when the reader is gone.
     answers: watch::Receiver<u64>,
 }
 
@@ -188,12 +189,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keeps_one_of_each() {
+    fn one_frame_of_each_kind_is_pending() {
         let control = Control::default();
         control.answer_ping(Bytes::from("old"));
         control.answer_ping(Bytes::from("new"));
         assert_eq!(control.ask_for_ping(0), 1);
-        assert_eq!(control.ask_for_ping(0), 1, "an unsent ping serves all");
+        assert_eq!(control.ask_for_ping(0), 1, "an unsent ping serves every prober");
         control.ask_for_close(CloseCode::Size, &"ü".repeat(100));
         control.ask_for_close(CloseCode::Normal, "too late");
 
@@ -201,22 +202,22 @@ mod tests {
         control.take_frames(&mut frames, Role::Server);
         assert_eq!(frames[..5], *b"\x8a\x03new");
         assert_eq!(frames[5..15], *b"\x89\x08\0\0\0\0\0\0\0\x01");
-        assert_eq!(frames[15..19], [0x88, 124, 0x03, 0xf1], "1009, cut between characters");
+        assert_eq!(frames[15..19], [0x88, 124, 0x03, 0xf1], "1009, truncated between characters");
         assert_eq!(frames.len(), 15 + 2 + 124);
         assert!(!control.is_waiting() && control.close_was_taken());
         assert_eq!(control.ask_for_ping(0), 2);
     }
 
     #[test]
-    fn a_ping_that_was_answered_proves_nothing_new() {
+    fn an_answered_ping_is_not_reused() {
         let control = Control::default();
         let buffered = control.number_buffered_ping();
-        assert_eq!(control.ask_for_ping(0), buffered, "it is on its way");
+        assert_eq!(control.ask_for_ping(0), buffered, "the buffered ping serves");
         assert_eq!(control.ask_for_ping(buffered), buffered + 1);
     }
 
     #[test]
-    fn only_pongs_to_our_pings_count() {
+    fn only_pongs_to_sent_pings_count() {
         let control = Control::default();
         let number = control.ask_for_ping(0);
         assert_eq!(control.recognise_pong(&number.to_be_bytes()), Some(1));

@@ -1,4 +1,5 @@
-//! Counts what the socket takes, so that the reader can tell a slow peer from a stuck one.
+//! Counts the bytes that the socket accepts, so that the reader can distinguish a slow peer from a
+//! stuck one.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

@@ -1,7 +1,7 @@
-//! From received bytes to messages and control frames; does no I/O.
+//! Decodes received bytes into messages and control frames; does no I/O.
 //!
-//! A frame is judged by its header, before a byte of its payload is waited for or room is made for
-//! it. Payloads are handed on without a copy where the message was one frame.
+//! A frame is judged by its header, before any of its payload is awaited or memory is reserved for
+//! it. The payload of an unfragmented message is passed on without a copy.
 
 use std::io::Cursor;
 
@@ -12,14 +12,14 @@ use tungstenite::protocol::frame::coding::{CloseCode, Control, Data, OpCode};
 use super::Role;
 use super::frame::apply_mask;
 
-/// What an idle connection holds to read into.
+/// Read space of an idle connection.
 const READ_CHUNK: usize = 4 << 10;
 
-/// The same for one whose peer sends much at once.
+/// Read space of a connection whose peer sends much at once.
 const BUSY_CHUNK: usize = 64 << 10;
 
-/// Room made at once for an announced payload. A peer that announces much and sends little is not
-/// given more than this, or than it has already sent.
+/// Memory reserved at once for an announced payload. A peer that announces much but sends little
+/// gets no more than this, or than it has already sent.
 const READ_AHEAD: usize = 256 << 10;
 
 const MAX_CONTROL_BYTES: u64 = 125;
@@ -29,11 +29,11 @@ pub(super) enum Event {
     Message(Bytes),
     Ping(Bytes),
     Pong(Bytes),
-    /// The peer closes; the code is the one to answer with.
+    /// The peer closes the connection; the code is the one to respond with.
     Close(CloseCode),
 }
 
-/// Why the peer cannot be understood any longer. The text goes into the close frame.
+/// A protocol violation by the peer. The text goes into the close frame.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Violation {
     #[error("message of {len} bytes exceeds the limit of {max}")]
@@ -69,13 +69,13 @@ pub(super) struct Decoder {
     role: Role,
     max_message: usize,
     buffer: BytesMut,
-    /// Room that is made at once; doubled when it was not enough, up to [`BUSY_CHUNK`].
+    /// The size of the next reservation. Doubles when it was too small, up to [`BUSY_CHUNK`].
     chunk: usize,
-    /// The frame whose header was read and whose payload was not.
+    /// The frame whose header has been read, but not its payload.
     frame: Option<OpenFrame>,
-    /// The fragments so far of a message that is not complete.
+    /// The fragments of an incomplete message.
     fragments: Option<BytesMut>,
-    /// Whether the message that began last is text.
+    /// Whether the most recently begun message is text.
     is_text: bool,
 }
 
@@ -85,13 +85,13 @@ struct OpenFrame {
     is_final: bool,
     mask: Option<[u8; 4]>,
     len: usize,
-    /// How much of the payload the mask was taken off.
+    /// How much of the payload is unmasked.
     unmasked: usize,
 }
 
 impl OpenFrame {
-    /// Takes the mask off what has come since the last time: it is still in the cache, and the peer goes on sending
-    /// meanwhile. `received` begins with the payload.
+    /// Unmasks the bytes received since the last call, while they are still in the cache and the
+    /// peer keeps sending. `received` begins with the payload.
     fn unmask(&mut self, received: &mut [u8]) {
         let Some(mut mask) = self.mask else { return };
         let arrived = self.len.min(received.len());
@@ -107,7 +107,7 @@ impl Decoder {
         Self { role, max_message, buffer, chunk, frame: None, fragments: None, is_text: false }
     }
 
-    /// Whether the message that was completed last is text.
+    /// Whether the last complete message is text.
     pub(super) fn last_was_text(&self) -> bool {
         self.is_text
     }
@@ -116,17 +116,17 @@ impl Decoder {
         self.max_message = max;
     }
 
-    /// Bytes of a message that is not complete, and of whatever came behind it.
+    /// The size of the incomplete message and of all bytes after it.
     pub(super) fn held(&self) -> usize {
         self.buffer.len() + self.fragments.as_ref().map_or(0, BytesMut::len)
     }
 
-    /// Room to read into, never empty.
+    /// Returns space to read into, never empty.
     pub(super) fn space(&mut self) -> &mut BytesMut {
         let have = self.buffer.len();
         let missing = self.frame.map_or(0, |frame| frame.len.saturating_sub(have));
         let room = self.buffer.capacity() - have;
-        // With nothing in it the buffer begins anew, which costs nothing.
+        // An empty buffer starts over at its beginning, which costs nothing.
         let least = if have == 0 { self.chunk } else { missing.max(self.chunk / 4) };
         if room < self.chunk.min(least) {
             self.buffer.reserve(missing.clamp(self.chunk, have.max(READ_AHEAD)));
@@ -134,7 +134,7 @@ impl Decoder {
         &mut self.buffer
     }
 
-    /// Gives back what a connection does not need on which nothing has come for a while.
+    /// Releases memory that an idle connection does not need.
     pub(super) fn release_idle(&mut self) {
         if self.buffer.is_empty() && self.frame.is_none() {
             self.buffer = BytesMut::new();
@@ -142,14 +142,14 @@ impl Decoder {
         }
     }
 
-    /// So many bytes were read into the room.
+    /// Records that `bytes` were read into the space.
     pub(super) fn received(&mut self, bytes: usize) {
         if bytes >= self.chunk {
             self.chunk = (2 * self.chunk).min(BUSY_CHUNK);
         }
     }
 
-    /// Drops what was received; for a peer that is no longer listened to.
+    /// Discards received data, for a peer that is ignored from now on.
     pub(super) fn discard(&mut self) {
         if self.held() > 0 {
             (self.buffer, self.fragments) = (BytesMut::new(), None);
@@ -157,7 +157,7 @@ impl Decoder {
         self.frame = None;
     }
 
-    /// The next event, or `None` until more bytes are read.
+    /// Returns the next event, or `None` until more bytes are read.
     pub(super) fn next_event(&mut self) -> Result<Option<Event>, Violation> {
         loop {
             if self.frame.is_none() {
@@ -178,7 +178,7 @@ impl Decoder {
 
     fn read_header(&mut self) -> Result<Option<OpenFrame>, Violation> {
         let mut cursor = Cursor::new(&self.buffer[..]);
-        // The parser reads from memory and refuses nothing but opcodes.
+        // The parser reads from memory, so an opcode is the only possible cause of an error.
         let parsed = FrameHeader::parse(&mut cursor).map_err(|_| Violation::ReservedOpcode)?;
         let Some((header, len)) = parsed else {
             return Ok(None);
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn control_frames_come_between_fragments() {
+    fn control_frames_may_come_between_fragments() {
         let stream = [
             from_client(TEXT, false, b"one "),
             from_client(PING, true, b"?"),
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mask_fits_however_the_bytes_are_cut() {
+    fn unmasking_works_for_every_piece_size() {
         let payload: Vec<u8> = (0..=255).cycle().take(MAX).collect();
         let stream = [
             from_client(TEXT, false, &payload[..37]),
@@ -347,14 +347,14 @@ mod tests {
                 while let Some(event) = decoder.next_event().unwrap() {
                     events.push(event);
                 }
-                assert_eq!(decoder.next_event(), Ok(None), "asking again changes nothing");
+                assert_eq!(decoder.next_event(), Ok(None), "a repeated call changes nothing");
             }
             assert!(events == expected, "in pieces of {size}");
         }
     }
 
     #[test]
-    fn violations_show_before_the_payload() {
+    fn violations_are_detected_before_the_payload() {
         use Violation::{
             Masked, NothingToContinue, OversizedControl, ReservedBits, ReservedOpcode,
             UnfinishedMessage, Unmasked,
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn fragments_count_together() {
+    fn the_limit_applies_to_the_sum_of_fragments() {
         let stream = [
             from_client(TEXT, false, &[b'x'; MAX]),
             from_client(CONTINUE, true, b""),
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_made_for_what_comes_not_for_what_is_announced() {
+    fn memory_is_reserved_for_received_not_for_announced_bytes() {
         const LEN: usize = 32 << 20;
         let message = from_client(TEXT, true, &vec![b'x'; LEN]);
         let mut decoder = Decoder::new(Role::Server, LEN, &message[..14]);
@@ -426,21 +426,21 @@ mod tests {
         }
         let Ok(Some(Event::Message(received))) = decoder.next_event() else { panic!("no message") };
         assert!(received.len() == LEN && received.iter().all(|byte| *byte == b'x'));
-        assert!(decoder.space().capacity() <= READ_CHUNK, "the large buffer is gone");
+        assert!(decoder.space().capacity() <= READ_CHUNK, "the large buffer is released");
     }
 
     #[test]
-    fn whoever_sends_much_at_once_gets_more_room_until_nothing_comes() {
+    fn a_busy_peer_gets_more_space_until_it_is_idle() {
         let mut decoder = Decoder::new(Role::Server, MAX, b"");
         let message = from_client(TEXT, true, b"x");
         while decoder.chunk < BUSY_CHUNK {
             let room = decoder.space().capacity();
-            assert!(room < BUSY_CHUNK, "it does not grow for ever");
+            assert!(room < BUSY_CHUNK, "the space is bounded");
             let received: Vec<u8> = message.iter().copied().cycle().take(room).collect();
             decoder.space().extend_from_slice(&received);
             decoder.received(room);
             while decoder.next_event().unwrap().is_some() {}
-            // The rest of the message that was cut.
+            // The rest of the truncated message.
             decoder.space().extend_from_slice(&message[room % message.len()..]);
             while decoder.next_event().unwrap().is_some() {}
         }

@@ -1,11 +1,11 @@
-//! Appending frames to a byte buffer, and the mask that a client's frames wear.
+//! Encodes frames into a byte buffer, and applies the mask of a client's frames.
 
 use tungstenite::protocol::frame::FrameHeader;
 use tungstenite::protocol::frame::coding::OpCode;
 
 use super::Role;
 
-/// Appends a frame of `len` bytes whose payload `fill` appends.
+/// Appends a frame of `len` bytes. `fill` appends its payload.
 pub(super) fn append(
     buffer: &mut Vec<u8>,
     sender: Role,
@@ -32,7 +32,7 @@ pub(super) fn append_header(buffer: &mut Vec<u8>, opcode: OpCode, is_final: bool
     header.format(len as u64, buffer).expect("a Vec takes every write");
 }
 
-/// Puts a mask on, or takes it off.
+/// Masks or unmasks a payload.
 pub(super) fn apply_mask(payload: &mut [u8], mask: [u8; 4]) {
     // Whole words, so that the compiler can use vector instructions.
     let word = u64::from(u32::from_ne_bytes(mask)) * 0x0000_0001_0000_0001;
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn masks_every_byte_by_its_position() {
+    fn every_byte_is_masked_by_its_position() {
         let mask = [1, 2, 4, 8];
         for len in 0..40 {
             let mut payload = vec![0x30; len];

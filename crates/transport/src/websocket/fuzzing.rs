@@ -1,12 +1,12 @@
-//! The decoder, for the target in `fuzz/`: it is not public otherwise.
+//! Access to the decoder for the target in `fuzz/`. It is otherwise private.
 
 use super::Role;
 use super::decoder::{Decoder, Event, Violation};
 
 const MAX_MESSAGE: usize = 4096;
 
-/// The events of a stream are the same whether it comes at once or in pieces, and the decoder never
-/// holds more than it was sent.
+/// Asserts that the events of a stream do not depend on how it is cut into pieces, and that the
+/// decoder never holds more than it was sent.
 pub fn decode_in_pieces(masked: bool, cuts: &[u8], bytes: &[u8]) {
     let role = if masked { Role::Server } else { Role::Client };
     let mut at_once = Vec::new();

@@ -1,4 +1,5 @@
-//! When to ping, and when a peer that says nothing is gone. Takes the time, keeps none.
+//! Decides when to ping, and when a silent peer is considered gone. Receives the time as an
+//! argument.
 
 use std::time::Duration;
 
@@ -6,23 +7,23 @@ use tokio::time::Instant;
 
 use super::{KeepAlive, SignOfLife};
 
-/// A pong waits behind what is under way, in both directions. On the slowest link that is worth
-/// keeping, a second is enough for this many bytes.
+/// A pong waits behind data in flight, in both directions. The slowest usable link carries this
+/// many bytes per second.
 const SLOWEST_BYTES_A_SECOND: u64 = 4 << 10;
 
 pub(super) struct Liveness {
     keep_alive: KeepAlive,
     last_heard: Instant,
     last_answer: Instant,
-    /// Bytes received and written since then.
+    /// Bytes received and written since the last answer.
     since_answer: u64,
-    /// Silence before this moment is forgiven: our writer was busy, so no ping got through.
+    /// Silence before this moment is excused: the writer was busy, so no ping got through.
     forgiven_until: Instant,
     writer: Writer,
     next_ping: Instant,
 }
 
-/// The writer as it was last seen.
+/// The last observed state of the writer.
 struct Writer {
     is_busy: bool,
     written: u64,
@@ -59,7 +60,7 @@ impl Liveness {
         self.since_answer = 0;
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
+    /// When to call [`handle_timeout`](Self::handle_timeout).
     pub(super) fn next_timeout(&self) -> Instant {
         self.next_ping.min(self.end())
     }
@@ -71,7 +72,8 @@ impl Liveness {
         written: u64,
     ) -> Verdict {
         if now >= self.next_ping + self.keep_alive.ping_interval {
-            // It was we who were away (stopped, or in a debugger): nobody was asked anything.
+            // This process itself was suspended (stopped, or in a debugger), so the peer was not
+            // asked anything.
             self.heard(0, now);
             self.answered(now);
             self.forgiven_until = now;
@@ -92,7 +94,7 @@ impl Liveness {
         self.since_answer += took;
         let is_excused = match self.keep_alive.sign_of_life {
             SignOfLife::Bytes => is_busy,
-            // A socket that takes nothing more is what a dead link looks like.
+            // A dead link looks like a socket that accepts no more data.
             SignOfLife::Answers => is_busy && took > 0,
         };
         if is_excused {
@@ -101,7 +103,7 @@ impl Liveness {
         self.writer = Writer { is_busy, written };
     }
 
-    /// When the peer is given up if there is no sign of life.
+    /// When to give up the peer without a further sign of life.
     fn end(&self) -> Instant {
         let KeepAlive { silence_limit, stall_limit, sign_of_life, .. } = self.keep_alive;
         match sign_of_life {
@@ -118,7 +120,7 @@ impl Liveness {
         }
     }
 
-    /// How long what is under way may hold up a pong. While the writer is stuck, nothing is.
+    /// How long data in flight may delay a pong. While the writer is stuck, no data is in flight.
     fn time_under_way(&self) -> Duration {
         match self.writer.is_busy {
             true => Duration::ZERO,
@@ -135,7 +137,7 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// Runs the timers until `Dead`, and returns the seconds at which each verdict fell.
+    /// Runs the timers until `Dead`, and returns the second of each verdict.
     fn verdicts(busy: impl Fn(u64) -> bool, hears_at: &[u64]) -> (Vec<u64>, u64) {
         let start = Instant::now();
         let mut liveness = Liveness::new(KeepAlive::default(), start);
@@ -155,13 +157,13 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_peer_is_pinged_and_then_given_up() {
+    fn a_silent_peer_is_pinged_and_then_dead() {
         assert_eq!(verdicts(|_| false, &[]), (vec![15, 30, 45], 60));
         assert_eq!(verdicts(|_| false, &[20, 50]).1, 110);
     }
 
     #[test]
-    fn our_own_absence_is_not_the_silence_of_the_peer() {
+    fn a_suspended_process_does_not_blame_the_peer() {
         for keep_alive in [KeepAlive::default(), KeepAlive::for_client()] {
             let start = Instant::now();
             let mut liveness = Liveness::new(keep_alive, start);
@@ -174,11 +176,11 @@ mod tests {
     #[test]
     fn a_peer_that_does_not_read_gets_more_time() {
         assert_eq!(verdicts(|_| true, &[]).1, 300);
-        // Reading again after 70 s, it can answer until a silence limit after we last were stuck.
+        // After reading again at 70 s, the peer has one silence limit from the last stall.
         assert_eq!(verdicts(|now| now < 70, &[]).1, 120);
     }
 
-    /// What happens to a client in one second.
+    /// The events at a client in one second.
     #[derive(Default)]
     struct Second {
         heard: usize,
@@ -189,12 +191,12 @@ mod tests {
 
     const LONG: u64 = 1000;
 
-    /// What is heard of a server that only pings.
+    /// The bytes heard from a server that only pings.
     fn pings(now: u64) -> usize {
         if now.is_multiple_of(15) { 10 } else { 0 }
     }
 
-    /// In which second a client gives its server up, if it does within [`LONG`].
+    /// Returns the second in which a client gives up its server, if within [`LONG`].
     fn client_gives_up(second: impl Fn(u64) -> Second) -> Option<u64> {
         let start = Instant::now();
         let mut liveness = Liveness::new(KeepAlive::for_client(), start);
@@ -219,11 +221,11 @@ mod tests {
     }
 
     #[test]
-    fn a_client_notices_a_link_that_is_dead_in_either_direction() {
-        // Nothing comes. Idle, and with an upload that is stuck.
+    fn a_client_detects_a_link_that_is_dead_in_either_direction() {
+        // Nothing arrives. Idle, and with a stuck upload.
         assert_eq!(client_gives_up(|_| Second::default()), Some(10));
         assert_eq!(client_gives_up(|_| Second { is_busy: true, ..Second::default() }), Some(10));
-        // Nothing arrives there: the server goes on pinging, and its process prints a line a second.
+        // Nothing reaches the server: it keeps pinging, and its process prints a line per second.
         assert_eq!(
             client_gives_up(|now| Second { heard: pings(now), ..Second::default() }),
             Some(10)
@@ -235,8 +237,8 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_patient_with_a_slow_link() {
-        // The pong waits behind a large answer, or the ping behind a large upload.
+    fn a_client_tolerates_a_slow_link() {
+        // The pong waits behind a large response, or the ping behind a large upload.
         let download = |_| Second { heard: 5 << 10, ..Second::default() };
         assert_eq!(client_gives_up(download), None);
         let upload = |now: u64| Second {
@@ -246,7 +248,7 @@ mod tests {
             ..Second::default()
         };
         assert_eq!(client_gives_up(upload), None);
-        // The socket has taken it all, and a server that lives says so by its own pings.
+        // The socket has accepted everything, and a live server sends its own pings.
         let buffered = |now: u64| Second {
             heard: pings(now),
             wrote: if now == 1 { 4 << 20 } else { 0 },

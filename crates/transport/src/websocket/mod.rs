@@ -1,12 +1,12 @@
-//! WebSocket connections (RFC 6455), from the moment the handshake is done.
+//! WebSocket connections (RFC 6455), after the handshake.
 //!
-//! The two directions never wait for each other: the reader only reads, and leaves what must be
-//! answered (pong, close, our own pings) in a small [`Control`] that the writer serves between
-//! messages. So a peer that does not read can still be heard, and terminated by its own request.
+//! The two directions never wait for each other: the reader only reads, and leaves frames to send
+//! (pong, close, pings) in a small [`Control`] that the writer serves between messages. So a peer
+//! that does not read can still be heard, and terminated by its own request.
 //!
 //! Frames are decoded here rather than by tungstenite's message layer, which allocates for a frame
-//! before it has judged it, keeps its largest buffer, and cannot go on after bad UTF-8. Header
-//! layout, opcodes and close codes are tungstenite's.
+//! before it has judged it, keeps its largest buffer, and cannot continue after bad UTF-8. Header
+//! layout, opcodes and close codes come from tungstenite.
 
 mod control;
 mod counted_sink;
@@ -33,27 +33,27 @@ use counted_sink::CountedSink;
 pub(crate) use reader::WebSocketReader;
 pub(crate) use writer::WebSocketWriter;
 
-/// Clients in the field refuse a larger frame, so larger messages are sent in fragments.
+/// Existing clients refuse larger frames, so larger messages are sent in fragments.
 pub const MAX_FRAME_BYTES: usize = 16 << 20;
 
-/// When to ask a silent peer, and when to stop believing in it.
+/// When to ping a silent peer, and when to give it up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeepAlive {
     pub ping_interval: Duration,
-    /// No sign of life for this long: the connection is over.
+    /// The connection ends after this time without a sign of life.
     pub silence_limit: Duration,
-    /// The same for a peer that may not have seen our pings: it takes nothing of what we write, or
-    /// much of that is still under way. It may be alive and busy, or stopped in a debugger.
+    /// Like `silence_limit`, for a peer that may not have received the pings: it accepts no data,
+    /// or much data is still in flight. It may be alive and busy, or stopped in a debugger.
     pub stall_limit: Duration,
     pub sign_of_life: SignOfLife,
-    /// How long a closing handshake may take.
+    /// Time limit for a closing handshake.
     pub close_timeout: Duration,
 }
 
 impl KeepAlive {
-    /// What suits a client: it notices within seconds that its server is gone, since it is the one who
-    /// reconnects. The stall limit is longer than the 15 s between the pings of a server: one that
-    /// lives is heard by then, whatever is under way.
+    /// Returns the settings of a client. It detects within seconds that its server is gone, since
+    /// the client is the side that reconnects. The stall limit is longer than the 15 s between a
+    /// server's pings: a live server is heard by then, whatever is in flight.
     pub fn for_client() -> Self {
         Self {
             ping_interval: Duration::from_secs(3),
@@ -65,16 +65,16 @@ impl KeepAlive {
     }
 }
 
-/// What proves that a connection works.
+/// The evidence that a connection works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SignOfLife {
-    /// Whatever is received.
+    /// Any received bytes.
     Bytes,
-    /// Answers to our pings. A link may be dead in one direction: the peer is heard, and hears nothing.
+    /// Pongs. A link may be dead in one direction: the peer is heard, but hears nothing.
     Answers,
 }
 
-/// What suits a server: it keeps the session of a client that is away anyway.
+/// The settings of a server. It keeps the session of an absent client anyway.
 impl Default for KeepAlive {
     fn default() -> Self {
         Self {
@@ -87,16 +87,17 @@ impl Default for KeepAlive {
     }
 }
 
-/// Which side of the handshake we were.
+/// The local side of the handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Takes masked frames, sends plain ones.
+    /// Receives masked frames, sends unmasked ones.
     Server,
-    /// Takes plain frames, sends masked ones.
+    /// Receives unmasked frames, sends masked ones.
     Client,
 }
 
-/// A connection over a socket whose handshake is done; `early` was read along with it.
+/// Creates a connection over a socket after its handshake. `early` was read along with the
+/// handshake.
 pub(crate) fn connection<S: Socket>(
     socket: S,
     role: Role,

@@ -1,4 +1,5 @@
-//! The reading half: yields messages, answers control frames through [`Control`], watches the clock.
+//! The reading half: yields messages, answers control frames through [`Control`], watches the
+//! timers.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use crate::socket::ByteSource;
 pub(crate) struct WebSocketReader {
     source: ByteSource,
     decoder: Decoder,
-    /// For the message that is not complete.
+    /// Memory of the incomplete message.
     pub(crate) held: Holding,
     control: Arc<Control>,
     answered: watch::Sender<u64>,
@@ -37,8 +38,8 @@ pub(crate) struct WebSocketReader {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Open,
-    /// A close frame was received, or asked for. What comes is thrown away, but it is still read: a
-    /// socket closed over unread bytes is reset, and a reset overtakes the close frame.
+    /// A close frame was received, or asked for. Input is discarded, but still read: a socket
+    /// closed over unread bytes is reset, and a reset overtakes the close frame.
     Closing,
     Over,
 }
@@ -112,7 +113,7 @@ impl WebSocketReader {
         self.start_closing();
     }
 
-    /// The next complete message; control frames before it are dealt with.
+    /// Returns the next complete message. Handles control frames before it.
     fn decode(&mut self) -> Option<Bytes> {
         while self.phase == Phase::Open {
             match self.decoder.next_event() {
@@ -151,10 +152,11 @@ impl WebSocketReader {
         self.timer.as_mut().reset(Instant::now() + self.keep_alive.close_timeout);
     }
 
-    /// Reads what there is, or lets a timer do its work.
+    /// Reads available bytes, or handles a timeout.
     async fn read(&mut self) -> Progress {
         tokio::select! {
-            // Bytes first: after a pause of ours they may be waiting along with a timer that ran out.
+            // Bytes first: after a suspension, they may be available together with an expired
+            // timer.
             biased;
             read = self.source.read_buf(self.decoder.space()) => match read {
                 Ok(0) | Err(_) => Progress::Over,

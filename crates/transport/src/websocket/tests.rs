@@ -1,4 +1,4 @@
-//! The halves of a connection working together, over memory and in virtual time.
+//! Tests of the halves of a connection together, over memory and in virtual time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,19 +24,19 @@ fn pair() -> (Connection, Connection) {
     )
 }
 
-/// A server's connection and the bare bytes of its client.
+/// Returns a server's connection and the raw bytes of its client.
 fn server_of(pipe: usize) -> (Connection, DuplexStream) {
     let (near, far) = duplex(pipe);
     (connection(near, Role::Server, b"", KeepAlive::default()), far)
 }
 
-/// A client's connection and the bare bytes of its server.
+/// Returns a client's connection and the raw bytes of its server.
 fn client_of(pipe: usize) -> (Connection, DuplexStream) {
     let (near, far) = duplex(pipe);
     (connection(near, Role::Client, b"", KeepAlive::for_client()), far)
 }
 
-/// What a server makes of a client's bytes. Frames without a mask are a violation.
+/// Decodes a client's bytes as a server. Frames without a mask are a violation.
 fn events_from_client(bytes: &[u8]) -> Vec<Event> {
     let mut decoder = Decoder::new(Role::Server, MAX_FRAME_BYTES, bytes);
     std::iter::from_fn(|| decoder.next_event().unwrap()).collect()
@@ -57,7 +57,7 @@ fn message(payload: &[u8]) -> Option<Received> {
     Some(Received::Message(Bytes::copy_from_slice(payload)))
 }
 
-/// Writes control frames as they come, like a server's writer with nothing else to say.
+/// Writes control frames as they become pending, like a server's writer without messages.
 fn serve_control(mut outgoing: Outgoing) -> JoinHandle<()> {
     tokio::spawn(async move {
         loop {
@@ -86,7 +86,7 @@ async fn expect_bytes(peer: &mut DuplexStream, expected: &[u8]) {
 }
 
 #[tokio::test]
-async fn text_is_malformed_where_binary_messages_are_expected() {
+async fn text_is_malformed_if_binary_messages_are_expected() {
     let (mut server, mut client) = server_of(PIPE);
     server.incoming.expect_binary();
     let binary = client_frame(OpCode::Data(Data::Binary), b"binary");
@@ -139,7 +139,7 @@ async fn large_messages_are_sent_in_fragments() {
 }
 
 #[tokio::test]
-async fn bad_utf8_is_handed_on_and_the_connection_lives() {
+async fn bad_utf8_is_passed_on_and_the_connection_stays_open() {
     let (mut server, mut peer) = server_of(PIPE);
     peer.write_all(&[text(b"\"\xff\""), text(b"{}")].concat()).await.unwrap();
     assert_eq!(server.incoming.recv().await, message(b"\"\xff\""));
@@ -175,7 +175,7 @@ async fn pings_are_answered_between_messages() {
 }
 
 #[tokio::test]
-async fn a_pong_waits_for_messages_that_are_half_written() {
+async fn a_pong_waits_for_half_written_messages() {
     let (mut server, mut peer) = server_of(1000);
     let payload = Bytes::from(vec![b'x'; 50_000]);
     for _ in 0..3 {
@@ -206,7 +206,7 @@ async fn an_oversized_header_closes_with_1009() {
     let serving = serve_incoming(server);
     let header = [0x81, 0xff, 0x80, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4];
     peer.write_all(&header).await.unwrap();
-    // What the peer goes on to send is read, so that the close frame is not lost in a reset.
+    // Further input from the peer is read, so that the close frame is not lost in a reset.
     peer.write_all(&vec![0; 4 * PIPE]).await.unwrap();
     let mut answer = Vec::new();
     peer.read_to_end(&mut answer).await.unwrap();
@@ -252,7 +252,7 @@ async fn closing_does_not_wait_for_a_peer_that_does_not_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_peer_is_pinged_and_given_up() {
+async fn a_silent_peer_is_pinged_and_disconnected() {
     let (server, mut peer) = server_of(PIPE);
     serve_incoming(server).await.unwrap();
     for number in 1..=3 {
@@ -261,7 +261,7 @@ async fn a_silent_peer_is_pinged_and_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_peer_that_answers_lives_on() {
+async fn an_idle_peer_that_answers_stays_connected() {
     let (server, client) = pair();
     let (server, client) = (serve_incoming(server), serve_incoming(client));
     tokio::time::advance(Duration::from_secs(3600)).await;
@@ -270,7 +270,7 @@ async fn an_idle_peer_that_answers_lives_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_probe_tells_the_living_from_the_dead() {
+async fn a_probe_detects_a_dead_peer() {
     let (server, client) = pair();
     let prober = server.prober.clone();
     let (server, client) = (serve_incoming(server), serve_incoming(client));
@@ -278,7 +278,7 @@ async fn a_probe_tells_the_living_from_the_dead() {
     client.abort();
     assert!(!prober.probe(Duration::from_secs(2)).await);
     server.await.unwrap();
-    assert!(!prober.probe(Duration::MAX).await, "nobody reads any more");
+    assert!(!prober.probe(Duration::MAX).await, "the reader is gone");
 
     let (server, _silent) = server_of(PIPE);
     let prober = server.prober.clone();
@@ -299,7 +299,7 @@ async fn a_peer_that_does_not_read_is_still_heard() {
     }
     assert!(!writer.is_finished());
 
-    // It may stay so for longer than silence is tolerated from a peer that reads.
+    // It may do so for longer than a reading peer may stay silent.
     let silence = tokio::time::timeout(Duration::from_secs(90), incoming.recv()).await;
     assert!(silence.is_err(), "the connection is not over");
     let mut all = vec![0; 10 + payload.len()];
@@ -309,7 +309,7 @@ async fn a_peer_that_does_not_read_is_still_heard() {
 }
 
 #[tokio::test]
-async fn bytes_that_came_with_the_handshake_count() {
+async fn bytes_received_with_the_handshake_are_decoded() {
     let (near, _far) = duplex(PIPE);
     let early = [text(b"one"), text(b"two")].concat();
     let mut server = connection(near, Role::Server, &early, KeepAlive::default());
@@ -318,7 +318,7 @@ async fn bytes_that_came_with_the_handshake_count() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_pings_and_gives_up_by_its_own_clock() {
+async fn a_client_uses_its_own_ping_and_silence_limits() {
     let (client, mut peer) = client_of(PIPE);
     let start = Instant::now();
     serve_incoming(client).await.unwrap();
@@ -330,7 +330,7 @@ async fn a_client_pings_and_gives_up_by_its_own_clock() {
 }
 
 #[tokio::test]
-async fn a_client_masks_all_it_sends() {
+async fn a_client_masks_every_frame() {
     let (mut client, mut peer) = client_of(PIPE);
     peer.write_all(b"\x89\x05there\x81\x02{}").await.unwrap();
     assert_eq!(client.incoming.recv().await, message(b"{}"));
@@ -350,7 +350,7 @@ async fn a_client_masks_all_it_sends() {
     assert_eq!(events_from_client(&sent), expected);
 }
 
-/// Says something every second, as a process that prints would make a server do.
+/// Sends a message every second, like a server whose process prints.
 async fn talk(mut peer: WriteHalf<DuplexStream>) {
     while peer.write_all(b"\x81\x02{}").await.is_ok() {
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -358,8 +358,8 @@ async fn talk(mut peer: WriteHalf<DuplexStream>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_gives_up_a_server_that_talks_and_does_not_answer() {
-    // With nothing to write but pings, and with a message that does not get through.
+async fn a_client_gives_up_a_server_that_sends_but_answers_no_ping() {
+    // With no messages to write, and with a stuck message.
     for message in [&[][..], &[b'x'; 1 << 20]] {
         let (client, peer) = client_of(1000);
         let (_unread, peer) = tokio::io::split(peer);
@@ -373,7 +373,7 @@ async fn a_client_gives_up_a_server_that_talks_and_does_not_answer() {
             }
         });
         while incoming.recv().await.is_some() {}
-        // What the pipe took at first counts when it is looked at, at the first ping.
+        // The first ping observes the bytes that the pipe accepted initially.
         let elapsed = start.elapsed().as_secs();
         assert!((10..=13).contains(&elapsed), "{elapsed}");
         writer.abort();
@@ -381,7 +381,7 @@ async fn a_client_gives_up_a_server_that_talks_and_does_not_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_believes_in_a_server_that_answers() {
+async fn a_client_keeps_a_server_that_answers_pings() {
     let (client, server) = {
         let (near, far) = duplex(PIPE);
         (
@@ -394,7 +394,7 @@ async fn a_client_believes_in_a_server_that_answers() {
     assert!(tokio::time::timeout(Duration::from_secs(3600), client).await.is_err());
 }
 
-/// Keeps what it takes until it is flushed, as TLS does, and needs two polls for that.
+/// A sink that buffers until it is flushed, as TLS does, and needs two polls for a flush.
 struct Hoarder {
     taken: Vec<u8>,
     was_polled: bool,
@@ -432,7 +432,7 @@ impl tokio::io::AsyncWrite for Hoarder {
 }
 
 #[tokio::test]
-async fn a_dropped_flush_is_taken_up_again() {
+async fn a_dropped_flush_is_resumed() {
     let (passed_on, mut passed) = tokio::sync::mpsc::channel(1);
     let sink = Box::new(Hoarder { taken: Vec::new(), was_polled: false, passed_on });
     let (_, answers) = watch::channel(0);
@@ -445,7 +445,7 @@ async fn a_dropped_flush_is_taken_up_again() {
         _ = writer.flush() => panic!("the sink is not done"),
         () = std::future::ready(()) => {}
     }
-    // As the client does: it waits for something to say, and then flushes.
+    // As the client does: it waits for pending frames, then flushes.
     assert_eq!(writer.buffered(), 0);
     writer.control_pending().await;
     writer.flush().await.unwrap();

@@ -1,4 +1,4 @@
-//! The writing half: frames messages into a buffer, and lets waiting control frames pass between
+//! The writing half: frames messages into a buffer, and lets pending control frames pass between
 //! them.
 
 use std::io;
@@ -16,19 +16,19 @@ use super::{MAX_FRAME_BYTES, Role, frame};
 use crate::connection::filled;
 use crate::write_buffer::{ByteSink, WriteBuffer};
 
-/// Copying less than this costs less than a piece of its own in a write.
+/// Below this size, a copy costs less than a separate slice of a write.
 const SMALL_MESSAGE: usize = 16 << 10;
 
 pub(crate) struct WebSocketWriter {
     sink: ByteSink,
     role: Role,
     control: Arc<Control>,
-    /// The highest ping answered.
+    /// The highest answered ping.
     answers: watch::Receiver<u64>,
     close_timeout: Duration,
     control_frames: WriteBuffer,
     messages: WriteBuffer,
-    /// A sink may keep what it took until it is flushed, as TLS does, and a flush may be dropped.
+    /// A sink may buffer data until it is flushed, as TLS does, and a flush may be dropped.
     unflushed: bool,
     /// The opcode of messages.
     data: Data,
@@ -38,7 +38,7 @@ pub(crate) struct WebSocketWriter {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Open,
-    /// The close frame is out; nothing may follow it.
+    /// The close frame is written; nothing may follow it.
     Closed,
 }
 
@@ -84,7 +84,7 @@ impl WebSocketWriter {
         }
     }
 
-    /// The same without a copy, where there is no mask to put on and the message is large.
+    /// Like [`push`](Self::push), but without a copy for a large message that needs no mask.
     pub(crate) fn push_owned(&mut self, message: Bytes) {
         if self.role == Role::Client || message.len() < SMALL_MESSAGE {
             return self.push(&message);
@@ -107,7 +107,7 @@ impl WebSocketWriter {
         frame::append(self.messages.end(), self.role, OpCode::Data(self.data), true, len, fill);
     }
 
-    /// Puts a ping behind what was pushed: its pong says that the peer has read that far.
+    /// Appends a ping to the pushed messages: its pong proves that the peer has read that far.
     pub(crate) fn push_receipt_request(&mut self) -> u64 {
         let number = self.control.number_buffered_ping();
         let payload = number.to_be_bytes();
@@ -121,7 +121,7 @@ impl WebSocketWriter {
         self.answers.clone()
     }
 
-    /// Control frames count once they are taken: a flush that was dropped has left them here.
+    /// Control frames count once taken: a dropped flush may have left them here.
     pub(crate) fn buffered(&self) -> usize {
         self.messages.len() + self.control_frames.len()
     }
@@ -132,7 +132,7 @@ impl WebSocketWriter {
             self.messages.clear();
             return if unsent { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(()) };
         }
-        // Pings come often enough to make this the moment when an idle connection is noticed.
+        // Pings are frequent enough to detect an idle connection here.
         self.messages.release_idle();
         self.control.set_writer_busy(true);
         self.unflushed = true;
@@ -145,7 +145,8 @@ impl WebSocketWriter {
 
     async fn write_all(&mut self) -> io::Result<()> {
         loop {
-            // Invariant: control frames are taken and written only while no message is half written.
+            // Invariant: control frames are taken and written only while no message is half
+            // written.
             if !self.messages.is_started() {
                 self.control.take_frames(self.control_frames.end(), self.role);
             }
@@ -164,7 +165,7 @@ impl WebSocketWriter {
         }
     }
 
-    /// Also resolves when a dropped flush has left something in the sink.
+    /// Also resolves if a dropped flush has left data in the sink.
     pub(crate) async fn control_pending(&self) {
         if !self.unflushed {
             self.control.pending().await;
@@ -178,7 +179,7 @@ impl WebSocketWriter {
             self.control.ask_for_close(code, reason);
             self.flush().await
         };
-        // Late or failed, there is nothing left to do for a peer that does not read.
+        // After a timeout or an error, nothing more can be done for a peer that does not read.
         let _ = timeout(limit, closing).await;
     }
 }

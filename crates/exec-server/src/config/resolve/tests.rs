@@ -349,7 +349,7 @@ fn errors_in_the_server_url_have_a_position() {
         ),
         (
             "exec_server.url = \"http://a\"",
-            "config.toml:1: exec_server.url: \"http://a\" is no server's URL; expected wss://HOST:PORT[/PATH], ws://HOST:PORT[/PATH] or unix:///PATH",
+            "config.toml:1: exec_server.url: \"http://a\" is not a server URL; expected wss://HOST:PORT[/PATH], ws://HOST:PORT[/PATH] or unix:///PATH",
         ),
         (
             "[exec_server]\n\nulr = \"ws://a\"",
@@ -365,7 +365,7 @@ fn errors_in_the_server_url_have_a_position() {
     assert!(
         resolved(&[], &[("EXEC_SERVER_URL", "a")], "")
             .unwrap_err()
-            .starts_with("EXEC_SERVER_URL: \"a\" is no server's URL")
+            .starts_with("EXEC_SERVER_URL: \"a\" is not a server URL")
     );
 }
 
