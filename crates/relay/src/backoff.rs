@@ -1,29 +1,30 @@
-//! How long an environment waits before its next attempt. Time and randomness are arguments, so that a
-//! simulation of many environments can be repeated.
+//! The pauses of an environment between attempts to connect. Time and randomness are arguments, so
+//! that a simulation of many environments is reproducible.
 
 use std::time::Duration;
 
 const FIRST: Duration = Duration::from_millis(500);
 const LONGEST: Duration = Duration::from_secs(30);
-/// A socket that lived for less and brought nothing is a failure, too: the rendezvous lets the
-/// environment in and throws it out.
+/// A socket that lived for less and received nothing counts as a failure: the rendezvous admits the
+/// environment and then closes it.
 const SHORT_LIFE: Duration = Duration::from_millis(250);
-/// A socket that lived for so long ends a series of failures. Nodes that die one after the other keep an
-/// environment for longer than that, or its pauses would grow with each of them. Two environments with
-/// one id take the place from each other about that often.
+/// A socket that lived for this long ends a series of failures. When nodes die one after the other,
+/// each keeps an environment for longer than that; otherwise its pauses would grow with each of
+/// them. Two environments with one id replace each other about that often.
 const LONG_LIFE: Duration = Duration::from_secs(1);
-/// Environments that lose one rendezvous together do not come back together.
+/// Spreads the environments that lose one rendezvous together, so that they do not reconnect
+/// together.
 const SPREAD: Duration = Duration::from_millis(250);
 
-/// The pauses of one environment. `random` is evenly distributed from 0 to 1.
+/// The pauses of one environment. `random` is uniformly distributed from 0 to 1.
 #[derive(Debug, Default)]
 pub struct Backoff {
     failures: u32,
 }
 
 impl Backoff {
-    /// Half a second at most after the first failure: another node may be there. Then between half of
-    /// the pause and all of it.
+    /// Returns at most half a second after the first failure, since another node may be available;
+    /// later, between half of the pause and all of it.
     pub fn after_failure(&mut self, random: f64) -> Duration {
         let doublings = self.failures.saturating_sub(1).min(10);
         let pause = FIRST.saturating_mul(1 << doublings).min(LONGEST);
@@ -34,7 +35,7 @@ impl Backoff {
         }
     }
 
-    /// A socket that worked is replaced at once.
+    /// Returns a short pause: a socket that worked is replaced almost at once.
     pub fn after_loss(&mut self, lived: Duration, was_used: bool, random: f64) -> Duration {
         match (lived < SHORT_LIFE, was_used) {
             (true, false) => return self.after_failure(random),
@@ -68,7 +69,7 @@ mod tests {
                 expected = (expected * 2).min(LONGEST);
             }
             assert!(backoff.after_loss(SHORT_LIFE, false, random) <= SPREAD);
-            assert!(backoff.after_failure(random) >= LONGEST / 2, "the series goes on");
+            assert!(backoff.after_failure(random) >= LONGEST / 2, "the series continues");
             assert!(backoff.after_loss(LONG_LIFE, false, random) <= SPREAD);
             assert!(backoff.after_loss(Duration::ZERO, true, random) <= FIRST);
             assert!(backoff.after_failure(random) <= FIRST, "a new series");

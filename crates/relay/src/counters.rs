@@ -1,8 +1,8 @@
-//! Frames at one end of a relay, counted for its operator.
+//! Counters of the frames at one end of a relay, for its operator.
 
 use std::sync::atomic::AtomicU64;
 
-/// Since the end was made.
+/// Counted since the end was created.
 #[derive(Debug, Default)]
 pub struct RelayCounters {
     pub sent: AtomicU64,

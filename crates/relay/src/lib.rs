@@ -27,7 +27,7 @@ pub use socket::SocketError;
 #[cfg(feature = "noise")]
 mod stream;
 
-/// An error and what caused it, on one line, for a log.
+/// Formats an error and its causes on one line, for a log.
 #[must_use]
 pub fn with_sources(error: &dyn std::error::Error) -> String {
     let sources = std::iter::successors(error.source(), |error| error.source());

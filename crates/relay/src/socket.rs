@@ -13,14 +13,14 @@ use crate::frame::{Body, Frame, MAX_FRAME_BYTES, ResetReason, StreamId};
 use crate::registry::is_loopback;
 use crate::stream::TransmitQueue;
 
-/// From the first packet to the end of the upgrade.
+/// Covers everything from the first packet to the end of the upgrade.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// Frames are collected up to this size before they are written.
 const BATCH_BYTES: usize = 128 << 10;
 
-/// A node of a cluster that hangs is left for another one within 45 s. Its kernel still accepts
-/// connections, so each end may dial it once or twice more in vain.
+/// Both ends leave a hanging node of a cluster for another one within 45 s. The kernel of that node
+/// still accepts connections, so each end may dial it once or twice more in vain.
 const KEEP_ALIVE: KeepAlive = KeepAlive {
     ping_interval: Duration::from_secs(7),
     silence_limit: Duration::from_secs(15),
@@ -45,7 +45,7 @@ pub enum SocketError {
 }
 
 impl SocketError {
-    /// Whether another attempt, with a fresh URL, may succeed.
+    /// Returns whether another attempt, with a fresh URL, may succeed.
     pub(crate) fn is_temporary(&self) -> bool {
         match self {
             Self::Refused { .. } | Self::TimedOut => true,
@@ -106,12 +106,12 @@ pub(crate) async fn write_frames(
     }
 }
 
-/// A frame outside of an established stream.
+/// Returns a frame outside an established stream.
 pub(crate) fn loose_frame(stream_id: StreamId, body: Body) -> Frame {
     Frame { stream_id, ack: 0, ack_bits: 0, body, trace: None }
 }
 
-/// Ends a stream that this end does not know, or does not want.
+/// Returns a frame that ends a stream which this end does not know or want.
 pub(crate) fn reset(stream_id: StreamId, reason: ResetReason) -> Frame {
     loose_frame(stream_id, Body::Reset { reason })
 }

@@ -25,7 +25,7 @@ fn frame(ack: u32, ack_bits: u32, body: Body) -> Frame {
     Frame { stream_id, ack, ack_bits, body, trace: None }
 }
 
-/// A frame that says nothing of acknowledgements.
+/// A frame without acknowledgement fields.
 fn bytes_of(body: &[u8]) -> Bytes {
     [VERSION_FIELD, STREAM_ID_FIELD, body].concat().into()
 }

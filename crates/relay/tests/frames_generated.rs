@@ -1,4 +1,4 @@
-//! `src/frame/generated.rs` is what the generator makes of `proto/relay.proto`. To rewrite it after
+//! Checks that `src/frame/generated.rs` is current for `proto/relay.proto`. To regenerate it after
 //! a change of the schema: `REGENERATE=1 cargo test -p exec-server-relay --test frames_generated`.
 
 use std::{env, fs, path::Path};

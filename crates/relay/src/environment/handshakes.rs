@@ -1,4 +1,4 @@
-//! One handshake: reads what the harness sent, asks the registry, and answers.
+//! One handshake: reads the harness's message, asks the registry, and responds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(super) struct Authorized {
     /// Message 2.
     pub(super) answer: Bytes,
     pub(super) channel: Channel,
-    /// Who the harness is, if the registry says so.
+    /// The name of the harness, if the registry reports one.
     pub(super) subject: Option<String>,
 }
 
@@ -43,7 +43,7 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
-    /// Whether the registry has too much to do. That is not the fault of the harness.
+    /// Returns whether the registry is overloaded. That is not the fault of the harness.
     pub(super) fn is_overload(&self) -> bool {
         matches!(self, Self::Registry(RegistryError::Refused { status, .. })
             if matches!(status.as_u16(), 429 | 503))
@@ -51,7 +51,7 @@ impl Refusal {
 }
 
 impl Registration {
-    /// Nothing is answered before the registry has said yes.
+    /// Performs the handshake. Sends nothing before the registry has approved.
     pub(super) async fn shake_hands(
         &self,
         stream_id: &StreamId,

@@ -1,7 +1,7 @@
-//! The end that serves: registers with the registry, waits at the rendezvous, and turns each stream that
-//! a harness opens into a [`Connection`].
+//! The serving end: registers with the registry, waits at the rendezvous, and turns each stream
+//! that a harness opens into a [`Connection`].
 //!
-//! Streams outlive the socket. When it is lost, they wait; on the next one they go on where they were.
+//! Streams outlive the socket. When it is lost they wait, and continue on the next one.
 
 mod handshakes;
 mod streams;
@@ -24,7 +24,7 @@ use crate::socket::{self, write_frames};
 use crate::with_sources;
 use streams::{Streams, Verdict};
 
-/// Serves one connection to its end.
+/// Serves one connection until it ends.
 pub type Serve = Arc<dyn Fn(Connection) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
 /// An environment that is reached through a relay.
@@ -33,10 +33,10 @@ pub struct RemoteEnvironmentConfig {
     /// The registry's URL.
     pub base_url: String,
     pub environment_id: String,
-    /// For the log only; the registry is not told.
+    /// For the log only; not sent to the registry.
     pub name: Option<String>,
     pub credentials: Arc<dyn RegistryCredentials>,
-    /// How registry and rendezvous are trusted.
+    /// The trust settings for registry and rendezvous.
     pub tls: TlsOptions,
 }
 
@@ -67,13 +67,13 @@ pub struct Environment {
     has_registered: bool,
 }
 
-/// How a socket came to its end.
+/// How a socket ended.
 enum SocketEnd {
-    /// `was_used`: it has brought a frame.
+    /// `was_used`: it has received a frame.
     Lost { was_used: bool },
     /// Too many handshakes have failed.
     TooManyFailures,
-    /// Streams have ended, or the socket was lost meanwhile.
+    /// The streams have ended, or the socket was lost during the shutdown.
     ShutDown,
 }
 
@@ -97,20 +97,20 @@ impl Environment {
         Ok(Self { registry, tls, identity, streams, backoff, has_registered: false })
     }
 
-    /// The frames of all its sockets.
+    /// Returns the frame counters of all its sockets.
     #[must_use]
     pub fn counters(&self) -> Arc<RelayCounters> {
         Arc::clone(self.streams.queue().counters())
     }
 
-    /// Serves until `shutdown`, or until the registry refuses for good. Then lets the streams finish what
-    /// they have to say.
+    /// Serves until `shutdown`, or until the registry refuses for good. Then lets the streams send
+    /// their last data.
     pub async fn run_until(
         mut self,
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), RegistryError> {
         let outcome = self.register_and_serve(shutdown).await;
-        // Their servers have to learn of the end, or their sessions stay attached for ever.
+        // Their servers must learn of the end, or their sessions would stay attached forever.
         self.streams.end_all().await;
         outcome
     }
@@ -131,7 +131,7 @@ impl Environment {
         }
     }
 
-    /// Registers, as often as it takes.
+    /// Registers, and retries as often as necessary.
     async fn register(&mut self) -> Result<RegisterResponse, RegistryError> {
         loop {
             match self.registry.register(self.identity.public_key()).await {
@@ -154,8 +154,8 @@ impl Environment {
         }
     }
 
-    /// After a first success: a token file may be in the middle of being written, and a proxy may answer
-    /// for a registry that is down.
+    /// Returns whether a refusal may be temporary, after a first success: a token file may be half
+    /// written, and a proxy may respond for a registry that is down.
     fn may_pass(&self, error: &RegistryError) -> bool {
         self.has_registered
             && matches!(
@@ -164,7 +164,7 @@ impl Environment {
             )
     }
 
-    /// Uses one registration until its URL leads nowhere; `Ok` on shutdown.
+    /// Uses one registration until its URL fails; returns `Ok` on shutdown.
     async fn serve(
         &mut self,
         registration: &RegisterResponse,
@@ -192,8 +192,8 @@ impl Environment {
                 }
                 Err(error) => {
                     // The rendezvous refuses the URL, or the node is gone and the registry knows
-                    // another one. Two environments with one id would otherwise replace each other
-                    // as fast as they can.
+                    // another one. Without the pause, two environments with one id would replace
+                    // each other as fast as they can.
                     let pause = self.backoff.after_failure(rand::random());
                     let error = with_sources(&error);
                     tracing::warn!(
@@ -232,7 +232,7 @@ impl Environment {
                 tokio::select! {
                     received = incoming.recv() => match received {
                         Some(Received::Message(message)) => {
-                            // Frames that are malformed mean nothing; the socket goes on.
+                            // Malformed frames are ignored; the socket stays open.
                             let Ok(frame) = Frame::decode(message) else { continue };
                             queue.counters().received.fetch_add(1, Ordering::Relaxed);
                             was_used = true;
@@ -248,7 +248,7 @@ impl Environment {
                     },
                     written = &mut writing => {
                         let Err(error): io::Result<_> = written;
-                        tracing::debug!(%error, "the rendezvous takes no more");
+                        tracing::debug!(%error, "cannot write to the rendezvous");
                         break SocketEnd::Lost { was_used };
                     }
                     () = &mut shutdown, if !is_shutting_down => {
@@ -264,7 +264,7 @@ impl Environment {
         if let SocketEnd::TooManyFailures = end
             && let Some(frame) = queue.next_frame()
         {
-            // The harness whose handshake was one too many is told, too.
+            // The harness whose handshake exceeded the limit is notified, too.
             frame.encode_with(|len, append| outgoing.push_with(len, append));
         }
         self.streams.lose_socket();
@@ -277,7 +277,7 @@ impl Environment {
     }
 }
 
-/// The URL of the registration leads nowhere.
+/// The URL of the registration fails.
 struct NeedsRegistration;
 
 impl std::fmt::Debug for Environment {

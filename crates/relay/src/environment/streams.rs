@@ -1,4 +1,4 @@
-//! The streams of an environment: which there are, and what becomes of each frame.
+//! The streams of an environment, and the handling of each frame.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,17 +19,17 @@ use crate::stream::{Handled, Liveness, Stream, TransmitQueue};
 
 const MAX_STREAMS: usize = 128;
 const MAX_HANDSHAKES: usize = 32;
-/// Handshakes of one socket that may fail. One more closes it.
+/// Failed handshakes that one socket may have. One more closes it.
 const MAX_FAILURES: u32 = 7;
 
-/// How long the servers of streams have to notice the end of the environment.
+/// How long the servers of streams may take to notice the end of the environment.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A harness that is away comes back within 25 s, or not at all.
+/// A disconnected harness reconnects within 25 s, or never.
 const LIVENESS: Liveness =
     Liveness { heartbeat: Duration::from_secs(30), silence_limit: Duration::from_secs(90) };
 
-/// The consequence for the socket.
+/// What the caller must do with the socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     GoOn,
@@ -49,7 +49,7 @@ pub(super) struct Streams {
 }
 
 enum Slot {
-    /// The registry is being asked.
+    /// Waits for the registry.
     Pending {
         handshake: AbortHandle,
         peer_acknowledges: bool,
@@ -133,9 +133,9 @@ impl Streams {
     fn handle_unknown(&mut self, Frame { stream_id, body, .. }: Frame) -> Verdict {
         match body {
             Body::Handshake { payload } => self.begin_handshake(stream_id, payload),
-            // The first words of a harness that opens a stream.
+            // The first frames of a harness that opens a stream.
             Body::Resume { next_seq: 0 } | Body::Ack | Body::Reset { .. } => Verdict::GoOn,
-            // A harness that believes in a stream has to learn that there is none.
+            // A harness that continues an unknown stream must learn that it does not exist.
             Body::Resume { .. } | Body::Heartbeat | Body::Data { .. } => {
                 self.queue.push_frame(reset(stream_id, ResetReason::UNKNOWN_STREAM));
                 Verdict::GoOn
@@ -165,12 +165,12 @@ impl Streams {
         if self.failures > MAX_FAILURES { Verdict::Close } else { Verdict::GoOn }
     }
 
-    /// Waits for handshakes and streams to end, and draws the conclusions. Cancel-safe.
+    /// Waits for handshakes and streams to end, and handles their results. Cancel-safe.
     pub(super) async fn progress(&mut self) -> Verdict {
         tokio::select! {
             Some(finished) = self.handshakes.join_next_with_id() => match finished {
                 Ok((task, (stream, outcome))) => self.finish_handshake(task, stream, outcome),
-                // It was given up.
+                // The handshake was given up.
                 Err(_) => Verdict::GoOn,
             },
             Some(ended) = self.serving.join_next() => {
@@ -202,7 +202,7 @@ impl Streams {
             Some(Slot::Pending { handshake, peer_acknowledges }) if handshake.id() == task => {
                 *peer_acknowledges
             }
-            // It was given up when it had just finished.
+            // The stream was given up just as it finished.
             _ => return Verdict::GoOn,
         };
         let Authorized { answer, channel, subject } = match outcome {
@@ -233,7 +233,8 @@ impl Streams {
         Verdict::GoOn
     }
 
-    /// Streams go on over a new socket. Handshakes do not: their harness has to begin again.
+    /// Keeps the streams, which continue over the new socket. Handshakes do not: their harnesses
+    /// must start over.
     pub(super) fn replace_socket(&mut self) {
         self.failures = 0;
         for slot in self.slots.values() {
@@ -255,7 +256,7 @@ impl Streams {
         self.queue.clear();
     }
 
-    /// The task that served a stream panicked; its timers went with it.
+    /// Drops the stream whose task panicked; its timers ended with it.
     fn abandon_stream_of(&mut self, task: task::Id) {
         self.slots.retain(|_, slot| match slot {
             Slot::Open { stream, serving } if serving.id() == task => {
@@ -278,7 +279,7 @@ impl Streams {
         let _ = tokio::time::timeout(END_TIMEOUT, all).await;
     }
 
-    /// Waits for something else, while streams may end.
+    /// Waits for `other` while streams may end.
     pub(super) async fn reap_during<T>(&mut self, other: impl Future<Output = T>) -> T {
         let mut other = std::pin::pin!(other);
         loop {

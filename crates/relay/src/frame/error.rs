@@ -8,7 +8,7 @@ use super::{InvalidStreamId, MAX_SEGMENTS, PeekError};
 pub enum FrameError {
     #[error("frame of {len} bytes exceeds the limit of {max}")]
     TooLarge { len: usize, max: usize },
-    /// No rendezvous passes this on.
+    /// No rendezvous routes this message.
     #[error("cannot find the stream id of the frame")]
     Unroutable(#[from] PeekError),
     #[error("cannot decode the frame")]

@@ -1,4 +1,4 @@
-//! The messages of a relay: what they mean, how they are written, and which are refused.
+//! The messages of a relay: their meaning, their encoding, and their validation.
 //!
 //! A frame passes through a rendezvous in clear, and anyone with a socket there can send any bytes.
 //! So [`Frame::decode`] bounds every field. It knows nothing of sequences, keys or sockets: whether
@@ -76,14 +76,15 @@ pub enum Body {
 }
 
 impl Frame {
-    /// The bytes of one WebSocket message. The body must keep the bounds of [`Body`], which
+    /// Encodes one WebSocket message. The body must keep the bounds of [`Body`], which
     /// [`decode`](Self::decode) enforces at the other end; a debug build panics if it does not.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         self.to_wire().encode_to_vec().into()
     }
 
-    /// The same in two steps, for a caller that has a buffer: the length, and the bytes to append.
+    /// Encodes in two steps, for a caller with its own buffer: passes the length, and a function
+    /// that appends the bytes.
     pub fn encode_with<R>(&self, append: impl FnOnce(usize, &dyn Fn(&mut Vec<u8>)) -> R) -> R {
         let frame = self.to_wire();
         append(frame.encoded_len(), &|buffer| frame.encode_raw(buffer))
@@ -103,16 +104,17 @@ impl Frame {
         }
     }
 
-    /// Reads one WebSocket message. A payload is a slice of `bytes`, not a copy.
+    /// Decodes one WebSocket message. A payload is a slice of `bytes`, not a copy.
     ///
-    /// Unknown fields are ignored. A malformed trace is dropped and a long reset reason is cut:
-    /// neither is worth a stream.
+    /// Unknown fields are ignored. A malformed trace is dropped and a long reset reason is
+    /// truncated: neither justifies the loss of a stream.
     pub fn decode(bytes: Bytes) -> Result<Self, FrameError> {
         let len = bytes.len();
         if len > MAX_FRAME_BYTES {
             return Err(FrameError::TooLarge { len, max: MAX_FRAME_BYTES });
         }
-        // Both ends accept only what a rendezvous routes, to the stream to which it routes it.
+        // Both ends accept only frames that a rendezvous routes, on the stream to which it routes
+        // them.
         peek_stream_id(&bytes)?;
         let frame = wire::RelayMessageFrame::decode(bytes)?;
         if frame.version != VERSION {
@@ -170,7 +172,7 @@ impl Body {
         Ok(body)
     }
 
-    /// The bounds that the types of the fields do not enforce.
+    /// Checks the bounds that the types of the fields do not enforce.
     fn check(&self) -> Result<(), FrameError> {
         match self {
             Self::Data { segment_index, segment_count, payload, .. } => {

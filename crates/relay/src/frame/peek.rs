@@ -17,8 +17,8 @@ pub enum PeekError {
     VarintOverflow,
     #[error("frame has an invalid field key {key:#x}")]
     InvalidKey { key: u64 },
-    /// Deprecated before proto3, and sent by no peer. Groups nest, so skipping one takes a stack,
-    /// which an attacker would fill.
+    /// Deprecated before proto3, and sent by no peer. Groups nest, so skipping one needs a stack,
+    /// which an attacker could fill.
     #[error("frame has a group as field {field}")]
     Group { field: u32 },
     #[error("stream id is not a string: its wire type is {wire_type}")]
@@ -52,14 +52,14 @@ pub fn peek_stream_id(frame: &[u8]) -> Result<&str, PeekError> {
             (_, VARINT) => _ = read_varint(&mut rest)?,
             (_, FIXED64) => _ = take(&mut rest, 8)?,
             (_, FIXED32) => _ = take(&mut rest, 4)?,
-            // The start or the end of one: `read_key` refuses wire types that do not exist.
+            // Start or end of a group: `read_key` refuses wire types that do not exist.
             (_, _) => return Err(PeekError::Group { field }),
         }
     }
     Ok(stream_id)
 }
 
-/// The number and the wire type of a field.
+/// Reads the number and the wire type of a field.
 fn read_key(rest: &mut &[u8]) -> Result<(u32, u32), PeekError> {
     let long = read_varint(rest)?;
     let invalid = PeekError::InvalidKey { key: long };
@@ -80,8 +80,8 @@ fn take<'a>(rest: &mut &'a [u8], len: usize) -> Result<&'a [u8], PeekError> {
     rest.split_off(..len).ok_or(PeekError::Truncated)
 }
 
-/// Seven bits a byte, the lowest first; the top bit says that more follow. Longer forms than
-/// necessary are valid.
+/// Reads a varint: seven bits per byte, the lowest first; the top bit announces another byte.
+/// Overlong forms are valid.
 fn read_varint(rest: &mut &[u8]) -> Result<u64, PeekError> {
     let mut value = 0;
     for shift in (0..u64::BITS).step_by(7) {

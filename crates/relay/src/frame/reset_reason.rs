@@ -20,21 +20,21 @@ impl ResetReason {
     /// The environment has no such stream: it never saw the handshake, or was started again since.
     pub const UNKNOWN_STREAM: Self = Self::from_static("unknown_stream");
 
-    /// A reason of this program, checked at compile time if it is a constant.
+    /// Creates a reason of this program; a constant is checked at compile time.
     #[must_use]
     pub const fn from_static(text: &'static str) -> Self {
         assert!(!text.is_empty() && text.len() <= MAX_RESET_REASON_BYTES);
         Self(Cow::Borrowed(text))
     }
 
-    /// `None` if the text is empty.
+    /// Returns `None` if the text is empty.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let kept = &text[..text.floor_char_boundary(MAX_RESET_REASON_BYTES)];
         (!kept.is_empty()).then(|| Self(Cow::Owned(kept.to_owned())))
     }
 
-    /// As it was sent: to compare, never to show.
+    /// Returns the text as it was sent: for comparison, never for display.
     #[must_use]
     pub fn raw(&self) -> &str {
         &self.0
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hostile_text_is_shown_as_printable_ascii() {
+    fn hostile_text_is_displayed_as_printable_ascii() {
         let reason = ResetReason::new("gone\r\n\x1b[2J\u{202e}\u{9b}\"é").unwrap();
         let shown = r#"gone\r\n\u{1b}[2J\u{202e}\u{9b}\"\u{e9}"#;
         assert_eq!(reason.to_string(), shown);
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_reason_is_cut_between_characters() {
+    fn a_long_reason_is_truncated_between_characters() {
         let reason = ResetReason::new(&"é".repeat(4096)).unwrap();
         assert_eq!(reason.raw(), "é".repeat(128));
         let reason = ResetReason::new(&format!("a{}", "é".repeat(4096))).unwrap();
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn no_reason_is_none() {
+    fn an_empty_reason_is_none() {
         assert_eq!(ResetReason::new(""), None);
     }
 }

@@ -22,7 +22,7 @@ pub struct StreamId {
     bytes: [u8; MAX_STREAM_ID_BYTES],
 }
 
-/// The text is left out: it is a peer's, and not printable or not short.
+/// The text is omitted: it comes from a peer, and is unprintable or too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("stream id of {len} bytes is not 1 to {MAX_STREAM_ID_BYTES} graphic ASCII characters")]
 pub struct InvalidStreamId {
@@ -30,7 +30,7 @@ pub struct InvalidStreamId {
 }
 
 impl StreamId {
-    /// A new UUIDv4, in lowercase with hyphens.
+    /// Returns a new UUIDv4, in lowercase with hyphens.
     #[must_use]
     pub fn random() -> Self {
         let mut bytes = [0; MAX_STREAM_ID_BYTES];
@@ -59,7 +59,7 @@ impl FromStr for StreamId {
     }
 }
 
-/// A map of streams is searched with the text that was peeked.
+/// A map of streams is looked up with the peeked text.
 impl Borrow<str> for StreamId {
     fn borrow(&self) -> &str {
         self.as_str()

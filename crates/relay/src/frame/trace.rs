@@ -12,8 +12,8 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// `None` if `traceparent` does not have the form `00-TRACE-PARENT-FLAGS` of version 0. A
-    /// malformed `tracestate` is dropped.
+    /// Returns `None` if `traceparent` does not have the form `00-TRACE-PARENT-FLAGS` of version 0.
+    /// A malformed `tracestate` is dropped.
     #[must_use]
     pub fn new(traceparent: String, tracestate: Option<String>) -> Option<Self> {
         is_traceparent(&traceparent).then(|| Self {
@@ -33,7 +33,8 @@ impl Trace {
     }
 }
 
-/// Later versions may be longer and are not accepted: a lost trace costs less than unbounded text.
+/// Accepts version 0 only. Later versions may be longer: a lost trace costs less than unbounded
+/// text.
 fn is_traceparent(text: &str) -> bool {
     let mut fields = text.split('-');
     let is_formed = TRACEPARENT_FIELDS.iter().all(|len| {

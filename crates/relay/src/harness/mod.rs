@@ -1,8 +1,8 @@
-//! The end that asks: opens a stream to an environment, and keeps it over lost sockets.
+//! The requesting end: opens a stream to an environment, and keeps it over lost sockets.
 //!
-//! Each physical connection needs material of its own from the registry, because it is good for once. A
-//! stream whose peer acknowledges goes on over the next socket with the same id and the same keys.
-//! With another peer the stream ends with its socket, and its user opens a new one.
+//! Each physical connection needs fresh material from the registry, because it is valid once. A
+//! stream whose peer acknowledges continues over the next socket with the same id and the same
+//! keys. With any other peer the stream ends with its socket, and its user opens a new one.
 
 mod provider;
 mod recovery;
@@ -27,15 +27,15 @@ pub use provider::{
 };
 use recovery::{Lost, Pauses, Recovery};
 
-/// How long the first contact is tried. A machine that has just been started, or whose link was cut, is
-/// there by then.
+/// How long the first contact is retried. A machine that has just started, or whose link was lost,
+/// is reachable by then.
 const FIRST_CONTACT: Duration = Duration::from_secs(10);
-/// Handshake and validation, from the first frame to the last.
+/// Limit for handshake and validation, from the first frame to the last.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often an environment that has not answered is asked whether it knows the stream.
+/// How often a silent environment is asked whether it knows the stream.
 const HANDSHAKE_HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// An environment that lost its socket is back within half a minute.
+/// An environment that lost its socket reconnects within half a minute.
 const LIVENESS: Liveness =
     Liveness { heartbeat: Duration::from_secs(10), silence_limit: Duration::from_secs(45) };
 
@@ -59,7 +59,7 @@ pub enum HarnessError {
 }
 
 impl HarnessError {
-    /// Whether another attempt may succeed.
+    /// Returns whether another attempt may succeed.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
         match self {
@@ -72,12 +72,12 @@ impl HarnessError {
 }
 
 impl HarnessError {
-    /// Whether the environment was not reached, and may be soon.
+    /// Returns whether the environment was not reached, and may be soon.
     fn is_retried_at_first_contact(&self) -> bool {
         match self {
             Self::Provider(_) | Self::Socket(_) | Self::ClosedEarly => self.is_temporary(),
-            // Many clients come at once, as after a restart; or the environment's socket was lost, and
-            // the handshake with it.
+            // Many clients arrive at once, as after a restart; or the environment lost its socket,
+            // and the handshake with it.
             Self::Refused { reason } => {
                 [ResetReason::LIMIT_REACHED, ResetReason::UNKNOWN_STREAM].contains(reason)
             }
@@ -99,9 +99,9 @@ impl Harness {
         Self { provider, identity: Identity::generate(&mut OsRng), tls }
     }
 
-    /// Opens a stream. A task of its own carries it until its connection is closed or lost.
+    /// Opens a stream. A task carries it until its connection is closed or lost.
     ///
-    /// An environment that is away, and a registry that does not answer, are asked again for a while.
+    /// Retries for a while if the environment is offline or the registry does not respond.
     pub async fn connect(self: &Arc<Self>) -> Result<Connection, HarnessError> {
         let began = Instant::now();
         let mut pauses = Pauses::default();
@@ -112,7 +112,7 @@ impl Harness {
                 Err(error) => {
                     let pause = pauses.next_pause();
                     let is_retried = match error {
-                        // The answer may have been lost with a socket of the environment.
+                        // The response may have been lost with a socket of the environment.
                         HarnessError::TimedOut => !mem::replace(&mut has_timed_out, true),
                         _ => {
                             error.is_retried_at_first_contact()
@@ -184,7 +184,7 @@ impl Opening {
         let hello = [
             Body::Resume { next_seq: 0 },
             Body::Handshake { payload: message },
-            // This end acknowledges. The environment learns it while it asks the registry.
+            // This end acknowledges. The environment learns that while it asks the registry.
             Body::Ack,
         ];
         for body in hello {
@@ -265,8 +265,8 @@ impl Carrier {
         }
     }
 
-    /// Until the socket is lost, or the stream is over and the peer knows it. Returns whether the socket
-    /// has brought a frame.
+    /// Runs until the socket is lost, or the stream has ended and the peer knows it. Returns
+    /// whether the socket has received a frame.
     async fn run_socket(&self, connection: Connection) -> bool {
         let Connection { mut incoming, mut outgoing, .. } = connection;
         let mut was_used = false;

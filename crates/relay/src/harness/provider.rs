@@ -1,4 +1,4 @@
-//! Where the material for a connection comes from.
+//! The source of the material for a connection.
 
 use std::fmt;
 use std::pin::Pin;
@@ -6,7 +6,7 @@ use std::pin::Pin;
 use crate::noise::PublicKey;
 use crate::registry::{ConnectResponse, RegistryClient, RegistryError};
 
-/// The material for one physical connection. Good for one use.
+/// The material for one physical connection. Valid once.
 #[derive(Clone)]
 pub struct NoiseRendezvousConnectBundle {
     /// Carries its own credential.
@@ -39,7 +39,7 @@ pub trait NoiseRendezvousConnectProvider: fmt::Debug + Send + Sync {
 pub enum ProviderError {
     #[error(transparent)]
     Registry(#[from] RegistryError),
-    /// An error of a provider that is not ours.
+    /// An error of a provider outside this crate.
     #[error("{message}")]
     Other { message: String, is_temporary: bool },
 }

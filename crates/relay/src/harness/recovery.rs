@@ -11,18 +11,18 @@ use super::{Harness, HarnessError};
 use crate::noise::PublicKey;
 use crate::socket;
 
-/// From the loss to giving up.
+/// Limit for the time from the loss to giving up.
 const DEADLINE: Duration = Duration::from_secs(25);
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const SHORT_PAUSES: u32 = 6;
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A socket that lived for less is not replaced at once.
 const SHORT_LIFE: Duration = Duration::from_millis(250);
-/// Clients that lose one rendezvous together do not come back together.
+/// Spreads the clients that lose one rendezvous together, so that they do not reconnect together.
 const SPREAD: Duration = Duration::from_millis(50);
 
-/// The pauses between attempts: a few short ones, since an environment that lost its node is back at
-/// another one within a second or two. Then they double. Each is up to half longer.
+/// The pauses between attempts. A few are short, since an environment that lost its node reaches
+/// another one within a second or two; then they double. Each is extended by up to half.
 #[derive(Debug, Default)]
 pub(super) struct Pauses {
     attempts: u32,
@@ -41,14 +41,14 @@ pub(super) struct Recovery {
     harness: Arc<Harness>,
     environment: PublicKey,
     pauses: Pauses,
-    /// When a socket was last lost that had worked.
+    /// When a working socket was last lost.
     since: Instant,
 }
 
 /// The socket that was lost.
 pub(super) struct Lost {
     pub(super) lived: Duration,
-    /// It has brought a frame.
+    /// It has received a frame.
     pub(super) was_used: bool,
 }
 
@@ -57,10 +57,10 @@ impl Recovery {
         Self { harness, environment, pauses: Pauses::default(), since: Instant::now() }
     }
 
-    /// A new socket to the same environment; `None` if there is none in time, or the environment was
-    /// started again and has other keys.
+    /// Opens a new socket to the same environment. Returns `None` if that takes too long, or if the
+    /// environment was restarted and has other keys.
     ///
-    /// Sockets that are lost as soon as they are made count as one loss.
+    /// Sockets that are lost right after they open count as one loss.
     pub(super) async fn reconnect(&mut self, lost: Lost) -> Option<Connection> {
         let is_short = lost.lived < SHORT_LIFE;
         if lost.was_used || !is_short {
@@ -104,7 +104,7 @@ impl Recovery {
     }
 }
 
-/// From 0 to 1.
+/// Returns a number from 0 to 1.
 fn jitter() -> f64 {
     rand::rng().random_range(0.0..=1.0)
 }

@@ -1,6 +1,7 @@
 //! The two messages that open a stream.
 //!
-//! Each state is a type of its own, and each step consumes it. A handshake that failed is gone.
+//! Each state is a type of its own, and each step consumes it. A failed handshake cannot be used
+//! again.
 
 use std::fmt;
 
@@ -124,12 +125,12 @@ impl<R: Rng> EnvironmentHandshake<R> {
         Ok(Self { noise, harness, authorization })
     }
 
-    /// The static key of the harness.
+    /// Returns the static key of the harness.
     pub fn harness(&self) -> &PublicKey {
         &self.harness
     }
 
-    /// The `harness_key_authorization`. It is a credential: it goes to the registry only.
+    /// Returns the `harness_key_authorization`. It is a credential: it goes to the registry only.
     pub fn authorization(&self) -> &str {
         &self.authorization
     }

@@ -55,7 +55,7 @@ impl PublicKey {
     }
 }
 
-/// A short fingerprint: enough to tell keys apart in a log.
+/// Shows a short fingerprint: enough to tell keys apart in a log.
 impl fmt::Debug for PublicKey {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut digest = ring::digest::Context::new(&ring::digest::SHA256);

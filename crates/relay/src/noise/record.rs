@@ -1,8 +1,8 @@
 //! Records: the encrypted pieces of a stream, after the handshake.
 //!
-//! The position of a record in its stream is its nonce, and is not part of it. So the caller puts
-//! records in order before opening them, and retransmits the bytes of a sealed record instead of
-//! sealing again.
+//! The position of a record in its stream is its nonce, and is not part of the record. So the
+//! caller orders records before opening them, and retransmits the bytes of a sealed record instead
+//! of sealing again.
 
 use std::fmt;
 
@@ -82,10 +82,10 @@ impl fmt::Debug for RecordSealer {
 /// Why a record was not sealed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
-    /// The caller's mistake. The stream can go on.
+    /// A mistake of the caller. The stream can continue.
     #[error("record of {len} bytes; expected 1 to {MAX_RECORD_PLAINTEXT}")]
     PlaintextLength { len: usize },
-    /// The stream has to end.
+    /// The stream must end.
     #[error("the stream has used all of its record numbers")]
     Exhausted,
 }

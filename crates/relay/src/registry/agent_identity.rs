@@ -1,5 +1,5 @@
-//! An agent that proves itself by signing: its Ed25519 key never travels, and each signature is good
-//! for one call.
+//! An agent that authenticates with signatures: its Ed25519 key is never sent, and each signature
+//! is valid for one call.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -50,7 +50,8 @@ struct TaskResponse {
 }
 
 impl AgentIdentity {
-    /// Reads the JWT that holds the identity. Its signature is for the service that issued it.
+    /// Reads the JWT that contains the identity. Its signature is only for the service that issued
+    /// it.
     pub fn from_access_token(token: &str) -> Result<Self, CredentialsError> {
         let invalid = |why| CredentialsError::InvalidIdentity { why };
         let payload = token.trim().split('.').nth(1).ok_or(invalid("it is not a JWT"))?;
@@ -127,7 +128,7 @@ impl fmt::Debug for AgentIdentity {
     }
 }
 
-/// RFC 3339 in UTC. The fraction makes two calls within a second differ.
+/// Returns the time as RFC 3339 in UTC. The fraction makes two calls within a second differ.
 fn now() -> String {
     humantime::format_rfc3339_micros(SystemTime::now()).to_string()
 }
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn other_tokens_are_no_identity() {
+    fn other_tokens_are_refused() {
         for payload in [
             r#"{"agent_runtime_id": "a"}"#,
             r#"{"agent_runtime_id": "a", "agent_private_key": "!"}"#,

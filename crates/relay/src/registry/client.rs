@@ -21,7 +21,7 @@ use crate::noise::PublicKey;
 const CALL_TIMEOUT: Duration = Duration::from_secs(6);
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
 const MAX_ENVIRONMENT_ID_BYTES: usize = 256;
-/// How much of a registry's own words is repeated.
+/// Maximum length of a registry's text in an error.
 const MAX_SHOWN_BYTES: usize = 200;
 
 /// Why a call to the registry failed.
@@ -48,7 +48,7 @@ pub enum RegistryError {
 }
 
 impl RegistryError {
-    /// Whether the same call may succeed later.
+    /// Returns whether the same call may succeed later.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
         match self {
@@ -73,7 +73,7 @@ impl RegistryError {
     }
 }
 
-/// A registry, as one environment or its harnesses use it.
+/// A client of a registry, for one environment or its harnesses.
 #[derive(Clone)]
 pub struct RegistryClient {
     http: reqwest::Client,
@@ -84,7 +84,7 @@ pub struct RegistryClient {
 }
 
 impl RegistryClient {
-    /// Blocks for a moment: it reads the files of `tls`.
+    /// Creates a client. Blocks briefly: it reads the files of `tls`.
     pub fn new(
         base: &str,
         environment_id: &str,
@@ -94,7 +94,7 @@ impl RegistryClient {
         let base = Self::check_address(base, environment_id)?;
         let http = reqwest::Client::builder()
             .tls_backend_preconfigured(client_config(tls)?.as_ref().clone())
-            // A redirect would carry the credentials to another host.
+            // A redirect would send the credentials to another host.
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
             .timeout(CALL_TIMEOUT)
@@ -103,14 +103,15 @@ impl RegistryClient {
         Ok(Self { http, base, environment_id: environment_id.to_owned(), credentials })
     }
 
-    /// Another registry, or another environment, with the same credentials and connections.
+    /// Returns a client for another registry or environment, with the same credentials and
+    /// connections.
     pub fn at(&self, base: &str, environment_id: &str) -> Result<Self, RegistryError> {
         let base = Self::check_address(base, environment_id)?;
         Ok(Self { base, environment_id: environment_id.to_owned(), ..self.clone() })
     }
 
-    /// Whether these can be a registry and one of its environments. Returns the URL without the parts that
-    /// mean nothing.
+    /// Checks the form of a registry URL and an environment id. Returns the URL without irrelevant
+    /// parts.
     pub fn check_address(base: &str, environment_id: &str) -> Result<Url, RegistryError> {
         let is_valid = (1..=MAX_ENVIRONMENT_ID_BYTES).contains(&environment_id.len())
             && !environment_id.chars().any(char::is_control)
@@ -121,7 +122,7 @@ impl RegistryClient {
         parse_base(base)
     }
 
-    /// The URL of a registry in its one form: without a slash at the end, for example.
+    /// Returns the normal form of a registry URL, for example without a trailing slash.
     pub fn normalize_url(base: &str) -> Result<String, RegistryError> {
         Ok(parse_base(base)?.as_str().trim_end_matches('/').to_owned())
     }
@@ -131,7 +132,7 @@ impl RegistryClient {
         &self.environment_id
     }
 
-    /// By an environment: says where to wait for harnesses.
+    /// Registers an environment. The response names the place to wait for harnesses.
     pub async fn register(&self, key: &PublicKey) -> Result<RegisterResponse, RegistryError> {
         let call = "register";
         let request = RegisterRequest {
@@ -144,7 +145,7 @@ impl RegistryClient {
         Ok(response)
     }
 
-    /// By a harness: the material for one physical connection.
+    /// Gets the material of a harness for one physical connection.
     pub async fn connect(
         &self,
         key: &PublicKey,
@@ -164,7 +165,8 @@ impl RegistryClient {
         Ok(response)
     }
 
-    /// By an environment: whether this harness may open this stream. Each authorization is valid once.
+    /// Asks, for an environment, whether this harness may open this stream. Each authorization is
+    /// valid once.
     pub async fn validate(
         &self,
         registration_id: &str,
@@ -213,7 +215,7 @@ impl RegistryClient {
         let response = response.await?;
         let status = response.status();
         if !status.is_success() {
-            // The text about a refused harness may come from that harness, so it is not even read.
+            // The text about a refused harness may come from that harness, so it is not read.
             let error = match call {
                 "validate" => None,
                 _ => serde_json::from_slice::<ErrorResponse>(&self.read_body(response).await?).ok(),
@@ -236,7 +238,7 @@ impl RegistryClient {
         with(request).send().await.map_err(|error| self.failed(error))
     }
 
-    /// As much of the body as an answer may have.
+    /// Reads the body, up to the size limit of a response.
     pub(super) async fn read_body(
         &self,
         mut response: reqwest::Response,
@@ -251,7 +253,7 @@ impl RegistryClient {
         Ok(body)
     }
 
-    /// The URL of another resource of the same service.
+    /// Returns the URL of another resource of the same service.
     pub(super) fn resource(&self, path: &str) -> Url {
         let mut url = self.base.clone();
         url.set_path(&format!("{}{path}", self.base.path().trim_end_matches('/')));
@@ -276,7 +278,7 @@ impl fmt::Debug for RegistryClient {
     }
 }
 
-/// Credentials travel in clear over plain HTTP, so that is for this machine only.
+/// Parses a base URL. Plain HTTP would send credentials in clear, so it is only for this machine.
 fn parse_base(base: &str) -> Result<Url, RegistryError> {
     let shown = base.split(['?', '#']).next().unwrap_or_default();
     // The part before an @ may be a password.
@@ -299,7 +301,7 @@ fn parse_base(base: &str) -> Result<Url, RegistryError> {
     Ok(url)
 }
 
-/// Whether only this machine can be meant.
+/// Returns whether the URL can only mean this machine.
 pub(crate) fn is_loopback(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default();
     let address = host.trim_start_matches('[').trim_end_matches(']');
@@ -322,7 +324,7 @@ fn check_present<const N: usize>(
     }
 }
 
-/// The registry's own words, made harmless for a terminal.
+/// Formats the registry's text, made harmless for a terminal.
 fn detail(code: &str, message: &str) -> String {
     let shown = |text: &str| -> String {
         text.chars().filter(|c| !c.is_control()).take(MAX_SHOWN_BYTES).collect()
@@ -335,7 +337,7 @@ fn detail(code: &str, message: &str) -> String {
 
 fn advice(status: StatusCode, code: &str) -> &'static str {
     match status {
-        // Of something in front of the registry.
+        // The response came from something in front of the registry.
         _ if code.is_empty() => "",
         StatusCode::CONFLICT if code == super::messages::ENVIRONMENT_OFFLINE => {
             "; is its exec-server running?"
@@ -373,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_final_unless_they_may_pass() {
+    fn refusals_are_final_unless_temporary() {
         let refused = |status: u16, code: &str| RegistryError::Refused {
             call: "connect",
             status: StatusCode::from_u16(status).unwrap(),
@@ -397,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_a_registry_are_shown_without_control_characters() {
+    fn the_text_of_a_registry_is_shown_without_control_characters() {
         let error = RegistryError::Refused {
             call: "connect",
             status: StatusCode::CONFLICT,

@@ -1,4 +1,4 @@
-//! How a caller proves itself to the registry. No text made here holds a secret.
+//! How a caller authenticates to the registry. No text created here contains a secret.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,11 +8,11 @@ use exec_server_transport::{AuthError, read_token_file};
 
 use super::client::RegistryClient;
 
-/// The value of an `Authorization` header that is being made.
+/// The value of an `Authorization` header that is being created.
 pub type Authorization<'a> =
     Pin<Box<dyn Future<Output = Result<String, CredentialsError>> + Send + 'a>>;
 
-/// Makes the `Authorization` header of each call.
+/// Creates the `Authorization` header of each call.
 pub trait RegistryCredentials: fmt::Debug + Send + Sync {
     fn authorization<'a>(&'a self, registry: &'a RegistryClient) -> Authorization<'a>;
 }
@@ -48,7 +48,7 @@ impl CredentialsError {
 #[derive(Clone)]
 pub enum BearerToken {
     Value(String),
-    /// Read for each call, so that it may be renewed.
+    /// Read for each call, so that it can be renewed.
     File(PathBuf),
 }
 
@@ -59,7 +59,7 @@ impl RegistryCredentials for BearerToken {
                 Self::Value(token) => token.clone(),
                 Self::File(path) => {
                     let path = path.clone();
-                    // A file may be far away.
+                    // The file may be on a slow network file system.
                     let read = tokio::task::spawn_blocking(move || read_token_file(&path)).await;
                     read.map_err(|_| CredentialsError::ShuttingDown)??
                 }

@@ -1,7 +1,7 @@
-//! The bodies of the registry's calls, in the words of the wire.
+//! The bodies of the registry's calls, in wire form.
 //!
 //! `Key` is the public key object: [`PublicKey`](crate::noise::PublicKey) at the two ends, and
-//! whatever a rendezvous keeps it as, since it cannot read keys.
+//! opaque data at a rendezvous, which cannot read keys.
 
 use std::fmt;
 
@@ -32,7 +32,7 @@ pub struct ConnectRequest<Key> {
     pub harness_public_key: Key,
 }
 
-/// Good for one physical connection.
+/// Valid for one physical connection.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct ConnectResponse<Key> {
     pub environment_id: String,
@@ -56,7 +56,7 @@ pub struct ValidateRequest<Key> {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ValidateResponse {
     pub valid: bool,
-    /// Who the harness is, by the name of its credential. Registries in the field do not say.
+    /// The name of the harness's credential. Registries in the field omit it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
 }
@@ -73,7 +73,7 @@ pub struct ErrorBody {
     pub message: String,
 }
 
-/// The code of a refusal that is worth another try: the environment is not connected.
+/// The code of a refusal that is worth a retry: the environment is not connected.
 pub const ENVIRONMENT_OFFLINE: &str = "environment_offline";
 
 /// Without the URL, which is a credential.

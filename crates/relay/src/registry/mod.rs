@@ -1,6 +1,6 @@
-//! The registry says who may talk to whom, and where.
+//! The registry decides which ends may talk, and names the rendezvous where they meet.
 //!
-//! The bodies of its calls are also for a rendezvous; the rest is the side of the caller.
+//! A rendezvous also uses the message bodies; the rest is for callers.
 
 #[cfg(feature = "noise")]
 mod agent_identity;

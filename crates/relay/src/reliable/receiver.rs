@@ -1,4 +1,4 @@
-//! The receiving half: puts records in order, and holds no more than the window.
+//! The receiving half: puts records in order, and buffers no more than the window.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,7 +9,7 @@ use super::{Acknowledgement, WINDOW_BYTES, WINDOW_RECORDS};
 /// The largest Noise message, and so the largest record.
 const MAX_RECORD_BYTES: usize = 65_535;
 
-/// A `data` frame. Records come in one segment; other peers may cut theirs into several.
+/// A `data` frame. This program sends records in one segment; other peers may split theirs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
     pub seq: u32,
@@ -20,10 +20,10 @@ pub struct Segment {
     pub payload: Bytes,
 }
 
-/// Why a stream cannot go on.
+/// Why a stream cannot continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReceiveError {
-    /// The peer sends nothing again, so what is missing does not come.
+    /// The peer retransmits nothing, so the missing segment will not arrive.
     #[error("frame {seq} came where {expected} was due, beyond the window")]
     BeyondWindow { seq: u32, expected: u64 },
     #[error("the peer goes on at {next_seq}, and {expected} never came")]
@@ -36,9 +36,9 @@ pub enum ReceiveError {
 
 #[derive(Debug, Default)]
 pub(super) struct Receiver {
-    /// The number of the next segment in order. All before it are consumed or ready.
+    /// The number of the next segment in order. All earlier ones are consumed or ready.
     next: u64,
-    /// Ahead of `next`.
+    /// Segments beyond `next`.
     ahead: BTreeMap<u64, Segment>,
     /// Complete records that were not taken yet, each with the number after its last segment.
     ready: VecDeque<(u64, Bytes)>,
@@ -57,7 +57,7 @@ pub(super) struct Receiver {
 #[derive(Debug)]
 struct Partial {
     count: u32,
-    /// Of the segment that is missing next.
+    /// The index of the next missing segment.
     index: u32,
     payload: BytesMut,
 }
@@ -74,7 +74,7 @@ impl Receiver {
             return Ok(false);
         }
         let is_beyond = seq >= self.taken + u64::from(WINDOW_RECORDS);
-        // The next one is always taken in: without it nothing goes on.
+        // The next segment is always accepted: without it nothing can continue.
         let is_too_much = seq != self.next && self.bytes + segment.payload.len() > WINDOW_BYTES;
         if is_beyond || is_too_much {
             if peer_sends_again {
@@ -91,7 +91,7 @@ impl Receiver {
         Ok(true)
     }
 
-    /// Takes in the next segment in order.
+    /// Adds the next segment in order.
     fn assemble(&mut self, segment: Segment) -> Result<(), ReceiveError> {
         let Segment { seq, index, count, payload } = segment;
         let expected = self.partial.as_ref().map_or(0, |partial| partial.index);
@@ -128,7 +128,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// From now on the peer sends from `next_seq`.
+    /// Notes that the peer continues with `next_seq`. Fails if a segment before it is missing.
     pub(super) fn handle_resume(&self, next_seq: u32) -> Result<(), ReceiveError> {
         if u64::from(next_seq) > self.next {
             return Err(ReceiveError::Gap { next_seq, expected: self.next });
@@ -141,14 +141,14 @@ impl Receiver {
         self.bytes -= record.len();
         self.untold_bytes += record.len();
         self.taken = self.ready.front().map_or_else(
-            // Segments of the next record that were assembled already count, too.
+            // Segments of the next record that are already assembled count, too.
             || self.next,
             |_| end,
         );
         Some(record)
     }
 
-    /// Segments that were taken since the peer was last told.
+    /// Returns the number of segments taken since the last acknowledgement.
     pub(super) fn unacknowledged(&self) -> u32 {
         u32::try_from(self.taken - self.told).unwrap_or(u32::MAX)
     }
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_peer_is_told_what_was_taken_and_what_waits() {
+    fn acknowledgements_cover_taken_and_waiting_records() {
         let mut receiver = Receiver::default();
         assert_eq!(receiver.acknowledge(), Acknowledgement::default());
         for seq in [0, 1, 3] {
@@ -215,7 +215,7 @@ mod tests {
         }
         let beyond = receiver.handle_data(segment(WINDOW_RECORDS), false);
         assert!(matches!(beyond, Err(ReceiveError::BeyondWindow { .. })));
-        // Not reading holds back as well.
+        // An application that does not read also limits the peer.
         receiver.handle_data(segment(0), true).unwrap();
         assert_eq!(receiver.handle_data(segment(WINDOW_RECORDS), true), Ok(false));
         assert_eq!(records(&mut receiver).len(), WINDOW_RECORDS as usize);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_goes_on_too_far_has_lost_something() {
+    fn a_resume_beyond_the_next_segment_means_a_loss() {
         let mut receiver = Receiver::default();
         receiver.handle_data(segment(0), true).unwrap();
         assert_eq!(receiver.handle_resume(0), Ok(()));

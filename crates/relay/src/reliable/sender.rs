@@ -1,4 +1,4 @@
-//! The sending half: what is under way, and when it is sent again.
+//! The sending half: the records in flight, and when they are sent again.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -7,14 +7,14 @@ use bytes::Bytes;
 
 use super::{Acknowledgement, WINDOW_BYTES, WINDOW_RECORDS};
 
-/// Before a round trip was measured.
+/// Used until a round trip is measured.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(1);
-/// Frames travel over TCP, and are lost with a socket only, which a `resume` tells. So this is for the
-/// rest, and long enough for a peer on a busy machine.
+/// Frames travel over TCP and are lost only with a socket, which a `resume` reports. So this
+/// timeout is for other losses, and long enough for a peer on a busy machine.
 const SHORTEST_TIMEOUT: Duration = Duration::from_secs(1);
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Sequence numbers do not wrap: the stream has to end.
+/// Sequence numbers do not wrap: the stream must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the stream has used all of its sequence numbers")]
 pub struct SequenceExhausted;
@@ -28,14 +28,14 @@ pub struct SocketLost;
 pub(super) struct Sender {
     /// Oldest first, without gaps in their numbers.
     records: VecDeque<Record>,
-    /// Of the first of `records`, or of the next one to come.
+    /// The number of the first record, or of the next one to be sent.
     first_seq: u64,
     bytes: usize,
     peer: Peer,
     round_trip: RoundTrip,
-    /// Losses that were noticed by a timeout since a round trip was measured; each doubles the timeout.
+    /// Losses noticed by timeout since the last measured round trip; each doubles the timeout.
     timeouts: u32,
-    /// When the last of them was noticed. Records that were sent earlier belong to the same loss.
+    /// When the last of them was noticed. Records sent earlier belong to the same loss.
     last_loss: Option<Instant>,
     retransmissions: u64,
 }
@@ -51,7 +51,7 @@ impl Record {
         matches!(self.state, State::Due { .. })
     }
 
-    /// Whether it was under way at a timeout, or when a socket was lost.
+    /// Returns whether the record was in flight at a timeout, or when a socket was lost.
     fn may_be_lost(&self) -> bool {
         matches!(
             self.state,
@@ -62,35 +62,36 @@ impl Record {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Not sent, or to be sent again.
+    /// Not sent, or due to be sent again.
     Due { before: bool },
     UnderWay {
         since: Instant,
-        /// It is taken for lost then.
+        /// Then it counts as lost.
         until: Instant,
         path: Path,
     },
-    /// The peer has it, and lacks an earlier one.
+    /// The peer has it, but lacks an earlier one.
     Received,
 }
 
-/// What the acknowledgement of a record tells about its way.
+/// What the acknowledgement of a record says about the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Path {
-    /// How long a round trip takes.
+    /// The round-trip time.
     Sample,
-    /// Nothing: it is acknowledged only when a record before it has come, which may be lost. The records
-    /// behind it can be samples, or a stream that is always busy would have none after its first loss.
+    /// Nothing: it is acknowledged only once an earlier record has arrived, which may be lost. The
+    /// records behind it can be samples; otherwise a busy stream would have none after its first
+    /// loss.
     BehindLost,
-    /// Nothing: it was sent twice, or was under way at a timeout.
+    /// Nothing: it was sent twice, or was in flight at a timeout.
     MayBeLost,
 }
 
 /// The behaviour of the other end, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Peer {
-    /// It has acknowledged nothing so far. Records are forgotten when others need their room. If it
-    /// turns out to lack one, the next `resume` shows it the gap, and it ends the stream.
+    /// It has acknowledged nothing so far. Records are forgotten to make room for others. If the
+    /// peer turns out to lack one, the next `resume` shows it the gap, and it ends the stream.
     Silent,
     Acknowledges,
 }
@@ -115,7 +116,7 @@ impl Sender {
         self.peer == Peer::Acknowledges
     }
 
-    /// Records that were sent more than once, counted each time.
+    /// Returns how often records were sent again.
     pub(super) fn retransmissions(&self) -> u64 {
         self.retransmissions
     }
@@ -129,7 +130,7 @@ impl Sender {
             Peer::Silent => !self.has_due(),
             Peer::Acknowledges => {
                 self.records.iter().all(|record| record.state == State::Received)
-                    // Zero does not say that number 0 was received, so a lone record stays.
+                    // Zero does not prove that number 0 was received, so a lone record stays.
                     || (self.first_seq == 0 && self.records.len() == 1 && !self.has_due())
             }
         }
@@ -158,7 +159,8 @@ impl Sender {
         Ok(())
     }
 
-    /// A peer that says nothing is believed to have what its socket took.
+    /// Forgets old records: a peer that acknowledges nothing is assumed to have what its socket
+    /// took.
     fn forget_for_room(&mut self) {
         while self.peer == Peer::Silent
             && (self.records.len() >= WINDOW_RECORDS as usize || self.bytes >= WINDOW_BYTES)
@@ -182,17 +184,17 @@ impl Sender {
         now: Instant,
     ) {
         if !is_ack_frame && ack == 0 && ack_bits == 0 {
-            // Also what a peer says that never acknowledges anything.
+            // A peer that never acknowledges anything sends this, too.
             return;
         }
         self.peer = Peer::Acknowledges;
-        // The peer cannot have a record that was never sent: the rendezvous made it up.
+        // The peer cannot have a record that was never sent: the rendezvous forged this.
         let end = self.first_seq + self.records.len() as u64;
         let newest = 32 - u64::from(ack_bits.leading_zeros());
         if u64::from(ack) + newest >= end.max(1) && (ack > 0 || newest > 0) {
             return;
         }
-        // Zero does not say whether number 0 was received.
+        // Zero does not prove that number 0 was received.
         while ack > 0 && self.first_seq <= u64::from(ack) && !self.records.is_empty() {
             self.measure(0, now);
             self.pop_front();
@@ -213,12 +215,12 @@ impl Sender {
             self.records.get(index)
         {
             self.round_trip.measure(now.saturating_duration_since(*since));
-            // Only now is it known that the timeout is long enough.
+            // Only now it is certain that the timeout is long enough.
             self.timeouts = 0;
         }
     }
 
-    /// The number at which this side goes on after a new socket.
+    /// Returns the number with which this side continues on a new socket.
     pub(super) fn next_unacknowledged(&self) -> u32 {
         u32::try_from(self.first_seq).unwrap_or(u32::MAX)
     }
@@ -234,7 +236,7 @@ impl Sender {
         Ok(())
     }
 
-    /// The peer has a new socket: what was under way on its old one is lost.
+    /// Notes that the peer has a new socket: the records in flight on its old one are lost.
     pub(super) fn handle_resume(&mut self) {
         if self.peer == Peer::Acknowledges {
             self.send_again(|_| true);
@@ -252,8 +254,8 @@ impl Sender {
             }
             State::Due { .. } | State::Received => false,
         });
-        // A burst that was lost as a whole times out record by record. If each of them doubled the
-        // timeout, its repair would take many seconds.
+        // A burst that is lost as a whole times out record by record. If each of them doubled the
+        // timeout, the repair would take many seconds.
         if is_new_loss {
             self.timeouts = self.timeouts.saturating_add(1);
             self.last_loss = Some(now);
@@ -261,9 +263,10 @@ impl Sender {
         self.send_again(|until| until <= now);
     }
 
-    /// A record that was sent twice does not tell which of the two arrived, and one behind a lost record
-    /// is acknowledged only when that has come. So none of them is a sample any more: an outage must not
-    /// look like a long round trip, after which the next loss would be noticed late.
+    /// Marks lost records as due. The acknowledgement of a record that was sent twice does not show
+    /// which copy arrived, and a record behind a lost one is acknowledged only after that one. So
+    /// none of them is a sample any more: otherwise an outage would look like a long round trip,
+    /// and the next loss would be noticed late.
     fn send_again(&mut self, is_lost: impl Fn(Instant) -> bool) {
         for record in &mut self.records {
             if let State::UnderWay { since, until, .. } = record.state {
@@ -275,7 +278,8 @@ impl Sender {
         }
     }
 
-    /// Only a peer that acknowledges is sent anything again: another one may take it for something new.
+    /// Returns the next timeout. Nothing is retransmitted to a peer that does not acknowledge: it
+    /// may take a copy for new data.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         if self.peer != Peer::Acknowledges {
             return None;
@@ -357,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_missing_is_sent_again() {
+    fn only_missing_records_are_sent_again() {
         let start = Instant::now();
         let mut sender = sent(5, start);
         assert_eq!(sender.poll_timeout(), None, "the peer may be one that never acknowledges");
@@ -399,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_is_always_busy_notices_the_second_outage_as_soon_as_the_first() {
+    fn a_busy_stream_notices_the_second_outage_as_soon_as_the_first() {
         let start = Instant::now();
         let mut sender = sent(3, start);
         ack(&mut sender, 1, 0, start);
@@ -409,7 +413,7 @@ mod tests {
             sender.handle_timeout(now);
             due(&mut sender, now);
         }
-        // From now on one record is always under way.
+        // From now on one record is always in flight.
         for last_received in 2..10 {
             sender.send(Bytes::from_static(b"more")).unwrap();
             due(&mut sender, now);
@@ -420,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_that_is_lost_is_sent_again_within_one_timeout() {
+    fn a_lost_burst_is_sent_again_within_one_timeout() {
         const PAUSE: Duration = Duration::from_millis(5);
         let start = Instant::now();
         let mut sender = sent(1, start);
@@ -441,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_is_slower_than_the_timeout_is_measured() {
+    fn a_path_slower_than_the_timeout_is_measured() {
         const ROUND_TRIP: Duration = Duration::from_secs(3);
         let mut now = Instant::now();
         let mut sender = sent(1, now);
@@ -474,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_sent_is_not_acknowledged() {
+    fn an_acknowledgement_of_unsent_records_is_ignored() {
         let start = Instant::now();
         let mut sender = sent(3, start);
         for (forged, bits) in [(3, 0), (u32::MAX, 0), (u32::MAX, u32::MAX), (0, 0b100), (1, 0b10)] {
@@ -486,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_socket_gets_what_the_old_one_may_have_lost() {
+    fn a_new_socket_gets_the_records_that_the_old_one_may_have_lost() {
         let start = Instant::now();
         let mut sender = sent(4, start);
         assert_eq!(sender.replace_socket(), Err(SocketLost));
@@ -494,7 +498,7 @@ mod tests {
         sender.replace_socket().unwrap();
         assert_eq!(sender.next_unacknowledged(), 2);
         assert_eq!(due(&mut sender, start), [2]);
-        assert!(Sender::default().replace_socket().is_ok(), "nothing was under way");
+        assert!(Sender::default().replace_socket().is_ok(), "nothing was in flight");
     }
 
     #[test]
@@ -507,7 +511,7 @@ mod tests {
             assert_eq!(due(&mut sender, start).len(), 1);
         }
         assert_eq!(sender.records.len(), WINDOW_RECORDS as usize);
-        // Once it acknowledges, its word counts.
+        // Once it acknowledges, its acknowledgements count.
         ack(&mut sender, 10 * WINDOW_RECORDS - 33, 0, start);
         assert_eq!(sender.records.len(), 32);
         while sender.has_room() {
@@ -517,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_end() {
+    fn a_stream_ends_when_its_sequence_numbers_are_used_up() {
         let mut sender = Sender { first_seq: u64::from(u32::MAX), ..Sender::default() };
         sender.send(Bytes::from_static(b"last")).unwrap();
         assert_eq!(due(&mut sender, Instant::now()), [u32::MAX]);

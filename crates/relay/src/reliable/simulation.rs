@@ -1,5 +1,5 @@
-//! Two ends over a link that drops, repeats, reorders, delays and cuts, in virtual time. Each seed is
-//! another link and another traffic. Delivery is compared with what was sent: each once, in order.
+//! Two ends over a link that drops, repeats, reorders, delays and cuts, in virtual time. Each seed
+//! gives another link and other traffic. Every record must be delivered once and in order.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,7 +12,7 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use super::*;
 
-/// How bad a link is. Probabilities are in percent.
+/// The quality of a link. Probabilities are in percent.
 #[derive(Debug, Clone, Copy)]
 struct Link {
     drops: u32,
@@ -22,7 +22,7 @@ struct Link {
     cut_every: u32,
 }
 
-/// A frame on its way, ordered by its arrival.
+/// A frame in flight, ordered by its arrival.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct UnderWay {
     arrives: Instant,
@@ -38,7 +38,7 @@ struct End {
     to_send: u32,
     sent: u32,
     received: u32,
-    /// Takes no records before.
+    /// Takes no records before this moment.
     reads_from: Instant,
 }
 
@@ -52,7 +52,8 @@ struct Simulation {
     socket: u32,
 }
 
-/// A record that says who sent it and which one it is, and is as long as its number demands.
+/// Returns a record that contains its sender and its number, with a length that depends on the
+/// number.
 fn record(from: usize, number: u32) -> Bytes {
     let mut record = vec![u8::try_from(from).unwrap(); 5 + (number as usize * 37) % 200];
     record[1..5].copy_from_slice(&number.to_be_bytes());
@@ -83,7 +84,8 @@ impl Simulation {
     /// Runs until everything has arrived; fails if that takes too long.
     fn run(mut self) -> Result<(), String> {
         let end = self.now + Duration::from_secs(24 * 60 * 60);
-        // The first acknowledgements make both ends known to each other, as a handshake does.
+        // The first acknowledgements show each end that the other acknowledges, as a handshake
+        // does.
         for end in &mut self.ends {
             end.stream.handle_ack(Acknowledgement::default(), true, self.now);
         }
@@ -116,7 +118,7 @@ impl Simulation {
         format!("{problem}: {}; {:?}", ends.collect::<Vec<_>>().join("; "), self.link)
     }
 
-    /// Both ends do what they can do now.
+    /// Both ends do everything that they can do now.
     fn act(&mut self) -> Result<(), String> {
         for from in 0..2 {
             let end = &mut self.ends[from];
@@ -144,7 +146,7 @@ impl Simulation {
         if link.cut_every > 0 && self.rng.random_range(0..link.cut_every) == 0 {
             return self.cut();
         }
-        // A new socket begins with what must not be lost: the sockets themselves lose nothing.
+        // The first frame on a new socket must not be lost: sockets themselves lose nothing.
         let is_lost = self.rng.random_range(0..100) < link.drops;
         let copies = match frame.0 {
             Transmit::Resume { .. } => 1,
@@ -162,7 +164,7 @@ impl Simulation {
         }
     }
 
-    /// Everything under way is lost, and both ends get a new socket.
+    /// Loses everything in flight, and gives both ends a new socket.
     fn cut(&mut self) {
         self.socket += 1;
         for end in &mut self.ends {
@@ -230,7 +232,7 @@ fn soak_every_record_arrives_once_and_in_order() {
     });
 }
 
-/// One end is a peer as there are in the field: it sends no acknowledgement and looks at none.
+/// One end is like the peers in the field: it sends no acknowledgements and ignores those it gets.
 #[test]
 fn a_peer_that_never_acknowledges_gets_everything_in_order() {
     let now = Instant::now();
@@ -248,7 +250,7 @@ fn a_peer_that_never_acknowledges_gets_everything_in_order() {
                 expected += 1;
             }
         }
-        // It answers, and says nothing about what it has.
+        // It responds, without acknowledging anything.
         let segment = Segment { seq: round, index: 0, count: 1, payload: Bytes::from_static(b"a") };
         ours.handle_ack(Acknowledgement::default(), false, now);
         ours.handle_data(segment, now).unwrap();

@@ -14,19 +14,19 @@ use tokio::time::timeout;
 use super::Stream;
 use super::state::State;
 
-/// Ends when the peer has reset the stream and everything before that was read.
+/// The reading half. Ends when the peer has reset the stream and everything before that was read.
 #[derive(Debug)]
 pub(super) struct StreamReader {
     stream: Arc<Stream>,
-    /// Acknowledgements leave before more is read.
+    /// Lets acknowledgements leave before more is read.
     budget: YieldBudget,
 }
 
-/// Dropping it closes the stream.
+/// The writing half. Dropping it closes the stream.
 #[derive(Debug)]
 pub(super) struct StreamWriter {
     stream: Arc<Stream>,
-    /// Records leave before more is written.
+    /// Lets records leave before more is written.
     budget: YieldBudget,
 }
 
@@ -83,7 +83,7 @@ impl Drop for StreamWriter {
     }
 }
 
-/// The peer of a stream, as a connection knows it.
+/// The peer of a stream, for a connection.
 #[derive(Debug)]
 pub(super) struct Peer(pub(super) Arc<Stream>);
 
@@ -92,7 +92,7 @@ impl StreamPeer for Peer {
         self.0.peer_acknowledges().then(|| self.0.bytes_read.subscribe())
     }
 
-    /// A peer that never acknowledges cannot be asked: it lives as long as its stream.
+    /// A peer that never acknowledges cannot be probed: it lives as long as its stream.
     fn probe(&self, limit: Duration) -> Pin<Box<dyn Future<Output = bool> + Send + '_>> {
         let stream = &self.0;
         if !stream.peer_acknowledges() {

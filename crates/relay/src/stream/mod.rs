@@ -28,19 +28,19 @@ pub(crate) use transmit_queue::TransmitQueue;
 pub(crate) struct Stream {
     id: StreamId,
     state: Mutex<State>,
-    /// Where the stream announces that it has frames to send.
+    /// The queue in which the stream announces frames to send.
     queue: Arc<TransmitQueue>,
-    /// The next timeout has moved forward.
+    /// Notified when the next timeout has become earlier.
     timer_changed: Notify,
     /// Counts the frames of the peer.
     heard: watch::Sender<u64>,
-    /// How many bytes of this end's byte stream the peer has read.
+    /// Counts the bytes of this end's stream that the peer has read.
     bytes_read: watch::Sender<u64>,
     over: watch::Sender<bool>,
 }
 
 impl Stream {
-    /// `peer_acknowledges`: it has said so during the handshake.
+    /// `peer_acknowledges`: it acknowledged during the handshake.
     pub(crate) fn new(
         id: StreamId,
         channel: Channel,
@@ -64,7 +64,8 @@ impl Stream {
         self.id
     }
 
-    /// The stream as a connection. To be called once; the connection's end ends the stream.
+    /// Returns the stream as a connection. Must be called once; the end of the connection ends the
+    /// stream.
     pub(crate) fn connection(self: &Arc<Self>) -> Connection {
         let reader = StreamReader::new(Arc::clone(self));
         let writer = StreamWriter::new(Arc::clone(self));
@@ -73,12 +74,12 @@ impl Stream {
 
     pub(crate) fn handle_frame(self: &Arc<Self>, frame: Frame) -> Handled {
         let handled = self.change(|state, now| state.handle_frame(frame, now));
-        // Afterwards: a reset is no sign of life.
+        // Only after that: a reset is no sign of life.
         self.heard.send_modify(|frames| *frames += 1);
         handled
     }
 
-    /// The frame that the socket sends next.
+    /// Returns the next frame for the socket.
     pub(crate) fn poll_frame(self: &Arc<Self>) -> Option<Frame> {
         let ((body, ack), retransmitted) = self.change(|state, now| {
             let before = state.retransmissions();
@@ -89,17 +90,17 @@ impl Stream {
         Some(Frame { stream_id: self.id, ack, ack_bits, body, trace: None })
     }
 
-    /// The socket has taken the reset.
+    /// Notes that the socket has taken the reset.
     pub(crate) fn note_reset_sent(self: &Arc<Self>) {
         self.change(|state, _| state.note_reset_sent());
     }
 
-    /// The socket is gone. The stream waits for the next one.
+    /// Notes that the socket is lost. The stream waits for the next one.
     pub(crate) fn lose_socket(self: &Arc<Self>) {
         self.change(|state, _| state.lose_socket());
     }
 
-    /// Goes on over a new socket, if the peer can do that; the stream ends otherwise.
+    /// Continues over a new socket, or ends the stream if the peer does not acknowledge.
     pub(crate) fn replace_socket(self: &Arc<Self>) {
         self.change(State::replace_socket);
     }
@@ -109,7 +110,7 @@ impl Stream {
         self.change(|state, _| state.reset());
     }
 
-    /// Ends the stream without a word to the peer.
+    /// Ends the stream without notifying the peer.
     pub(crate) fn abandon(self: &Arc<Self>) {
         self.change(|state, _| state.abandon());
     }
@@ -118,18 +119,18 @@ impl Stream {
         self.lock().is_over()
     }
 
-    /// Resolves when the stream is over.
+    /// Resolves when the stream has ended.
     pub(crate) async fn ended(&self) {
-        // It fails when the sender is gone, which is borrowed.
+        // Cannot fail: `self` holds the sender.
         let _ = self.over.subscribe().wait_for(|over| *over).await;
     }
 
-    /// Whether the stream can outlive its socket.
+    /// Returns whether the stream can outlive its socket.
     pub(crate) fn peer_acknowledges(&self) -> bool {
         self.lock().peer_acknowledges()
     }
 
-    /// Performs what is due at its time, until the stream is over.
+    /// Runs the timers of the stream until it has ended.
     pub(crate) async fn run_timers(self: &Arc<Self>) {
         while let Some(next) = self.arm_timer() {
             tokio::select! {
@@ -139,7 +140,7 @@ impl Stream {
         }
     }
 
-    /// When the timer has to go off next; `None` when the stream is over.
+    /// Returns when the timer must fire next; `None` once the stream has ended.
     fn arm_timer(&self) -> Option<Instant> {
         const LONG: Duration = Duration::from_secs(24 * 60 * 60);
         let mut state = self.lock();
@@ -151,7 +152,7 @@ impl Stream {
         Some(next)
     }
 
-    /// Changes the state, and lets all parties know what follows from that.
+    /// Changes the state, and notifies all parties of the consequences.
     fn change<T>(self: &Arc<Self>, change: impl FnOnce(&mut State, Instant) -> T) -> T {
         let mut state = self.lock();
         let result = change(&mut state, Instant::now());

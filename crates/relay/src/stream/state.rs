@@ -12,15 +12,15 @@ use crate::frame::{Body, Frame, ResetReason};
 use crate::noise::{Channel, MAX_RECORD_PLAINTEXT, TAG_LEN};
 use crate::reliable::{Acknowledgement, ReliableStream, Segment, Transmit};
 
-/// How long a stream that was closed waits for its last records to be acknowledged.
+/// How long a closed stream waits for its last records to be acknowledged.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 const CLOSED: ResetReason = ResetReason::from_static("closed");
 const SOCKET_LOST: ResetReason = ResetReason::from_static("socket_lost");
 const PEER_SILENT: ResetReason = ResetReason::from_static("peer_silent");
 
-/// When a peer that acknowledges is asked for a sign of life, and when it is given up. A peer that
-/// never acknowledges does not answer, so it lives as long as the socket.
+/// When a peer that acknowledges is probed, and when it is given up. A peer that never acknowledges
+/// does not respond to probes, so it lives as long as the socket.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Liveness {
     pub(crate) heartbeat: Duration,
@@ -31,7 +31,7 @@ pub(crate) struct Liveness {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Handled {
     Yes,
-    /// A handshake, on a stream that has had its own.
+    /// A handshake, on a stream that has completed one.
     SecondHandshake,
 }
 
@@ -48,13 +48,13 @@ pub(super) struct State {
     is_heartbeat_due: bool,
     /// Opened and not yet read.
     plaintext: Bytes,
-    /// Where the records that are not acknowledged end in the byte stream.
+    /// The positions in the byte stream where unacknowledged records end.
     record_ends: VecDeque<u64>,
     /// Bytes written so far.
     written: u64,
     reader: Option<Waker>,
     writer: Option<Waker>,
-    /// The moment for which the timer is set.
+    /// The time for which the timer is set.
     pub(super) armed: Option<Instant>,
     is_queued: bool,
     news: News,
@@ -63,11 +63,11 @@ pub(super) struct State {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Phase {
     Open,
-    /// This end was closed. What it wrote is still sent.
+    /// This end was closed. Data written before is still sent.
     Closing {
         until: Instant,
     },
-    /// The peer has to be told.
+    /// The peer must be notified.
     Resetting(ResetReason),
     /// The reset is on its way to the socket.
     ResetSent,
@@ -80,7 +80,7 @@ enum Socket {
     Lost,
 }
 
-/// News for the reader, the writer, the timer and the socket of a stream.
+/// Notifications for the reader, the writer, the timer and the socket of a stream.
 #[derive(Debug, Default)]
 pub(super) struct News {
     pub(super) bytes_read: Option<u64>,
@@ -133,7 +133,7 @@ impl State {
         self.reliable.retransmissions()
     }
 
-    /// To be called after each change.
+    /// Returns the notifications. Must be called after each change.
     pub(super) fn take_news(&mut self) -> News {
         self.note_acknowledged();
         if let Phase::Closing { .. } = self.phase
@@ -220,7 +220,7 @@ impl State {
             Phase::ResetSent | Phase::Over => return None,
         }
         let (transmit, ack) = self.reliable.poll_transmit(now)?;
-        // A flush waits for a silent peer's records to be sent.
+        // For a silent peer, a flush waits until its records are sent.
         self.news.wakers[1] = self.writer.take().or(self.news.wakers[1].take());
         let body = match transmit {
             Transmit::Data { seq, record } => {
@@ -238,7 +238,7 @@ impl State {
     pub(super) fn lose_socket(&mut self) {
         self.socket = Socket::Lost;
         if let Phase::Resetting(_) | Phase::ResetSent = self.phase {
-            // The peer learns it from the rendezvous, or from the answer to its next frame.
+            // The peer learns of it from the rendezvous, or from the response to its next frame.
             self.end(Phase::Over);
         }
     }
@@ -266,14 +266,14 @@ impl State {
         self.end(Phase::Over);
     }
 
-    /// This end writes nothing more.
+    /// Stops writing for good.
     pub(super) fn close(&mut self, now: Instant) {
         if self.phase == Phase::Open {
             self.phase = Phase::Closing { until: now + CLOSE_TIMEOUT };
         }
     }
 
-    /// Asks the peer for a sign of life.
+    /// Sends the peer a heartbeat.
     pub(super) fn ask_for_heartbeat(&mut self) {
         self.is_heartbeat_due = true;
         self.reliable.acknowledge_now();
@@ -315,7 +315,7 @@ impl State {
         [closing, silence, self.reliable.poll_timeout()].into_iter().flatten().min()
     }
 
-    /// A peer that is heard needs no heartbeat.
+    /// A peer that sends frames needs no heartbeat.
     fn next_heartbeat(&self) -> Instant {
         self.last_heard.max(self.last_heartbeat) + self.liveness.heartbeat
     }
@@ -349,7 +349,7 @@ impl State {
         Poll::Ready(Ok(()))
     }
 
-    /// Takes as much as one record holds.
+    /// Writes as much as one record holds.
     pub(super) fn poll_write(
         &mut self,
         context: &Context<'_>,
@@ -379,7 +379,8 @@ impl State {
         Poll::Ready(Ok(bytes.len()))
     }
 
-    /// A peer that never acknowledges is believed to have what the socket took, so that is waited for.
+    /// Flushes. A peer that never acknowledges is assumed to have what the socket took, so the
+    /// flush waits for that.
     pub(super) fn poll_flush(&mut self, context: &Context<'_>) -> Poll<io::Result<()>> {
         match self.phase {
             Phase::Open if self.peer_acknowledges() || self.reliable.is_settled() => {
@@ -408,7 +409,7 @@ impl State {
         Poll::Pending
     }
 
-    /// Phases only go forward.
+    /// Moves to a later phase. Phases never go back.
     fn end(&mut self, phase: Phase) {
         let is_ending = matches!(self.phase, Phase::Resetting(_) | Phase::ResetSent);
         if self.is_over() || (is_ending && phase != Phase::Over) {

@@ -1,7 +1,7 @@
-//! Which streams have frames to send, for the task that writes to the socket.
+//! The queue of streams with frames to send, for the task that writes to the socket.
 //!
-//! A stream is in the queue once, and gives one frame each time it is taken. So streams share the socket
-//! evenly, and no frame waits anywhere but in the window of its stream.
+//! A stream is in the queue at most once, and gives one frame each time it is taken. So streams
+//! share the socket evenly, and no frame waits outside the window of its stream.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -27,7 +27,7 @@ pub(crate) struct TransmitQueue {
 struct Waiting {
     frames: VecDeque<Frame>,
     streams: VecDeque<Arc<Stream>>,
-    /// Their resets are being written.
+    /// Streams whose resets are being written.
     ending: Vec<Arc<Stream>>,
 }
 
@@ -41,7 +41,7 @@ impl TransmitQueue {
         self.filled.notify_one();
     }
 
-    /// A frame that finds no room is dropped: the peer gives up by itself.
+    /// Queues a frame. It is dropped if there is no room: the peer gives up by itself.
     pub(crate) fn push_frame(&self, frame: Frame) {
         let mut waiting = self.lock();
         if waiting.frames.len() < MAX_LOOSE_FRAMES {
@@ -75,7 +75,7 @@ impl TransmitQueue {
         }
     }
 
-    /// The socket has taken all frames so far.
+    /// Notes that the socket has taken all frames so far.
     pub(crate) fn note_flushed(&self) {
         let ending = std::mem::take(&mut self.lock().ending);
         for stream in ending {
@@ -83,7 +83,7 @@ impl TransmitQueue {
         }
     }
 
-    /// Forgets the entries for a socket that is gone. Streams queue again on the next one.
+    /// Drops the entries for a lost socket. Streams queue again on the next one.
     pub(crate) fn clear(&self) {
         *self.lock() = Waiting::default();
     }

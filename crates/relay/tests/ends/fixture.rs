@@ -27,12 +27,12 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    /// Everything in place, with the environment at the rendezvous.
+    /// Starts everything, with the environment at the rendezvous.
     pub(crate) async fn start() -> Self {
         Self::start_refused(0).await
     }
 
-    /// The rendezvous refuses the environment this many times first.
+    /// Starts with a rendezvous that first refuses the environment this many times.
     pub(crate) async fn start_refused(refusals: u32) -> Self {
         let rendezvous = Rendezvous::start().await;
         let registry =
@@ -58,7 +58,7 @@ impl Fixture {
         fixture
     }
 
-    /// Numbers that came to the environment out of order.
+    /// Returns how many numbers reached the environment out of order.
     pub(crate) fn violations(&self) -> u32 {
         self.violations.load(Ordering::Relaxed)
     }
@@ -75,7 +75,7 @@ impl Drop for Fixture {
     }
 }
 
-/// Sends each message back. Messages of four bytes are numbers, and have to come in order.
+/// Sends each message back. Messages of four bytes are numbers, and must arrive in order.
 async fn echo(connection: Connection, violations: Arc<AtomicU32>) {
     let Connection { mut incoming, mut outgoing, principal, .. } = connection;
     assert_eq!(principal.subject.to_string(), "relay:alice");

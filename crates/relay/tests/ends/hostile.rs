@@ -1,5 +1,5 @@
-//! A rendezvous that does its worst. It may delay or end streams; it must not change, repeat, reorder or
-//! invent a byte of them, and nothing is served that the registry did not allow.
+//! A hostile rendezvous. It may delay or end streams; it must not be able to change, repeat,
+//! reorder or invent a byte of them, and nothing is served that the registry did not allow.
 
 use std::sync::Arc;
 
@@ -20,17 +20,17 @@ struct Attacker {
     rng: SmallRng,
     seen: Vec<(To, Bytes)>,
     held: Vec<(To, Bytes)>,
-    /// The opening, up to the first data, is left alone, so that there is a stream to attack.
+    /// The opening is not attacked, up to the first data, so that there is a stream to attack.
     is_open: bool,
     progress: watch::Sender<Progress>,
 }
 
-/// How far an attack has come.
+/// The progress of an attack.
 #[derive(Default)]
 struct Progress {
     frames: u32,
     attacks: u32,
-    /// A record may be lost for good, or one end may have given up. All other losses are made good.
+    /// A record may be lost for good, or one end may have given up. All other losses are repaired.
     may_stall: bool,
 }
 
@@ -110,7 +110,7 @@ fn forged(frame: &Bytes, body: Body) -> Bytes {
     Frame { body, ..Frame::decode(frame.clone()).unwrap() }.encode()
 }
 
-/// How a stream fared.
+/// The outcome of an attack on one stream.
 #[derive(Default)]
 struct Attacked {
     attacks: u32,
@@ -118,7 +118,7 @@ struct Attacked {
     was_ended: bool,
 }
 
-/// Sends numbers to an environment, which sends them back.
+/// Sends numbers to an environment, which echoes them.
 async fn attack(seed: u64) -> Attacked {
     let fixture = Fixture::start().await;
     let mut attacker = Attacker::new(seed);
@@ -147,14 +147,14 @@ async fn attack(seed: u64) -> Attacked {
                         Some(_) => {}
                         None => break 'ended true,
                     },
-                    // An answer may never come. The number has come as far as the attacker.
+                    // The echo may never arrive. The number has reached the attacker.
                     _ = progress.wait_for(|it| it.may_stall && it.frames > frames) => break,
                 }
             }
         }
         false
     };
-    // Ends the stream, at the latest when its time for closing is over.
+    // Ends the stream, at the latest when the close timeout has passed.
     tokio::join!(outgoing.close(CloseCode::Normal, ""), async {
         while incoming.recv().await.map(&mut deliver).is_some() {}
     });
@@ -163,7 +163,7 @@ async fn attack(seed: u64) -> Attacked {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_ever_delivered_wrongly() {
+async fn nothing_is_delivered_wrongly() {
     let attacked = JoinSet::from_iter((0..40).map(attack)).join_all().await;
     let attacks: u32 = attacked.iter().map(|stream| stream.attacks).sum();
     let delivered: u32 = attacked.iter().map(|stream| stream.delivered).sum();
@@ -172,7 +172,7 @@ async fn nothing_is_ever_delivered_wrongly() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_flipped_byte_of_a_handshake_is_noticed() {
+async fn each_flipped_byte_of_a_handshake_is_detected() {
     let mut fixture = Fixture::start().await;
     for (direction, flips) in [(To::Environment, 12), (To::Harness, 12)] {
         for flip in 0..flips {
@@ -226,7 +226,7 @@ async fn a_recorded_handshake_opens_nothing() {
     send(&mut connection, &0_u32.to_be_bytes()).await;
     assert_eq!(receive(&mut connection).await.unwrap(), Bytes::copy_from_slice(&[0; 4]));
     assert_eq!(*fixture.served.borrow_and_update(), 1);
-    // The stream ends; then all that it consisted of comes once more, with its own id and with another.
+    // The stream ends; then all of its frames are replayed, with its own id and with another.
     drop(connection);
     fixture.rendezvous.meddle(|to, frame| vec![(to, frame)]).await;
     let frames = recorded.lock().unwrap().clone();
@@ -236,7 +236,7 @@ async fn a_recorded_handshake_opens_nothing() {
         let moved = Frame { stream_id: other, ..Frame::decode(frame.clone()).unwrap() }.encode();
         fixture.rendezvous.inject(To::Environment, moved).await;
     }
-    // An honest harness comes after them, and is the second that is served.
+    // An honest harness follows, and is the second one to be served.
     let mut next = fixture.harness().connect().await.unwrap();
     send(&mut next, &0_u32.to_be_bytes()).await;
     assert!(receive(&mut next).await.is_some());

@@ -1,4 +1,4 @@
-//! Both ends of a relay, with a rendezvous and a registry that do as the test says.
+//! Both ends of a relay, with a rendezvous and a registry that the test controls.
 
 #![cfg(feature = "noise")]
 #![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]

@@ -1,4 +1,4 @@
-//! Peers of other makes, limits, and a rendezvous that refuses.
+//! Peers of other implementations, limits, and a rendezvous that refuses.
 
 use std::cell::Cell;
 
@@ -8,7 +8,7 @@ use exec_server_relay::harness::HarnessError;
 use crate::fixture::{Fixture, receive, send};
 use crate::rendezvous::To;
 
-/// Both ends take the other for one that knows nothing of acknowledgements.
+/// Makes each end believe that the other does not support acknowledgements.
 async fn without_acknowledgements(fixture: &Fixture) {
     fixture
         .rendezvous
@@ -37,7 +37,7 @@ async fn a_peer_that_never_acknowledges_is_served_until_its_socket_is_lost() {
     let mut next = fixture.harness().connect().await.unwrap();
     send(&mut next, b"again").await;
     assert_eq!(receive(&mut next).await.unwrap(), "again");
-    // The environment cannot resend on a new socket either, and says so.
+    // The environment cannot resend on a new socket either, and resets the stream.
     fixture.rendezvous.cut(To::Environment);
     assert_eq!(receive(&mut next).await, None);
     assert_eq!(*fixture.served.borrow_and_update(), 2);
@@ -49,7 +49,7 @@ async fn a_refused_environment_registers_again_with_the_same_key() {
     {
         let state = fixture.registry.state.lock().unwrap();
         assert_eq!(state.keys.len(), 2);
-        assert_eq!(state.keys[0], state.keys[1], "it lasts as long as the process");
+        assert_eq!(state.keys[0], state.keys[1], "the key lasts as long as the process");
     }
     let mut connection = fixture.harness().connect().await.unwrap();
     send(&mut connection, b"hello").await;
@@ -70,7 +70,7 @@ async fn the_eighth_failed_handshake_closes_the_socket() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_more_than_128_streams_are_open_and_one_that_ends_makes_room() {
+async fn at_most_128_streams_are_open_and_an_ended_one_makes_room() {
     let fixture = Fixture::start().await;
     let harness = fixture.harness();
     let mut connections = Vec::new();
@@ -86,7 +86,7 @@ async fn no_more_than_128_streams_are_open_and_one_that_ends_makes_room() {
     }
     drop(connections.pop());
     loop {
-        // The environment may not have heard of the end yet.
+        // The environment may not have noticed the end yet.
         match harness.connect().await {
             Ok(_) => break,
             Err(HarnessError::Refused { .. }) => {}
@@ -96,24 +96,24 @@ async fn no_more_than_128_streams_are_open_and_one_that_ends_makes_room() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_that_is_not_read_stalls_no_other() {
+async fn an_unread_stream_stalls_no_other() {
     let fixture = Fixture::start().await;
     let harness = fixture.harness();
     let mut stuck = harness.connect().await.unwrap();
     let message = vec![7; 1 << 20];
     let fitted = Cell::new(0);
     let fill = async {
-        // The echo is not read, so this comes to a halt.
+        // The echo is not read, so this stalls.
         loop {
             send(&mut stuck, &message).await;
             fitted.set(fitted.get() + 1);
-            assert!(fitted.get() < 16, "a stream that nobody reads takes everything");
+            assert!(fitted.get() < 16, "an unread stream takes everything");
         }
     };
     let use_another = async {
         let mut other = harness.connect().await.unwrap();
         let mut before = None;
-        // Until the first stream has stood still for a whole round.
+        // Until the first stream has made no progress for a whole round.
         while before.replace(fitted.get()) != Some(fitted.get()) {
             for _ in 0..20 {
                 send(&mut other, &message).await;
@@ -125,7 +125,7 @@ async fn a_stream_that_is_not_read_stalls_no_other() {
         () = fill => {}
         () = use_another => {}
     }
-    // It goes on when it is read.
+    // It continues once it is read.
     let (outgoing, incoming) = (&mut stuck.outgoing, &mut stuck.incoming);
     let (flushed, ()) = tokio::join!(outgoing.flush(), async {
         for _ in 0..=fitted.get() {
@@ -136,7 +136,7 @@ async fn a_stream_that_is_not_read_stalls_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn frames_of_a_stream_that_never_was_are_answered_with_a_reset() {
+async fn frames_of_an_unknown_stream_are_answered_with_a_reset() {
     let fixture = Fixture::start().await;
     let (resets, mut reset) = tokio::sync::mpsc::channel(8);
     fixture

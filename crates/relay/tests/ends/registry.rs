@@ -1,4 +1,4 @@
-//! A registry that knows one environment, with every answer under the test's control.
+//! A registry that knows one environment, with all responses under the test's control.
 
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -33,12 +33,12 @@ pub(crate) struct State {
     pub(crate) harness_url: String,
     /// Registrations of the environment, the newest last.
     pub(crate) keys: Vec<PublicKey>,
-    /// Registrations that get a URL where nothing but 404 is answered.
+    /// Registrations that get a URL at which everything is answered with 404.
     pub(crate) refusals: u32,
     /// Authorizations that were not used.
     pub(crate) authorizations: HashSet<String>,
     pub(crate) next: u32,
-    /// Says no to every harness.
+    /// Refuses every harness.
     pub(crate) refuses_all: bool,
 }
 
@@ -71,7 +71,7 @@ impl Registry {
         Self { url, state }
     }
 
-    /// What `connect` answers, without HTTP.
+    /// Returns the response of `connect`, without HTTP.
     pub(crate) fn connect(&self) -> ConnectResponse<PublicKey> {
         let mut state = self.state.lock().unwrap();
         state.next += 1;

@@ -1,4 +1,4 @@
-//! A rendezvous that the test holds in its hands: it can cut each socket, and do anything to each frame.
+//! A rendezvous under the test's control: it can cut each socket, and do anything to each frame.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub(crate) struct Rendezvous {
 struct Shared {
     meddler: Mutex<Meddler>,
     to_environment: Mutex<Option<mpsc::Sender<Bytes>>>,
-    /// All harnesses get all frames: they pick theirs by the stream id.
+    /// All harnesses get all frames, and select theirs by the stream id.
     to_harnesses: Mutex<Vec<mpsc::Sender<Bytes>>>,
     cut_environment: Notify,
     cut_harnesses: Notify,
@@ -54,12 +54,12 @@ impl Rendezvous {
         *self.shared.meddler.lock().await = Box::new(meddler);
     }
 
-    /// Sends a frame that no end has sent.
+    /// Sends a frame that neither end has sent.
     pub(crate) async fn inject(&self, to: To, frame: Bytes) {
         self.shared.send(to, frame).await;
     }
 
-    /// Sends a frame of a stream that no end knows.
+    /// Sends a frame of a stream that neither end knows.
     pub(crate) async fn inject_new(&self, body: Body) -> StreamId {
         let stream_id = StreamId::random();
         let frame = Frame { stream_id, ack: 0, ack_bits: 0, body, trace: None };
@@ -67,7 +67,7 @@ impl Rendezvous {
         stream_id
     }
 
-    /// Cuts the socket of the end that frames go `to`.
+    /// Cuts the socket of the end that receives frames sent `to` it.
     pub(crate) fn cut(&self, to: To) {
         match to {
             To::Environment => self.shared.cut_environment.notify_waiters(),
@@ -76,7 +76,7 @@ impl Rendezvous {
     }
 }
 
-/// Accepts sockets of one end; its frames go `to` the other.
+/// Accepts sockets of one end, whose frames go `to` the other.
 async fn listen(to: To, shared: &Arc<Shared>) -> (String, watch::Receiver<u32>) {
     let any: ListenUrl = "ws://127.0.0.1:0".parse().unwrap();
     let mut listener = Listener::bind(&any, ListenerOptions::default()).await.unwrap();

@@ -1,4 +1,4 @@
-//! Streams over sockets that work, and over sockets that are cut.
+//! Streams over working sockets, and over sockets that are cut.
 
 use exec_server_relay::frame::{Body, Frame};
 use exec_server_transport::CloseCode;
@@ -27,7 +27,7 @@ async fn a_closed_stream_ends_at_the_other_end() {
     let mut connection = fixture.harness().connect().await.unwrap();
     send(&mut connection, b"last words").await;
     connection.outgoing.close(CloseCode::Normal, "").await;
-    // Echoes from before the environment noticed may still come.
+    // Echoes from before the environment noticed may still arrive.
     while receive(&mut connection).await.is_some() {}
     assert_eq!(*fixture.served.borrow_and_update(), 1);
     let mut next = fixture.harness().connect().await.unwrap();
@@ -54,11 +54,11 @@ async fn streams_survive_the_loss_of_either_socket() {
             assert_eq!(received[..], (number - 10).to_be_bytes());
         }
     }
-    assert_eq!(*fixture.served.borrow_and_update(), 1, "one stream did it all");
+    assert_eq!(*fixture.served.borrow_and_update(), 1, "a single stream was used");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_handshake_that_is_lost_with_a_socket_is_begun_again() {
+async fn a_handshake_lost_with_a_socket_is_restarted() {
     let fixture = Fixture::start().await;
     let mut lost = false;
     fixture
@@ -78,9 +78,9 @@ async fn a_handshake_that_is_lost_with_a_socket_is_begun_again() {
     assert_eq!(receive(&mut connection).await.unwrap(), "hello");
 }
 
-/// Takes as long as a harness waits for an answer: 10 s.
+/// Takes as long as a harness waits for a response: 10 s.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_handshake_that_is_met_with_silence_is_tried_once_more() {
+async fn an_unanswered_handshake_is_retried_once() {
     let fixture = Fixture::start().await;
     let mut silenced = None;
     fixture

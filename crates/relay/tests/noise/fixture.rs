@@ -1,4 +1,4 @@
-//! Two identities, a stream between them, and the same from `clatter` alone.
+//! Two identities, a stream between them, and the same built with `clatter` alone.
 
 use std::sync::LazyLock;
 

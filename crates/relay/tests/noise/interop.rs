@@ -1,5 +1,5 @@
-//! Against `clatter` with its own algorithms and its own transport: same bytes, and each end
-//! understands the other.
+//! Interoperability with `clatter`, its own algorithms and its own transport: same bytes, and each
+//! end understands the other.
 
 use bytes::{Bytes, BytesMut};
 use clatter::traits::Handshaker;
@@ -131,7 +131,7 @@ fn the_authorization_has_one_to_4096_bytes() {
     }
 }
 
-/// The limits hold for a peer that does not keep them, too.
+/// The limits also apply to a peer that exceeds them.
 #[test]
 fn an_environment_refuses_other_payloads() {
     let read = |payload: &[u8]| {

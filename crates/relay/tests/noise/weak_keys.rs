@@ -63,7 +63,8 @@ fn malformed_kem_pair(pair: &KemPair) -> KemPair {
     KeyPair::new(public, pair.secret.clone())
 }
 
-/// What this environment says to the attacker's message 1, after plain `clatter` has accepted it.
+/// Returns this environment's error for the attacker's message 1, after plain `clatter` has
+/// accepted it.
 fn refusal(params: Params<'_, HostileX25519>) -> HandshakeError {
     let mut attacker = Clatter::<HarnessRng, HostileX25519>::new(params).unwrap();
     let message_1 = write(&mut attacker, AUTHORIZATION.as_bytes());

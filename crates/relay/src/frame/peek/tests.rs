@@ -1,4 +1,4 @@
-//! The peek against `prost`, which the ends decode with.
+//! Compares the peek with `prost`, which both ends decode with.
 
 use proptest::collection::vec;
 use proptest::option;
@@ -12,15 +12,15 @@ use super::super::generated::{
 };
 use super::*;
 
-/// The part of the schema that the peek knows: to `prost`, too, the rest are unknown fields.
+/// The part of the schema that the peek knows. To `prost`, too, the rest are unknown fields.
 #[derive(Clone, PartialEq, prost::Message)]
 struct StreamIdOnly {
     #[prost(string, tag = "2")]
     stream_id: String,
 }
 
-/// The peek finds what `prost` finds and refuses what `prost` refuses, and groups besides. Whenever
-/// an end decodes the whole frame, it gets the same stream id.
+/// Checks that the peek finds what `prost` finds, and refuses what `prost` refuses, and also
+/// groups. Whenever an end decodes the whole frame, it gets the same stream id.
 fn assert_agrees_with_prost(bytes: &[u8]) {
     let peeked = peek_stream_id(bytes);
     if let Err(PeekError::Group { .. }) = peeked {
@@ -48,7 +48,7 @@ fn bodies() -> impl Strategy<Value = Body> {
     ]
 }
 
-/// Everything that the schema can say, valid as a relay's frame or not.
+/// Everything that the schema can express, whether or not it is a valid frame of a relay.
 fn frames() -> impl Strategy<Value = RelayMessageFrame> {
     let trace = || option::of(".{0,20}");
     (any::<(u32, u32, u32)>(), ".{0,200}", option::of(bodies()), trace(), trace()).prop_map(
@@ -64,7 +64,7 @@ fn frames() -> impl Strategy<Value = RelayMessageFrame> {
     )
 }
 
-/// Zeros at the end make a varint longer and leave its value.
+/// Trailing zeros make a varint longer and keep its value.
 fn varint(mut value: u64, zeros: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     while value >= 0x80 {
@@ -113,7 +113,7 @@ fn fields() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// A field with any key, and bytes that it may not announce.
+/// A field with any key, followed by bytes that may not match it.
 fn malformed_fields() -> impl Strategy<Value = Vec<u8>> {
     let key = prop_oneof![(0..0x80_u8).prop_map(|key| vec![key]), varints()];
     (key, vec(any::<u8>(), 0..9)).prop_map(|(key, value)| [key, value].concat())
