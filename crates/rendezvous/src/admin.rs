@@ -1,5 +1,5 @@
-//! Managing credentials: directly in the store, or through a Unix socket of the service that has it
-//! open. One JSON value per line, a request and its response.
+//! Manages credentials: directly in the store, or through a Unix socket of the service that has it
+//! open. Request and response are one JSON value per line.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -23,13 +23,13 @@ use crate::node_status::NodeStatus;
 
 /// The file name of the socket in the data directory.
 pub const ADMIN_SOCKET_FILE: &str = "admin.sock";
-/// The longest line of a request.
+/// Maximum length of a request line.
 const MAX_REQUEST_BYTES: u64 = 64 << 10;
-/// Commands at once; more wait to be accepted.
+/// Maximum number of concurrent commands; more wait to be accepted.
 const MAX_CONNECTIONS: usize = 16;
 /// How long one command may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a command waits for a store that another one has open.
+/// How long a command waits for a store that another process has open.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 const MAX_NAME_BYTES: usize = 128;
@@ -69,11 +69,11 @@ pub enum AdminResponse {
     Failed { message: String },
 }
 
-/// The text of a new token or identity: shown once.
+/// The text of a new token or identity, which is shown once.
 #[derive(Serialize, Deserialize)]
 pub struct Secret(pub String);
 
-/// A credential as people and scripts see it. Times are in seconds since 1970.
+/// A credential in the form for people and scripts. Times are in seconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CredentialSummary {
     pub id: CredentialId,
@@ -99,7 +99,7 @@ pub enum AdminError {
     Refused(String),
 }
 
-/// Does one thing with the credentials in a data directory, whether the service runs or not.
+/// Performs one request on the credentials in a data directory, whether or not the service runs.
 pub async fn administer(data: &Path, request: &AdminRequest) -> Result<AdminResponse, AdminError> {
     let is_new = matches!(request, AdminRequest::Create(_));
     if !is_new && !RedbDirectory::exists(data) {
@@ -116,7 +116,7 @@ pub async fn administer(data: &Path, request: &AdminRequest) -> Result<AdminResp
         let opened = tokio::task::spawn_blocking(move || RedbDirectory::open(&directory)).await;
         match opened.map_err(|error| AdminError::Service(error.into()))? {
             Ok(directory) => break respond(&directory, request.clone(), SystemTime::now()).await,
-            // The service is starting or ending, or another command is at work.
+            // The service is starting or stopping, or another command is running.
             Err(DirectoryError::InUse { .. }) if Instant::now() < deadline => {
                 sleep(RETRY_INTERVAL).await;
             }
@@ -126,7 +126,8 @@ pub async fn administer(data: &Path, request: &AdminRequest) -> Result<AdminResp
     accepted(response)
 }
 
-/// The same for the credentials of a cluster, which all its nodes learn of by themselves.
+/// Performs one request on the credentials of a cluster. All its nodes notice the change by
+/// themselves.
 pub async fn administer_cluster(
     options: &NatsOptions,
     request: AdminRequest,
@@ -148,7 +149,7 @@ async fn ask(mut socket: UnixStream, request: &AdminRequest) -> io::Result<Admin
     socket.write_all(&line).await?;
     let mut answer = String::new();
     BufReader::new(socket).read_line(&mut answer).await?;
-    // The error of the parser may show a part of the answer, which may hold a secret.
+    // The parser's error may quote the response, which may hold a secret.
     serde_json::from_str(&answer).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
@@ -233,7 +234,7 @@ pub(crate) struct AdminSocket {
 }
 
 impl AdminSocket {
-    /// The caller has the store open, so a socket that is there already is left over.
+    /// Binds the socket. The caller has the store open, so an existing socket file is left over.
     pub(crate) fn bind(path: &Path, directory: Arc<dyn Directory>) -> io::Result<Self> {
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -1,6 +1,6 @@
 //! Assertions that agents sign with the keys of their identities. The time is an argument.
 //!
-//! A task needs no memory: its id carries a mark of this service, made with a secret.
+//! Tasks need no storage: a task id contains a mark that this service made with a secret.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::directory::SecretHash;
 
-/// How far the clock of an agent may be from this one.
+/// Maximum difference between the clocks of an agent and of this service.
 pub(crate) const MAX_AGE: Duration = Duration::from_secs(60);
 /// The longest header that is decoded.
 const MAX_BYTES: usize = 4096;
@@ -34,7 +34,7 @@ pub(crate) struct TaskRequest {
     signature: String,
 }
 
-/// For the log: a caller learns only that it was refused.
+/// For the log only: a caller learns no more than that it was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AssertionError {
     #[error("the assertion is malformed")]
@@ -52,7 +52,7 @@ pub(crate) enum AssertionError {
 }
 
 impl Assertion {
-    /// Decodes what stands behind `AgentAssertion` in the header.
+    /// Decodes the text after `AgentAssertion` in the header.
     pub(crate) fn decode(text: &str) -> Result<Self, AssertionError> {
         if text.len() > MAX_BYTES {
             return Err(AssertionError::Malformed);
@@ -61,7 +61,8 @@ impl Assertion {
         serde_json::from_slice(&json).map_err(|_| AssertionError::Malformed)
     }
 
-    /// Returns by which hash and until when the assertion is remembered, so that it is used once.
+    /// Verifies the assertion. Returns the hash under which it must be remembered, so that it is
+    /// used once, and the end of that time.
     pub(crate) fn verify(
         &self,
         public_key: &[u8; 32],
@@ -75,7 +76,7 @@ impl Assertion {
         if !is_task(task_id, agent_runtime_id, secret) {
             return Err(AssertionError::Task);
         }
-        // The message rather than the signature: one has several encodings.
+        // The hash of the message, not of the signature: a signature has several encodings.
         Ok((sha256(message.as_bytes()), moment + MAX_AGE + Duration::from_secs(1)))
     }
 }
@@ -92,7 +93,7 @@ impl TaskRequest {
     }
 }
 
-/// A task of an agent, recognised later by its mark.
+/// Creates the id of a task of an agent, which its mark proves later.
 pub(crate) fn new_task(agent: &str, secret: &[u8; 32]) -> String {
     let name = format!("task_{}", Uuid::new_v4().simple());
     let mark = URL_SAFE_NO_PAD.encode_to_string(mark(&name, agent, secret));
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_is_asked_for_with_the_same_key() {
+    fn a_task_is_requested_with_the_same_key() {
         let agent = Agent::new();
         let timestamp = "2026-07-01T12:00:00Z".to_owned();
         let signature = agent.sign("agent_a:2026-07-01T12:00:00Z");
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_refused() {
+    fn malformed_assertions_are_refused() {
         for text in ["", "!", "e30", &"a".repeat(5000)] {
             assert!(Assertion::decode(text).is_err(), "{text:?}");
         }

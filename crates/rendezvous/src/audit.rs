@@ -27,7 +27,7 @@ enum Event {
     Refused,
 }
 
-/// Members that say nothing are left out.
+/// Empty members are omitted.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Record<'a> {
@@ -64,7 +64,7 @@ impl Record<'_> {
     }
 }
 
-/// A socket that is recorded as closed when this is dropped.
+/// An open socket, which is recorded as closed when this is dropped.
 pub(crate) struct OpenSocket<'a> {
     audit: &'a Audit,
     environment: EnvironmentId,
@@ -77,7 +77,7 @@ impl Audit {
         Self { log, refusals: Mutex::default() }
     }
 
-    /// A call of an authenticated peer.
+    /// Records a call of an authenticated peer.
     pub(crate) fn call<T>(
         &self,
         method: &str,
@@ -107,7 +107,7 @@ impl Audit {
         socket
     }
 
-    /// A request that [`Audit::call`] does not record: its peer is not known, or it is no call.
+    /// Records a request that [`Audit::call`] does not: its peer is unknown, or it is not a call.
     pub(crate) fn refused(&self, refusal: &Refusal, address: Option<SocketAddr>) {
         let line = self.refusals().next(Instant::now());
         match line {
@@ -123,7 +123,7 @@ impl Audit {
         self.log.write(&Record { count, ..Record::new(Event::Refused, "refused") });
     }
 
-    /// The last records of a service that ends.
+    /// Writes the last records of a service that ends.
     pub(crate) fn flush(&self) {
         let left_out = self.refusals().take_left_out();
         if left_out > 0 {

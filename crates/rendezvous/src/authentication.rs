@@ -1,4 +1,4 @@
-//! From the `Authorization` of a request to the credential that it proves.
+//! Authenticates requests: from the `Authorization` header to a credential.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -22,15 +22,15 @@ pub(crate) struct Authentication {
     validations: RateLimits<CredentialId>,
 }
 
-/// Each purpose has a rate of its own: harnesses cause the validations of an environment, and must not use
-/// up its other calls.
+/// The purpose of a call. Each purpose has a rate limit of its own: harnesses cause the validations
+/// of an environment, and must not use up its other calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Call,
     Validation,
 }
 
-/// Why credentials are refused. For the log: a caller learns only that they were.
+/// Why credentials are refused. For the log only: a caller learns no more than that they were.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AuthenticationError {
     #[error("no credentials, or more than one")]
@@ -61,7 +61,7 @@ impl Authentication {
         self.validations.forget_idle(now);
     }
 
-    /// Counts a call of the owner of a credential.
+    /// Counts a call against the rate limit of a credential.
     pub(crate) fn count_call(
         &self,
         caller: &Credential,
@@ -77,7 +77,7 @@ impl Authentication {
         }
     }
 
-    /// A bearer token or an assertion of an agent.
+    /// Authenticates a bearer token or an agent's assertion.
     pub(crate) async fn authenticate(
         &self,
         headers: &HeaderMap,
@@ -95,7 +95,7 @@ impl Authentication {
         }
     }
 
-    /// The same, and for browsers a token as the password of HTTP Basic.
+    /// Also accepts a token as the password of HTTP Basic, for browsers.
     pub(crate) async fn authenticate_viewer(
         &self,
         headers: &HeaderMap,
@@ -113,7 +113,7 @@ impl Authentication {
         }
     }
 
-    /// An agent that is known and valid, and its public key.
+    /// Returns a known and valid agent, and its public key.
     pub(crate) async fn agent(
         &self,
         id: &str,
@@ -133,7 +133,7 @@ impl Authentication {
         purpose: Purpose,
         now: SystemTime,
     ) -> Result<Credential, AuthenticationError> {
-        // Found by its hash, so the time of the search tells nothing about the token.
+        // Found by its hash, so the lookup time reveals nothing about the token.
         let credential = self.directory.token_by_hash(sha256(token.as_bytes())).await?;
         let credential = valid(credential, now)?;
         self.count_call(&credential, purpose)?;
@@ -149,7 +149,7 @@ impl Authentication {
         let (credential, public_key) = self.agent(&assertion.agent_runtime_id, now).await?;
         let secret = self.directory.signing_secret().await?;
         let (hash, expires) = assertion.verify(&public_key, &secret, now)?;
-        // Before the write, which is durable and so takes its time.
+        // Before the write, which is durable and therefore slow.
         self.count_call(&credential, purpose)?;
         match self.directory.remember_assertion(hash, expires, now).await? {
             true => Ok(credential),

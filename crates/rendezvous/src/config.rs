@@ -13,36 +13,36 @@ use crate::tunnel::Bus;
 #[derive(Debug, Clone)]
 pub struct RendezvousConfig {
     pub listen: SocketAddr,
-    /// Where peers find the registry, as `http://` or `https://`; by default where it listens. All nodes of
-    /// a cluster have the same.
+    /// The URL of the registry for peers, as `http://` or `https://`; by default the listening
+    /// address. The same for all nodes of a cluster.
     pub public_url: Option<String>,
     /// How harnesses reach environments at other nodes of a cluster.
     pub routing: Routing,
     pub tls: Option<Arc<TlsServer>>,
-    /// Whether an address beyond loopback may be listened on without TLS.
+    /// Whether the service may listen beyond loopback without TLS.
     pub insecure: bool,
-    /// The Unix socket through which credentials are managed while the service runs.
+    /// The Unix socket for managing credentials while the service runs.
     pub admin_socket: Option<PathBuf>,
     pub keep_alive: KeepAlive,
-    /// From `accept` to the end of the response or the upgrade.
+    /// Covers everything from `accept` to the end of the response or the upgrade.
     pub handshake_timeout: Duration,
-    /// How long a ticket of a harness and the authorization of its key are good.
+    /// How long a harness's ticket and the authorization of its key are valid.
     pub ticket_lifetime: Duration,
     /// How long the streams of a lost harness socket are kept.
     pub stream_grace: Duration,
     /// How long harness sockets wait for an environment whose socket is lost.
     pub environment_grace: Duration,
-    /// How often the directory is told that an environment is connected here.
+    /// How often the node renews the leases of its environments in the directory.
     pub renew_interval: Duration,
-    /// When the service ends, environments are sent to other nodes one by one over this time. Zero where
-    /// there are no others.
+    /// When the service ends, environments are sent to other nodes one by one over this time. Zero
+    /// if there are no other nodes.
     pub drain_spread: Duration,
-    /// How long peers have to take the close frame when the service ends.
+    /// How long peers may take to read the close frame when the service ends.
     pub drain_timeout: Duration,
     pub quotas: Quotas,
-    /// Whether `GET /metrics` is served.
+    /// Whether the service responds to `GET /metrics`.
     pub metrics: bool,
-    /// Where calls, sockets and refusals are recorded.
+    /// Records calls, sockets and refusals.
     pub audit_log: Option<Arc<AuditLog>>,
 }
 
@@ -80,13 +80,13 @@ impl RendezvousConfig {
 /// How a harness reaches an environment whose socket is at another node.
 #[derive(Debug, Clone)]
 pub enum Routing {
-    /// It dials that node.
+    /// The harness dials that node.
     Direct {
-        /// Where peers find this node and no other, as `http://` or `https://`; by default at the public
+        /// The URL of this node alone for peers, as `http://` or `https://`; by default the public
         /// URL.
         advertised_url: Option<String>,
     },
-    /// It dials any node, which exchanges frames with the other one over NATS.
+    /// The harness dials any node, which exchanges frames with the other node over NATS.
     Bus(Arc<Bus>),
 }
 
@@ -99,13 +99,12 @@ impl Routing {
     }
 }
 
-/// The most that a credential or an environment may use. Addresses are never counted: many users
-/// share one.
+/// Maximum use by one credential or environment. Addresses are never counted: many users share one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quotas {
     /// Sockets of the whole service.
     pub sockets: usize,
-    /// Bytes that wait for all sockets.
+    /// Bytes queued for all sockets.
     pub queued_bytes: usize,
     pub streams_per_environment: usize,
     /// In all environments together.
@@ -114,21 +113,22 @@ pub struct Quotas {
     pub sockets_per_environment: usize,
     /// Sockets of either kind.
     pub sockets_per_credential: usize,
-    /// Frames that wait to be written to one socket. Peers have a window of 1 MiB for each stream.
+    /// Bytes of frames queued for one socket. Peers have a window of 1 MiB per stream.
     pub queued_bytes_per_socket: usize,
     /// The same for all sockets of one credential.
     pub queued_bytes_per_credential: usize,
     /// The same for all sockets of harnesses of one environment.
     pub queued_bytes_per_environment: usize,
-    /// Frames of which all sockets of one credential have sent only a part.
+    /// Bytes of partially received frames on all sockets of one credential.
     pub unfinished_bytes_per_credential: usize,
-    /// Frames that the sockets of one credential may send; beyond it they are read more slowly.
+    /// Frames per second that the sockets of one credential may send; above it they are read more
+    /// slowly.
     pub frames_per_second_per_credential: u32,
-    /// Frames that all harnesses of one environment may send it.
+    /// Frames per second that all harnesses of one environment may send to it.
     pub frames_per_second_per_environment: u32,
-    /// Calls by one credential, and for one environment; beyond it they get 429.
+    /// Calls per second by one credential, and for one environment; above it they get 429.
     pub calls_per_second: u32,
-    /// So many may come at once.
+    /// Maximum burst of calls.
     pub calls_at_once: u32,
 }
 

@@ -1,5 +1,5 @@
-//! Credentials of environments and harnesses: random tokens, of which only a hash is kept, and agent
-//! identities, of which only the public key is kept.
+//! Credentials of environments and harnesses: random tokens, stored only as a hash, and agent
+//! identities, stored only as a public key.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,9 +16,9 @@ use uuid::Uuid;
 
 use crate::environment_id::EnvironmentId;
 
-/// Every token of a rendezvous begins like this, so that secret scanners know one.
+/// Prefix of every token of a rendezvous, for secret scanners.
 const TOKEN_PREFIX: &str = "esr_";
-/// The longest that is accepted. An agent's identity has to expire, so there it means "no limit".
+/// The longest lifetime. An agent's identity must expire, so for agents this means "no limit".
 const LONGEST_LIFETIME: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// The public name of a credential.
@@ -49,7 +49,7 @@ pub struct Credential {
     pub proof: Proof,
 }
 
-/// How the owner of a credential proves that it has it.
+/// How the owner of a credential proves possession.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Proof {
@@ -69,7 +69,7 @@ pub(crate) struct CredentialOptions {
 }
 
 impl Credential {
-    /// A new token: what is kept of it, and its text.
+    /// Creates a token. Returns the record to store, and the token.
     pub(crate) fn new_token(options: CredentialOptions, now: SystemTime) -> (Self, String) {
         let token = format!("{TOKEN_PREFIX}{}", new_token());
         let proof = Proof::Token { sha256: sha256(token.as_bytes()) };
@@ -77,10 +77,11 @@ impl Credential {
         (Self::new(&id, options, proof, now), token)
     }
 
-    /// A new agent identity: what is kept of it, and the JSON Web Token with its private key.
+    /// Creates an agent identity. Returns the record to store, and the JSON Web Token with its
+    /// private key.
     ///
     /// # Panics
-    /// When the system has no randomness to give.
+    /// If the system provides no randomness.
     pub(crate) fn new_agent(
         options: CredentialOptions,
         secret: &[u8],
@@ -115,7 +116,7 @@ impl Credential {
         self.expires.is_none_or(|expires| now < expires)
     }
 
-    /// Whom an environment is told it talks to.
+    /// Returns the name of the owner, as environments see it.
     #[must_use]
     pub fn subject(&self) -> &str {
         self.name.as_deref().unwrap_or(self.id.as_str())
@@ -130,7 +131,7 @@ struct AgentIdentity<'a> {
     exp: u64,
 }
 
-/// A JSON Web Token with HMAC-SHA256.
+/// Encodes a JSON Web Token with HMAC-SHA256.
 fn sign(payload: &AgentIdentity<'_>, secret: &[u8]) -> String {
     let encode = |text: &[u8]| URL_SAFE_NO_PAD.encode_to_string(text);
     let payload = serde_json::to_vec(payload).expect("the payload has only string keys");
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_kept_as_its_hash() {
+    fn a_token_is_stored_as_its_hash() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1000);
         let (credential, token) =
             Credential::new_token(options(Some(Duration::from_secs(10))), now);
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn an_identity_has_the_private_key_of_its_public_one() {
+    fn an_identity_contains_the_private_key_of_its_public_key() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1000);
         let (credential, identity) = Credential::new_agent(options(None), &[7; 32], now);
         let parts: Vec<_> = identity.split('.').collect();

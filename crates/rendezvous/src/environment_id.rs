@@ -10,7 +10,7 @@ const MAX_BYTES: usize = 128;
 
 /// The name of an environment: 1 to 128 letters, digits and `_.:@-`.
 ///
-/// It stands in URLs, logs and on the status page, so it has no characters that mean something there.
+/// It appears in URLs, logs and on the status page, so it has no characters with a meaning there.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct EnvironmentId(Arc<str>);
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_have_no_characters_that_mean_something_elsewhere() {
+    fn ids_have_no_characters_with_a_meaning_elsewhere() {
         for id in ["a", "env_7f.x:1@b-c", &"x".repeat(128)] {
             assert_eq!(id.parse::<EnvironmentId>().unwrap().as_str(), id);
         }

@@ -1,4 +1,4 @@
-//! Refusals of the registry: `{"error": {"code", "message"}}`.
+//! Error responses of the registry: `{"error": {"code", "message"}}`.
 
 use bytes::Bytes;
 use exec_server_relay::registry::{ENVIRONMENT_OFFLINE, ErrorBody, ErrorResponse};
@@ -11,13 +11,13 @@ use serde::Serialize;
 
 use crate::directory::DirectoryError;
 
-/// Why a request is refused. No secret of the request is in it.
+/// Why a request is refused. Contains no secret of the request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
     pub(crate) code: &'static str,
     pub(crate) message: String,
-    /// The audit log has it already, as the outcome of a call.
+    /// The audit log already has it, as the outcome of a call.
     pub(crate) is_recorded: bool,
 }
 
@@ -108,7 +108,7 @@ impl From<DirectoryError> for Refusal {
             DirectoryError::Full => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "too many open tickets")
             }
-            // Clients try again after this.
+            // Clients retry after this error.
             error => {
                 tracing::error!(error = with_sources(&error), "the directory failed");
                 let message = "the service cannot use its store";

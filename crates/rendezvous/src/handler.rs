@@ -1,4 +1,4 @@
-//! From HTTP requests to calls of the registry, and to sockets.
+//! Dispatches HTTP requests to calls of the registry, and to sockets.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -38,9 +38,9 @@ use crate::tunnel::Bus;
 
 /// The largest body of a call.
 const MAX_BODY_BYTES: usize = 16 << 10;
-/// A larger one is not even read to its end.
+/// A larger body is not read to its end.
 const MAX_DISCARDED_BYTES: usize = 1 << 20;
-/// The longest path segment that is looked at.
+/// Maximum length of a decoded id in a path.
 const MAX_ID_BYTES: usize = 256;
 
 /// The state that all requests share.
@@ -52,23 +52,23 @@ pub(crate) struct Handler {
     pub(crate) router: Arc<Router>,
     pub(crate) status: StatusPage,
     pub(crate) metrics: RendezvousMetrics,
-    /// Whether `GET /metrics` is answered.
+    /// Whether `GET /metrics` gets a response.
     pub(crate) serves_metrics: bool,
     pub(crate) audit: Option<Audit>,
     pub(crate) tracer: RequestTracer,
-    /// No environment may come here any more.
+    /// The node accepts no more environments.
     pub(crate) is_leaving: AtomicBool,
-    /// The id of this node. Each start has another one.
+    /// The id of this node, new at each start.
     pub(crate) node: String,
-    /// To other nodes, if frames pass between them.
+    /// The bus to other nodes, if frames pass between them.
     pub(crate) bus: Option<Arc<Bus>>,
-    /// The node that each environment has come to last, for harnesses here that are carried elsewhere.
+    /// The node to which each environment has moved last, for tunnels of harnesses at this node.
     pub(crate) moves: PerKey<EnvironmentId, watch::Sender<String>>,
-    /// No call is answered any more.
+    /// Set once no more calls are answered.
     pub(crate) draining: watch::Sender<bool>,
 }
 
-/// One handler for the listener and for the service.
+/// One handler, shared by the listener and the service.
 pub(crate) struct SharedHandler(pub(crate) Arc<Handler>);
 
 #[derive(Serialize)]
@@ -166,7 +166,7 @@ impl Handler {
         self.record_call(call, &caller, Some(&environment), parts, answered)
     }
 
-    /// Returns what became of the call.
+    /// Records a call, and returns its result.
     fn record_call(
         &self,
         call: &str,
@@ -260,7 +260,7 @@ fn client_address(extensions: &Extensions) -> Option<SocketAddr> {
     extensions.get::<ClientAddress>().map(|ClientAddress(address)| *address)
 }
 
-/// The URL of a listener without a public one.
+/// Returns the URL of a listener without a public URL.
 pub(crate) fn local_url(address: SocketAddr, is_tls: bool) -> String {
     format!("{}://{address}", if is_tls { "https" } else { "http" })
 }
@@ -289,13 +289,13 @@ fn decoded(segment: &str) -> Result<String, Refusal> {
     text.map(String::from).ok_or_else(|| Refusal::invalid("the id in the path is invalid"))
 }
 
-/// The values in URLs of the registry have no characters that would be encoded.
+/// Returns a query value. Those in URLs of the registry need no percent-decoding.
 fn value_of<'a>(query: Option<&'a str>, name: &str) -> Option<&'a str> {
     query?.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
 }
 
-/// Reads the whole body before any answer, also of a refusal: a socket that is closed over unread bytes is
-/// reset, and a reset overtakes the answer. What is too large is thrown away.
+/// Reads the whole body before any response, even a refusal: a socket closed with unread bytes is
+/// reset, and the reset overtakes the response. The part beyond the limit is discarded.
 async fn read(mut body: Incoming) -> Result<Bytes, Refusal> {
     let (mut kept, mut len) = (Vec::new(), 0);
     while let Some(frame) = body.frame().await {
@@ -314,7 +314,7 @@ async fn read(mut body: Incoming) -> Result<Bytes, Refusal> {
     }
 }
 
-/// The error names no value of the body: it may hold an authorization.
+/// Parses a body. The error quotes no value of it: it may contain an authorization.
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
     serde_json::from_slice(body).map_err(|error| {
         let (line, column) = (error.line(), error.column());

@@ -1,11 +1,11 @@
-//! The rendezvous of remote mode: a registry that says who may talk to whom, and a router that carries
-//! frames between the sockets of environments and harnesses.
+//! The rendezvous of remote mode: a registry that decides who may talk to whom, and a router that
+//! carries frames between the sockets of environments and harnesses.
 //!
 //! It is blind by construction. The crate is built without the Noise code of the relay, so it can
-//! read nothing of a stream but its id. Public keys are opaque text to it.
+//! read only the stream id of a frame. Public keys are opaque text.
 //!
-//! The peers need nothing that the router keeps. After a restart environments dial the same URL again,
-//! harnesses connect again, and their streams go on.
+//! The peers do not depend on any state of the router. After a restart, environments dial the same
+//! URL again, harnesses connect again, and their streams continue.
 
 mod admin;
 mod assertion;

@@ -21,7 +21,7 @@ pub(crate) struct RendezvousMetrics {
     malformed: IntCounter,
     slow: IntCounter,
     refusals: IntCounter,
-    /// Held while they are brought up to date.
+    /// Held while the metrics are updated.
     updating: Mutex<()>,
 }
 
@@ -41,13 +41,13 @@ impl RendezvousMetrics {
             harnesses: gauge("harnesses", "Sockets of clients at this node"),
             streams: gauge("streams", "Streams that this node routes"),
             directory_up: gauge("directory_up", "1 if the store or NATS answers, 0 if not"),
-            queued_bytes: gauge("queued_bytes", "Frames that wait for sockets of this node"),
-            frames: counter("frames", "Frames that were passed on"),
-            bytes: counter("bytes", "Bytes of the frames that were passed on"),
-            dropped: counter("frames_dropped", "Frames without a place to go, or without room"),
+            queued_bytes: gauge("queued_bytes", "Frames queued for sockets of this node"),
+            frames: counter("frames", "Forwarded frames"),
+            bytes: counter("bytes", "Bytes of forwarded frames"),
+            dropped: counter("frames_dropped", "Frames without a destination, or without room"),
             malformed: counter("messages_malformed", "Messages that are not frames"),
             slow: counter("sockets_slow", "Sockets of clients closed because they did not read"),
-            refusals: counter("refusals", "Requests that were answered with an error"),
+            refusals: counter("refusals", "Requests answered with an error"),
             updating: Mutex::default(),
             registry,
         }

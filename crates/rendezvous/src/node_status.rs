@@ -2,25 +2,25 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-/// The state of one node, as it told the directory last. None of it is secret.
+/// The state of one node, as last reported to the directory. None of it is secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeStatus {
-    /// Each start of a node has another one.
+    /// New at each start of a node.
     pub id: String,
-    /// Where peers find the node. If frames pass between nodes, all have the same.
+    /// The URL of the node for peers. The same for all nodes if frames pass between them.
     pub url: String,
     pub version: String,
     /// Seconds since 1970.
     pub started: u64,
-    /// How frames get from one node to another: `direct` or `over NATS`.
+    /// How frames pass between nodes: `direct` or `over NATS`.
     pub routing: String,
-    /// Environments whose sockets it holds.
+    /// Environments whose sockets are at this node.
     pub environments: usize,
     pub streams: usize,
-    /// Frames that it has passed on, and their bytes.
+    /// Frames that the node has forwarded, and their bytes.
     pub frames: u64,
     pub bytes: u64,
-    /// Whether it sends its environments to other nodes.
+    /// Whether the node is sending its environments to other nodes.
     pub is_leaving: bool,
 }
 

@@ -3,8 +3,8 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 /// The longest member: an ML-KEM-768 key has 1,580 characters in base64.
 const MAX_MEMBER_BYTES: usize = 2048;
 
-/// A public key object as its owner wrote it. The rendezvous compares it byte for byte, passes it on,
-/// and cannot use it.
+/// A public key object as its owner wrote it. The rendezvous compares it byte for byte and forwards
+/// it, but cannot use it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PublicKey {

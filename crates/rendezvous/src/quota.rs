@@ -24,7 +24,7 @@ impl RateLimit {
         Self { interval, burst: burst.max(1), full_at: Mutex::default() }
     }
 
-    /// Takes one, if there is one.
+    /// Takes a token, if there is one.
     pub(crate) fn try_take(&self, now: Instant) -> bool {
         let mut full_at = self.lock();
         let after = full_at.map_or(now, |at| at.max(now)) + self.interval;
@@ -35,7 +35,7 @@ impl RateLimit {
         is_granted
     }
 
-    /// Takes one in advance. Returns how long to wait before it is used.
+    /// Takes a token in advance. Returns how long to wait before using it.
     pub(crate) fn take(&self, now: Instant) -> Duration {
         let mut full_at = self.lock();
         let after = full_at.map_or(now, |at| at.max(now)) + self.interval;
@@ -71,21 +71,21 @@ impl<K: Clone + Eq + Hash> RateLimits<K> {
         Arc::clone(buckets.entry(key.clone()).or_insert_with(new))
     }
 
-    /// Forgets buckets that are full and not in use.
+    /// Drops buckets that are full and unused.
     pub(crate) fn forget_idle(&self, now: Instant) {
         let mut buckets = self.buckets.lock().expect("no code panics while it holds the buckets");
         buckets.retain(|_, bucket| Arc::strong_count(bucket) > 1 || !bucket.is_full(now));
     }
 }
 
-/// How many there are, up to a limit, of something that each key may have.
+/// Counts how many of something each key has, up to a limit.
 #[derive(Debug)]
 pub(crate) struct Counts<K: Eq + Hash> {
     limit: usize,
     counts: Mutex<HashMap<K, usize>>,
 }
 
-/// One of them; dropping it makes room for another.
+/// One counted use; dropping it makes room for another.
 #[derive(Debug)]
 pub(crate) struct Counted<K: Eq + Hash> {
     counts: Arc<Counts<K>>,
@@ -147,7 +147,7 @@ impl ByteBudget {
     }
 }
 
-/// One value for each key, for as long as it is used.
+/// One value per key, for as long as the value is in use.
 pub(crate) struct PerKey<K, V> {
     make: Box<dyn Fn() -> V + Send + Sync>,
     values: Mutex<HashMap<K, Arc<V>>>,
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_spreads_what_is_taken_in_advance() {
+    fn waiting_spreads_tokens_taken_in_advance() {
         let (limit, start) = (RateLimit::new(10, 2), Instant::now());
         let waits: Vec<_> = (0..5).map(|_| limit.take(start).as_millis()).collect();
         assert_eq!(waits, [0, 0, 100, 200, 300]);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_is_shared_and_given_back() {
+    fn a_budget_is_shared_and_released() {
         let budgets = PerKey::new(|| ByteBudget::new(100));
         let (one, other) = (budgets.of(&"a"), budgets.of(&"a"));
         assert!(one.try_add(60));

@@ -1,4 +1,4 @@
-//! The calls of the registry, from a credential and a body to an answer.
+//! The calls of the registry, from a credential and a body to a response.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -30,7 +30,7 @@ pub(crate) struct Registry {
     node_url: String,
     /// The id of this node.
     node: String,
-    /// Without it, peers of an environment dial the node that holds its socket.
+    /// Without a bus, peers of an environment dial the node that holds its socket.
     bus: Option<Arc<Bus>>,
     ticket_lifetime: Duration,
     connects_of_environments: RateLimits<EnvironmentId>,
@@ -60,7 +60,7 @@ impl Registry {
         &self.node_url
     }
 
-    /// Makes the caller the environment. Any earlier registration of it ends.
+    /// Registers the caller as the environment. Any earlier registration of it ends.
     pub(crate) async fn register(
         &self,
         caller: &Credential,
@@ -90,7 +90,7 @@ impl Registry {
         })
     }
 
-    /// Gives a harness all that it needs for one physical connection.
+    /// Returns everything that a harness needs for one physical connection.
     pub(crate) async fn connect(
         &self,
         caller: &Credential,
@@ -131,7 +131,8 @@ impl Registry {
         })
     }
 
-    /// The URL of a node through which an environment can be reached; `None` if it is offline.
+    /// Returns the URL of a node through which an environment is reachable; `None` if it is
+    /// offline.
     fn node_of(&self, environment: &EnvironmentId, lease: &Lease) -> Option<String> {
         let registered_at = &lease.registration.node_url;
         let (is_elsewhere, elsewhere) = match self.bus {
@@ -146,7 +147,7 @@ impl Registry {
         }
     }
 
-    /// Whether another node holds the socket of an environment.
+    /// Returns whether another node holds the socket of an environment.
     pub(crate) async fn is_elsewhere(
         &self,
         environment: &EnvironmentId,
@@ -155,13 +156,13 @@ impl Registry {
         Ok(lease.is_some_and(|lease| self.other_node(&lease).is_some()))
     }
 
-    /// The way from a harness socket at this node to its environment.
+    /// Returns the route from a harness socket at this node to its environment.
     fn route_to(&self, environment: &EnvironmentId, lease: &Lease) -> Result<Route, Refusal> {
         let Some(bus) = self.bus.clone() else { return Ok(Route::Here) };
         if self.is_here(environment, lease) {
             return Ok(Route::Here);
         }
-        // An environment that is away may come back to any node, so the harness cannot wait here.
+        // A disconnected environment may reconnect to any node, so the harness cannot wait here.
         let node = self.other_node(lease).ok_or_else(Refusal::offline)?.to_owned();
         Ok(Route::Tunnel { bus, node, generation: lease.generation })
     }
@@ -170,12 +171,12 @@ impl Registry {
         self.router.online_generation(environment) == Some(lease.generation)
     }
 
-    /// The node that holds the environment's socket, if it is not this one.
+    /// Returns the node that holds the environment's socket, if it is not this one.
     fn other_node<'l>(&self, lease: &'l Lease) -> Option<&'l str> {
         lease.node.as_deref().filter(|node| *node != self.node)
     }
 
-    /// Says once whether an authorization holds for a key at a registration.
+    /// Validates, once, an authorization for a key at a registration.
     pub(crate) async fn validate(
         &self,
         caller: &Credential,
@@ -185,7 +186,7 @@ impl Registry {
     ) -> Result<ValidateResponse, Refusal> {
         authorize(caller, Role::Environment, environment)?;
         const INVALID: ValidateResponse = ValidateResponse { valid: false, subject: None };
-        // Before the authorization is used up: a lookup that fails can be tried again.
+        // Before the authorization is used up: a failed lookup can be retried.
         let lease = self.directory.lookup(environment).await?;
         let hash = sha256(request.harness_key_authorization.as_bytes());
         let Some(authorization) = self.directory.take_authorization(hash, now).await? else {
@@ -197,7 +198,8 @@ impl Registry {
         if !is_same {
             return Ok(INVALID);
         }
-        // The environment may have registered again, and the harness may have lost its right, since then.
+        // Since then the environment may have registered again, and the harness may have lost its
+        // access.
         let current = lease.map(|lease| lease.registration.registration_id);
         let harness = self.directory.credential(&authorization.credential).await?;
         let harness = harness.filter(|harness| harness.is_valid_at(now));
@@ -209,7 +211,7 @@ impl Registry {
         })
     }
 
-    /// The socket of an environment, by the ticket of its registration.
+    /// Admits the socket of an environment by the ticket of its registration.
     pub(crate) async fn admit_environment(
         &self,
         environment: EnvironmentId,
@@ -227,7 +229,7 @@ impl Registry {
         Ok(SocketGrant { environment, credential, expires, end, permit })
     }
 
-    /// The socket of a harness, by a ticket that is good once.
+    /// Admits the socket of a harness by a single-use ticket.
     pub(crate) async fn admit_harness(
         &self,
         ticket: &str,
@@ -263,7 +265,8 @@ impl Registry {
         credential.filter(|it| it.is_valid_at(now)).ok_or_else(Refusal::bad_ticket)
     }
 
-    /// Harnesses of one environment share a rate; its own calls are not counted here.
+    /// Counts a connect against the rate that the harnesses of one environment share; its own calls
+    /// are not counted here.
     fn count_connect(&self, environment: &EnvironmentId) -> Result<(), Refusal> {
         match self.connects_of_environments.of(environment).try_take(Instant::now()) {
             true => Ok(()),

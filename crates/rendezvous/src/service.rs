@@ -1,4 +1,4 @@
-//! The service: binds, serves, sweeps, and ends so that its peers come back at once.
+//! The service: binds, serves, sweeps, and shuts down so that its peers reconnect at once.
 
 use std::future;
 use std::io;
@@ -59,11 +59,11 @@ pub enum BindRendezvousError {
     Listen(#[from] BindError),
     #[error(transparent)]
     Bus(#[from] BusError),
-    #[error("cannot make the socket {}", path.display())]
+    #[error("cannot create the socket {}", path.display())]
     AdminSocket { path: PathBuf, source: io::Error },
 }
 
-/// A rendezvous that is bound. Its peers find it at [`url`](Self::url).
+/// A bound rendezvous. Its peers find it at [`url`](Self::url).
 #[derive(Debug)]
 pub struct Rendezvous {
     handler: Arc<Handler>,
@@ -78,8 +78,8 @@ pub struct Rendezvous {
 }
 
 impl Rendezvous {
-    /// Binds and answers requests; sockets are served by [`serve_until`](Self::serve_until). Needs a
-    /// runtime.
+    /// Binds and responds to requests; [`serve_until`](Self::serve_until) serves the sockets. Needs
+    /// a runtime.
     pub async fn bind(
         config: RendezvousConfig,
         directory: Arc<dyn Directory>,
@@ -87,7 +87,7 @@ impl Rendezvous {
         Self::new(config, None, directory).await
     }
 
-    /// The same on a socket that listens already; [`RendezvousConfig::listen`] has no meaning then.
+    /// Like [`Self::bind`], on a listening socket; [`RendezvousConfig::listen`] is ignored.
     pub async fn from_socket(
         mut config: RendezvousConfig,
         socket: TcpListener,
@@ -157,25 +157,25 @@ impl Rendezvous {
         })
     }
 
-    /// The base URL of the registry, as peers use it.
+    /// Returns the base URL of the registry for peers.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The registry of its metrics, for exports that fail.
+    /// Returns the metrics registry, for exports that fail.
     #[must_use]
     pub fn metrics_registry(&self) -> &MetricsRegistry {
         self.handler.metrics.registry()
     }
 
-    /// Reads all metrics as they are at each call.
+    /// Returns a function that takes a snapshot of all metrics.
     pub fn metrics(&self) -> impl Fn() -> MetricsSnapshot + Send + use<> {
         let handler = Arc::clone(&self.handler);
         move || handler.metrics()
     }
 
-    /// Requests are traced from now on.
+    /// Enables the tracing of requests.
     pub fn set_tracer(&self, tracer: Tracer) {
         self.handler.tracer.set(tracer);
     }
@@ -241,8 +241,8 @@ impl Rendezvous {
         }
     }
 
-    /// Sends environments to other nodes, one after the other: all at once would be a burst of
-    /// registrations there. Harnesses of those that are still here are let in.
+    /// Sends environments to other nodes, one after the other: all at once would cause a burst of
+    /// registrations there. Harnesses of the remaining environments are still admitted.
     async fn leave(&mut self, upkeep: &mut Upkeep) {
         self.handler.is_leaving.store(true, Ordering::Relaxed);
         self.listener.readiness().set_degraded(true);
@@ -259,7 +259,8 @@ impl Rendezvous {
         }
     }
 
-    /// The listener stays: health answers until the end, readiness says no.
+    /// Closes all sockets. The listener stays: health checks succeed until the end, readiness
+    /// fails.
     async fn drain(&mut self, mut sockets: JoinSet<()>) {
         self.handler.draining.send_replace(true);
         self.listener.readiness().drain();
@@ -281,13 +282,13 @@ impl Rendezvous {
     }
 }
 
-/// The tasks and timers of a service that runs.
+/// The tasks and timers of a running service.
 struct Upkeep {
     sockets: JoinSet<()>,
     renewals: JoinSet<()>,
-    /// Whether environments that were lost here are elsewhere.
+    /// Checks whether environments that were lost here are at another node.
     moved_checks: JoinSet<()>,
-    /// Of the credentials of all sockets.
+    /// Checks of the credentials of all sockets.
     rechecks: JoinSet<()>,
     missed_revocations: bool,
     revocations: broadcast::Receiver<Revocation>,
@@ -313,7 +314,7 @@ impl Upkeep {
 /// `hosts`: the names of the service.
 fn listener_options(config: &RendezvousConfig, hosts: Vec<String>) -> HttpListenerOptions {
     HttpListenerOptions {
-        // Beyond loopback any name will do: a page of another site has no token.
+        // Beyond loopback any name is allowed: a page of another site has no token.
         allowed_hosts: match config.listen.ip().is_loopback() {
             true => hosts,
             false => Vec::new(),
@@ -369,7 +370,7 @@ struct PublicUrl {
     /// Without a slash at the end.
     url: String,
     host: String,
-    /// Nothing passes a network in clear.
+    /// Nothing passes a network unencrypted.
     is_safe: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Serves each socket to its end, and keeps the directory informed which environments are here.
+//! Serves each socket until it ends, and tells the directory which environments are here.
 
 use std::future;
 use std::sync::Arc;
@@ -18,13 +18,14 @@ use crate::node_status::NodeStatus;
 use crate::router::{RelayEnd, SocketGrant};
 use crate::tunnel::{Bus, Moved};
 
-/// Before a directory that failed is asked again.
+/// Delay before a failed directory call is retried.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// One after the other, the environments of a large node would take longer than the interval.
+/// Concurrent renewals. One at a time, the environments of a large node would take longer than the
+/// interval.
 const RENEWED_AT_ONCE: usize = 32;
 
-/// A socket that may be opened, and the way to its peer.
+/// An admitted socket, and the route to its peer.
 #[derive(Debug)]
 pub(crate) struct Admission {
     pub(crate) grant: SocketGrant,
@@ -33,20 +34,20 @@ pub(crate) struct Admission {
 
 #[derive(Debug)]
 pub(crate) enum Route {
-    /// The peer has its socket at this node, or is expected there.
+    /// The peer has its socket at this node, or is expected here.
     Here,
-    /// The environment has its socket at another node, by the registration of this generation.
+    /// The environment has its socket at another node, with the registration of this generation.
     Tunnel { bus: Arc<Bus>, node: String, generation: u64 },
 }
 
 impl Handler {
-    /// Serves a socket whose peer meets it here or, over a tunnel, at another node.
+    /// Serves a socket whose peer is at this node or, over a tunnel, at another one.
     pub(crate) async fn serve(&self, connection: Connection, admission: Admission) {
         let Admission { grant, route } = admission;
         let _recorded = self.audit.as_ref().map(|audit| audit.socket_opened(&grant));
         match route {
             Route::Here => self.serve_here(connection, grant).await,
-            // Boxed, so that the many sockets without a tunnel take no memory for one.
+            // Boxed, so that the many sockets without a tunnel use no memory for one.
             Route::Tunnel { bus, node, generation } => {
                 Box::pin(self.serve_over(&bus, &node, generation, connection, grant)).await;
             }
@@ -70,13 +71,14 @@ impl Handler {
             let released = self.directory.release(&environment, generation, &self.node).await;
             self.report(released);
             if self.router.online_generation(&environment) == Some(generation) {
-                // It came back meanwhile.
+                // It reconnected meanwhile.
                 self.claim(&environment, generation).await;
             }
         }
     }
 
-    /// The credential or the registration may have ended between the upgrade and now. Never returns.
+    /// Checks whether the credential or the registration has ended since the upgrade. Never
+    /// returns.
     async fn check_attached<T>(
         &self,
         environment: &EnvironmentId,
@@ -86,7 +88,7 @@ impl Handler {
         let is_harness = generation.is_none();
         if is_harness && self.bus.is_some() && self.router.online_generation(environment).is_none()
         {
-            // The environment has left since the harness was admitted, and may come back elsewhere.
+            // The environment has left since the harness was admitted, and may reconnect elsewhere.
             self.router.move_away(environment, 0);
         }
         self.close_if_revoked(credential).await;
@@ -98,7 +100,8 @@ impl Handler {
         future::pending().await
     }
 
-    /// Says that the environment has come here. Returns whether the directory answered.
+    /// Reports to the directory that the environment has connected here. Returns whether the
+    /// directory responded.
     async fn claim(&self, environment: &EnvironmentId, generation: u64) -> bool {
         let claimed = self.directory.claim(environment, generation, &self.node).await;
         if claimed.is_ok()
@@ -110,7 +113,8 @@ impl Handler {
         self.close_if_replaced(environment, generation, claimed)
     }
 
-    /// Says that the environment is still here. Returns whether the directory answered.
+    /// Reports to the directory that the environment is still here. Returns whether the directory
+    /// responded.
     async fn renew(&self, environment: &EnvironmentId, generation: u64) -> bool {
         let is_here = || self.router.online_generation(environment) == Some(generation);
         if !is_here() {
@@ -118,14 +122,15 @@ impl Handler {
         }
         let renewed = self.directory.renew(environment, generation, &self.node).await;
         if renewed.is_ok() && !is_here() {
-            // It has left meanwhile, and this may have come after its release.
+            // The environment has left meanwhile, and the renewal may have arrived after the
+            // release.
             let released = self.directory.release(environment, generation, &self.node).await;
             self.report(released);
         }
         self.close_if_replaced(environment, generation, renewed)
     }
 
-    /// A newer registration, or another node, may have taken over.
+    /// Closes the socket if a newer registration, or another node, has taken over.
     fn close_if_replaced(
         &self,
         environment: &EnvironmentId,
@@ -145,8 +150,8 @@ impl Handler {
         }
     }
 
-    /// Another node says that an environment has come to it. That may be old news, so the directory
-    /// decides about a socket that is here.
+    /// Handles the news that an environment has connected to another node. It may be outdated, so
+    /// the directory decides about a socket that is here.
     pub(crate) async fn move_away(&self, environment: &EnvironmentId) {
         let generation = self.router.online_generation(environment);
         if let Some(generation) = generation {
@@ -158,7 +163,7 @@ impl Handler {
         self.router.move_away(environment, generation.map_or(0, |generation| generation + 1));
     }
 
-    /// Tells the directory how this node is, and which environments are here.
+    /// Reports to the directory the status of this node, and the environments that are here.
     pub(crate) async fn renew_all(&self) {
         self.tell_status().await;
         let renewals = stream::iter(self.router.online());
@@ -190,12 +195,12 @@ impl Handler {
         }
     }
 
-    /// An environment that was lost here may be at another node by now. Its harnesses connect again and
-    /// are led there.
+    /// Finds environments that were lost here and are at another node by now. Their harnesses
+    /// reconnect and are led there.
     pub(crate) async fn follow_moved(&self) {
         for environment in self.router.awaited() {
             match self.registry.is_elsewhere(&environment).await {
-                // It may have come back here meanwhile; then nothing happens.
+                // It may have reconnected here meanwhile; then nothing happens.
                 Ok(true) => self.router.move_away(&environment, 0),
                 Ok(false) => {}
                 Err(error) => return self.report(Err(error)),
@@ -203,14 +208,14 @@ impl Handler {
         }
     }
 
-    /// For a watch that missed some.
+    /// Checks all credentials, after a watch has missed revocations.
     pub(crate) async fn close_all_revoked(&self) {
         for credential in self.router.credentials() {
             self.close_if_revoked(&credential).await;
         }
     }
 
-    /// A directory that fails is asked again until it answers.
+    /// Closes the sockets of a revoked credential. Retries until the directory responds.
     async fn close_if_revoked(&self, credential: &CredentialId) {
         loop {
             match self.directory.credential(credential).await {

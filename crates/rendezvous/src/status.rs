@@ -1,8 +1,8 @@
-//! The page for the operator. It needs no JavaScript, and holds no secret.
+//! The status page for the operator. It needs no JavaScript, and contains no secret.
 //!
-//! It lists the ids of environments. A service on loopback without a public URL shows all of them to all
-//! who can reach it. Any other asks for a token, as `Bearer` or as the password of HTTP Basic, and shows
-//! the environments of that token, or with the role operator all.
+//! It lists the ids of environments. A service on loopback without a public URL shows all of them
+//! to everyone who can reach it. Otherwise a viewer needs a token, as `Bearer` or as the password
+//! of HTTP Basic, and sees the environments of that token, or all of them with the role operator.
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
@@ -38,7 +38,7 @@ pub(crate) struct StatusPage {
 }
 
 impl StatusPage {
-    /// `is_open`: shown to all who can reach it.
+    /// `is_open`: shown to everyone who can reach it.
     pub(crate) fn new(is_open: bool, routing: &Routing) -> Self {
         let routing = match routing {
             Routing::Direct { .. } => "direct",
@@ -77,16 +77,17 @@ impl StatusPage {
                 Err(_) => return Ok(unauthorized()),
             }
         }
-        // Like the counters: nodes tell of all environments.
+        // Like the counters: the node list covers all environments.
         let nodes = match counters {
-            // The page is needed most when the directory is away.
+            // The page is most needed while the directory is unreachable.
             Some(_) => directory.nodes().await.unwrap_or_default(),
             None => Vec::new(),
         };
         Ok(HttpReply::Answer(html(StatusCode::OK, self.page(&environments, counters, &nodes))))
     }
 
-    /// What concerns all environments is for operators. Returns the refusal of another viewer.
+    /// Checks access to information about all environments. Returns the refusal of a viewer who is
+    /// not an operator.
     pub(crate) async fn check_operator(
         &self,
         headers: &HeaderMap,
@@ -104,7 +105,7 @@ impl StatusPage {
         }
     }
 
-    /// `counters`: of the whole service. They tell what other environments do.
+    /// `counters`: of the whole service, and so also about other environments.
     fn page(
         &self,
         environments: &[(EnvironmentId, EnvironmentStatus)],
@@ -157,7 +158,7 @@ impl StatusPage {
     }
 }
 
-/// Nothing for a single node, whose page this is.
+/// Returns nothing for a single node, since this is its page.
 fn node_table(nodes: &[NodeStatus]) -> String {
     if nodes.len() < 2 {
         return String::new();
@@ -205,7 +206,7 @@ fn html(status: StatusCode, page: String) -> Response<Full<Bytes>> {
     response
 }
 
-/// Ids have no such characters; this does not rely on it.
+/// Escapes HTML. Ids have no such characters, but the page does not rely on that.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {

@@ -1,5 +1,5 @@
-//! Spans of the registry's calls and of sockets that are opened. They are named by route, never by
-//! path, which has the id of an environment.
+//! Spans of the registry's calls and of opened sockets. They are named by route, never by path,
+//! which contains the id of an environment.
 
 use std::sync::OnceLock;
 
@@ -13,12 +13,12 @@ use crate::error_response::Refusal;
 pub(crate) struct RequestTracer(OnceLock<Tracer>);
 
 impl RequestTracer {
-    /// The first one stays.
+    /// Sets the tracer. The first one stays.
     pub(crate) fn set(&self, tracer: Tracer) {
         let _ = self.0.set(tracer);
     }
 
-    /// A request has come. Pages for operators are not traced.
+    /// Begins the span of a request. Pages for operators are not traced.
     pub(crate) fn begin(&self, method: &Method, path: &str, headers: &HeaderMap) -> Option<Span> {
         let tracer = self.0.get()?;
         let Route { name, method, path } = Route::find(method, path)?;
@@ -32,7 +32,7 @@ impl RequestTracer {
     }
 }
 
-/// The request is answered.
+/// Ends the span of a request.
 pub(crate) fn end<T>(span: Option<Span>, answered: &Result<T, Refusal>) {
     if let Some(span) = span {
         span.end(answered.as_ref().err().map(|refusal| refusal.code));

@@ -1,8 +1,8 @@
-//! The rendezvous is built without the code that could read what it routes.
+//! Checks that the rendezvous is built without code that could read the traffic that it routes.
 
 use std::path::Path;
 
-/// A build of the whole workspace turns the feature on for other crates, and would not notice.
+/// A build of the whole workspace enables the feature for other crates, and would not notice.
 #[test]
 fn no_code_of_the_crate_names_the_channel() {
     let mut directories = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
@@ -35,7 +35,7 @@ fn no_cryptography_of_the_relay_is_in_the_crate() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let crates: Vec<_> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
     assert!(crates.contains(&"exec-server-relay"), "{tree}");
-    // Not curve25519-dalek: the client of NATS signs with it.
+    // Not curve25519-dalek: the NATS client signs with it.
     for secret in ["clatter", "ml-kem", "x25519-dalek", "aes-gcm"] {
         assert!(!crates.contains(&secret), "{secret} is in {tree}");
     }

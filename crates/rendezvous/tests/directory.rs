@@ -1,4 +1,5 @@
-//! The contract of every directory. Another implementation adds a test that calls [`keeps_the_contract`].
+//! The contract of every directory. A new implementation adds a test that calls
+//! [`keeps_the_contract`].
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 
@@ -39,7 +40,7 @@ async fn redb_keeps_the_contract() {
 }
 
 #[tokio::test]
-async fn redb_remembers_what_it_must() {
+async fn redb_keeps_durable_state_across_a_restart() {
     let scratch = tempfile::tempdir().unwrap();
     let directory = RedbDirectory::open(scratch.path()).unwrap();
     let box_id = environment("box");
@@ -93,7 +94,7 @@ async fn replicas_are_refused_on_servers_that_lose_updates() {
 }
 
 #[tokio::test]
-async fn a_lease_that_expired_during_an_outage_is_written_again() {
+async fn a_lease_expired_in_an_outage_is_written_again() {
     let Some((mut servers, nodes)) = cluster(NatsVersion::Current, 1).await else { return };
     let directory = &nodes[0];
     let id = environment("kept");
@@ -110,7 +111,7 @@ async fn a_lease_that_expired_during_an_outage_is_written_again() {
     directory.renew(&id, lease.generation, NODE).await.unwrap();
     let found = directory.lookup(&id).await.unwrap();
     assert_eq!(found, Some(Lease { node: Some(NODE.to_owned()), ..lease.clone() }));
-    // Another node has nothing to write it with, and none that was released comes back.
+    // Another node has no copy to write again, and a released lease does not return.
     directory.release(&id, lease.generation, NODE).await.unwrap();
     purge(&servers, "KV_exec-server-leases").await;
     let gone = directory.renew(&id, lease.generation, NODE).await;
@@ -118,7 +119,7 @@ async fn a_lease_that_expired_during_an_outage_is_written_again() {
 }
 
 #[tokio::test]
-async fn of_two_leases_that_expired_the_newer_one_lasts() {
+async fn of_two_expired_leases_the_newer_one_lasts() {
     let Some((servers, nodes)) = cluster(NatsVersion::Current, 1).await else { return };
     let old = &nodes[0];
     let new = connect_when_ready(servers.urls().remove(0), 1).await;
@@ -128,7 +129,7 @@ async fn of_two_leases_that_expired_the_newer_one_lasts() {
     let second = new.register(&id, registration(2), Some(first.generation)).await.unwrap();
     new.claim(&id, second.generation, "new").await.unwrap();
     purge(&servers, "KV_exec-server-leases").await;
-    // It has not heard of the newer one.
+    // It does not know about the newer one.
     old.renew(&id, first.generation, "old").await.unwrap();
     new.renew(&id, second.generation, "new").await.unwrap();
     let late = old.renew(&id, first.generation, "old").await;
@@ -138,7 +139,7 @@ async fn of_two_leases_that_expired_the_newer_one_lasts() {
 }
 
 #[tokio::test]
-async fn a_credential_that_cannot_be_read_hides_no_other() {
+async fn an_unreadable_credential_hides_no_other() {
     let Some((servers, nodes)) = cluster(NatsVersion::Current, 1).await else { return };
     let client = async_nats::connect(&servers.urls()[0]).await.unwrap();
     let context = async_nats::jetstream::new(client);
@@ -154,7 +155,7 @@ async fn a_credential_that_cannot_be_read_hides_no_other() {
 
 type Nodes = Vec<Arc<dyn Directory>>;
 
-/// One directory for each of so many servers. `None` if there are no such servers here.
+/// Connects one directory to each of the servers. `None` if NATS is not available here.
 async fn cluster(version: NatsVersion, replicas: usize) -> Option<(NatsServers, Nodes)> {
     let servers = match NatsServers::start(version, replicas) {
         Ok(servers) => servers,
@@ -170,7 +171,7 @@ async fn cluster(version: NatsVersion, replicas: usize) -> Option<(NatsServers, 
     Some((servers, nodes))
 }
 
-/// Servers that have just been started need a moment to agree on a leader.
+/// Servers that have just started need a moment to elect a leader.
 async fn connect_when_ready(url: String, replicas: usize) -> NatsDirectory {
     let options = NatsOptions { replicas: Some(replicas), ..NatsOptions::new(vec![url]) };
     let mut attempts = 0;
@@ -193,14 +194,14 @@ async fn until_reachable(directory: &Arc<dyn Directory>) {
     assert!(directory.is_reachable());
 }
 
-/// As if all entries had expired.
+/// Removes all entries, as if they had expired.
 async fn purge(servers: &NatsServers, stream: &str) {
     let client = async_nats::connect(&servers.urls()[0]).await.unwrap();
     let context = async_nats::jetstream::new(client);
     context.get_stream(stream).await.unwrap().purge().await.unwrap();
 }
 
-/// A thousand of one authorization, and of a thousand authorizations three takers each.
+/// Races a thousand takers for one authorization, and three takers each for a thousand others.
 async fn one_of_a_thousand_takers_wins(nodes: &Nodes) {
     let hash = [100; 32];
     nodes[0].put_authorization(hash, authorization(), NOW).await.unwrap();
@@ -319,7 +320,7 @@ async fn presence_follows_the_generation(directory: &dyn Directory) {
     directory.release(&id, second.generation, NODE).await.unwrap();
     assert_eq!(node().await, None);
     directory.renew(&id, second.generation, NODE).await.unwrap();
-    assert_eq!(node().await, here(), "it came back");
+    assert_eq!(node().await, here(), "it reconnected");
 }
 
 async fn the_last_node_that_claims_an_environment_has_it(

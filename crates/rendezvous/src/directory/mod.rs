@@ -1,9 +1,9 @@
-//! The state that the nodes of a rendezvous share: registrations, credentials, and material that is
-//! good for one use.
+//! The state that the nodes of a rendezvous share: registrations, credentials, and single-use
+//! material.
 //!
-//! [`Directory`] asks for little, so that a replicated key-value store can be behind it:
-//! compare-and-set on one key, a take that one caller wins, and a feed of revocations. Frames never pass
-//! through it.
+//! [`Directory`] needs little, so that a replicated key-value store can implement it:
+//! compare-and-set on one key, a take that one caller wins, and a feed of revocations. Frames never
+//! pass through it.
 
 mod nats;
 mod redb_directory;
@@ -25,15 +25,15 @@ pub(crate) use nats::connect_with;
 pub use nats::{NatsDirectory, NatsOptions};
 pub use redb_directory::RedbDirectory;
 
-/// Attempts to replace a registration that others replace at the same time.
+/// Attempts to replace a registration while others replace it.
 const REGISTER_ATTEMPTS: usize = 16;
 
-/// The SHA-256 of a secret. Secrets themselves are not kept.
+/// The SHA-256 of a secret. Secrets themselves are not stored.
 pub type SecretHash = [u8; 32];
 
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
-    /// The registration was replaced since it was read.
+    /// The registration has been replaced since it was read.
     #[error("the registration was replaced")]
     Conflict,
     #[error("there is no room for more material that was not used")]
@@ -44,7 +44,7 @@ pub enum DirectoryError {
     Store(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// An environment as it registered.
+/// A registered environment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Registration {
     pub registration_id: String,
@@ -52,7 +52,7 @@ pub struct Registration {
     /// The node that the environment dials, as `ws://` or `wss://`.
     pub node_url: String,
     pub credential: CredentialId,
-    /// Of the ticket in the environment's URL.
+    /// The hash of the ticket in the environment's URL.
     pub ticket: SecretHash,
 }
 
@@ -62,8 +62,8 @@ pub struct Lease {
     /// Grows with every registration of the environment.
     pub generation: u64,
     pub registration: Registration,
-    /// The node that holds the environment's socket; `None` if none does. A directory that several nodes
-    /// share forgets it, or the whole lease, when it is not renewed for a while.
+    /// The node that holds the environment's socket; `None` if none does. A directory shared by
+    /// several nodes forgets it, or the whole lease, if it is not renewed for a while.
     #[serde(default)]
     pub node: Option<String>,
 }
@@ -87,15 +87,16 @@ pub struct Authorization {
     pub expires: SystemTime,
 }
 
-/// A revocation, or notice that some were missed.
+/// A revocation, or the notice that some were missed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Revocation {
     Revoked(CredentialId),
-    /// The directory was not reachable for a while, so every credential has to be looked at again.
+    /// The directory was unreachable for a while, so every credential must be checked again.
     Missed,
 }
 
-/// State that outlives a node, or that several share. `now` is an argument, so that one clock decides.
+/// State that outlives a node, or that several nodes share. `now` is an argument, so that one clock
+/// decides.
 #[async_trait]
 pub trait Directory: Debug + Send + Sync + 'static {
     /// Replaces the registration of an environment if its generation is still `expected` (`None`: there is
@@ -107,8 +108,8 @@ pub trait Directory: Debug + Send + Sync + 'static {
         expected: Option<u64>,
     ) -> Result<Lease, DirectoryError>;
 
-    /// Says that the environment has just connected to a node. The last node that claims it has it. Fails
-    /// with [`DirectoryError::Conflict`] if the generation is another one.
+    /// Records that the environment has just connected to a node. The last node to claim it wins.
+    /// Fails with [`DirectoryError::Conflict`] if the generation differs.
     async fn claim(
         &self,
         environment: &EnvironmentId,
@@ -116,8 +117,8 @@ pub trait Directory: Debug + Send + Sync + 'static {
         node: &str,
     ) -> Result<(), DirectoryError>;
 
-    /// Says that the environment is still connected to the node; repeated for as long as that is so. Fails
-    /// with [`DirectoryError::Conflict`] if the generation is another one, or another node has it.
+    /// Records that the environment is still connected to the node; called repeatedly. Fails with
+    /// [`DirectoryError::Conflict`] if the generation differs, or another node has the environment.
     async fn renew(
         &self,
         environment: &EnvironmentId,
@@ -125,8 +126,8 @@ pub trait Directory: Debug + Send + Sync + 'static {
         node: &str,
     ) -> Result<(), DirectoryError>;
 
-    /// Says that the environment is not connected to the node any more. Nothing happens if the generation
-    /// is another one, or another node has it.
+    /// Records that the environment is no longer connected to the node. Does nothing if the
+    /// generation differs, or another node has the environment.
     async fn release(
         &self,
         environment: &EnvironmentId,
@@ -143,7 +144,7 @@ pub trait Directory: Debug + Send + Sync + 'static {
         now: SystemTime,
     ) -> Result<(), DirectoryError>;
 
-    /// Of several callers one gets it.
+    /// Takes a ticket. Only one of several callers gets it.
     async fn take_ticket(
         &self,
         hash: SecretHash,
@@ -157,14 +158,14 @@ pub trait Directory: Debug + Send + Sync + 'static {
         now: SystemTime,
     ) -> Result<(), DirectoryError>;
 
-    /// Of several callers one gets it.
+    /// Takes an authorization. Only one of several callers gets it.
     async fn take_authorization(
         &self,
         hash: SecretHash,
         now: SystemTime,
     ) -> Result<Option<Authorization>, DirectoryError>;
 
-    /// Durable, as are revocations.
+    /// Stores a credential. Durable, as are revocations.
     async fn put_credential(&self, credential: Credential) -> Result<(), DirectoryError>;
 
     async fn token_by_hash(&self, hash: SecretHash) -> Result<Option<Credential>, DirectoryError>;
@@ -173,14 +174,14 @@ pub trait Directory: Debug + Send + Sync + 'static {
 
     async fn list_credentials(&self) -> Result<Vec<Credential>, DirectoryError>;
 
-    /// Whether there was one.
+    /// Revokes a credential. Returns whether it existed.
     async fn revoke_credential(&self, id: &CredentialId) -> Result<bool, DirectoryError>;
 
-    /// Revocations from now on. A receiver that lags has missed some.
+    /// Subscribes to later revocations. A receiver that lags has missed some.
     fn watch_revocations(&self) -> broadcast::Receiver<Revocation>;
 
-    /// Whether this assertion, with this expiry, was never seen before. Durable until it expires, so that
-    /// a restart does not make a replay possible.
+    /// Returns whether this assertion, with this expiry, is new. It is remembered durably until it
+    /// expires, so that a restart does not allow a replay.
     async fn remember_assertion(
         &self,
         hash: SecretHash,
@@ -188,21 +189,22 @@ pub trait Directory: Debug + Send + Sync + 'static {
         now: SystemTime,
     ) -> Result<bool, DirectoryError>;
 
-    /// Signs agent identities and their tasks. Made when it is first asked for, and durable.
+    /// Returns the secret that signs agent identities and their tasks. It is created at the first
+    /// call, and durable.
     async fn signing_secret(&self) -> Result<[u8; 32], DirectoryError>;
 
-    /// The state of a node. Repeated while it lives, and forgotten when it is not.
+    /// Stores the state of a node. Repeated while the node lives; forgotten afterwards.
     async fn put_node(&self, status: NodeStatus) -> Result<(), DirectoryError>;
 
-    /// The nodes that live, in the order of their URLs.
+    /// Returns the live nodes, ordered by URL.
     async fn nodes(&self) -> Result<Vec<NodeStatus>, DirectoryError>;
 
-    /// Whether calls can be answered now, as far as is known without one.
+    /// Returns whether calls are expected to succeed now, without making one.
     fn is_reachable(&self) -> bool;
 }
 
 impl dyn Directory {
-    /// Replaces the registration of an environment, also if others replace it at the same time.
+    /// Replaces the registration of an environment, even while others replace it.
     pub async fn replace_registration(
         &self,
         environment: &EnvironmentId,
@@ -214,7 +216,7 @@ impl dyn Directory {
     }
 }
 
-/// The newest registration wins, so a caller that was outrun tries again.
+/// Retries until it wins: the newest registration takes precedence.
 async fn replace_registration<L, R>(
     lookup: impl Fn() -> L,
     register: impl Fn(Option<u64>) -> R,

@@ -1,7 +1,7 @@
 //! The directory of a single node, in one file.
 //!
-//! State that must survive a restart is in `redb`, with durable commits. Tickets, authorizations and the
-//! information which environments are connected are in memory.
+//! State that must survive a restart is in `redb`, with durable commits. Tickets, authorizations
+//! and the list of connected environments are in memory.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{DirBuilder, OpenOptions, Permissions};
@@ -24,9 +24,9 @@ use crate::environment_id::EnvironmentId;
 use crate::node_status::NodeStatus;
 
 const FILE: &str = "rendezvous.redb";
-/// Tickets, and authorizations, of one credential that were not used yet.
+/// Maximum number of unused tickets, and of unused authorizations, per credential.
 const MAX_UNUSED: usize = 8192;
-/// Revocations that a slow watcher may be behind.
+/// Maximum lag of a slow watcher of revocations.
 const REVOCATIONS: usize = 256;
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub struct RedbDirectory {
     nodes: Mutex<BTreeMap<(String, String), NodeStatus>>,
 }
 
-/// Where an environment is connected.
+/// The node that an environment is connected to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Presence {
     generation: u64,
@@ -47,11 +47,11 @@ struct Presence {
 }
 
 impl RedbDirectory {
-    /// Opens the store in a directory, and makes both if they do not exist. Only this user can read them.
+    /// Opens the store in a directory, and creates both if necessary. Only this user can read them.
     /// Blocks.
     pub fn open(directory: &Path) -> Result<Self, DirectoryError> {
         let store = |error: std::io::Error| DirectoryError::Store(error.into());
-        // One that exists may be for other things as well; the files have modes of their own.
+        // An existing directory may have other uses as well; the files have modes of their own.
         DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(store)?;
         let path = directory.join(FILE);
         let file = OpenOptions::new()
@@ -81,13 +81,13 @@ impl RedbDirectory {
         })
     }
 
-    /// Whether a directory holds a store.
+    /// Returns whether a directory contains a store.
     #[must_use]
     pub fn exists(directory: &Path) -> bool {
         directory.join(FILE).exists()
     }
 
-    /// Runs work on the store where it may block.
+    /// Runs blocking work on the store.
     async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Database) -> Result<T, DirectoryError> + Send + 'static,
@@ -102,7 +102,7 @@ impl RedbDirectory {
         Lease { node: presence.map(|presence| presence.node.clone()), ..lease }
     }
 
-    /// `may_replace`: whether the node may take the place of this one.
+    /// `may_replace`: whether the node may replace this one.
     async fn set_presence(
         &self,
         environment: &EnvironmentId,
@@ -243,7 +243,7 @@ impl Directory for RedbDirectory {
         let existed =
             self.run(move |database| store::remove_credential(database, revoked.as_str())).await?;
         if existed {
-            // An error means that no one watches.
+            // An error means that there are no watchers.
             let _ = self.revocations.send(Revocation::Revoked(id.clone()));
         }
         Ok(existed)

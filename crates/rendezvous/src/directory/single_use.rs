@@ -1,4 +1,5 @@
-//! Material that is good for one use within a short time. A restart forgets it: its owner asks again.
+//! Single-use material with a short lifetime. A restart forgets it, and its owner requests it
+//! again.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -7,7 +8,7 @@ use std::time::SystemTime;
 use super::{DirectoryError, SecretHash};
 use crate::credential::CredentialId;
 
-/// Expired entries are looked for when there are so many, and again when their number has doubled.
+/// Expired entries are pruned at this number, and again when the number has doubled.
 const FIRST_PRUNING: usize = 256;
 
 #[derive(Debug)]
@@ -31,7 +32,7 @@ struct Entry<T> {
 }
 
 impl<T> SingleUse<T> {
-    /// `max_of_credential`: the most unused entries of one credential.
+    /// `max_of_credential`: maximum number of unused entries per credential.
     pub(super) fn new(max_of_credential: usize) -> Self {
         let entries = Entries {
             by_hash: HashMap::new(),

@@ -15,14 +15,14 @@ const REGISTRATIONS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("re
 const CREDENTIALS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("credentials");
 /// Hash of the token to id of the credential.
 const TOKENS: TableDefinition<'_, SecretHash, &str> = TableDefinition::new("tokens");
-/// Assertions that were used: the second in which they expire, and their hash.
+/// Used assertions: the second in which they expire, and their hash.
 const ASSERTIONS: TableDefinition<'_, (u64, SecretHash), ()> =
     TableDefinition::new("used_assertions");
 /// The name of the one secret.
 const SIGNING: &str = "signing";
 const SECRETS: TableDefinition<'_, &str, SecretHash> = TableDefinition::new("secrets");
 
-/// A table that does not exist cannot be read.
+/// Creates the tables: a table that does not exist cannot be read.
 pub(super) fn make_tables(database: &Database) -> Result<(), DirectoryError> {
     let write = database.begin_write().map_err(failed)?;
     write.open_table(REGISTRATIONS).map_err(failed)?;
@@ -127,7 +127,7 @@ pub(super) fn list_credentials(database: &Database) -> Result<Vec<Credential>, D
     entries.map(|entry| from_json(entry.map_err(failed)?.1.value())).collect()
 }
 
-/// Times are in seconds since 1970.
+/// Records a used assertion. Times are in seconds since 1970.
 pub(super) fn remember_assertion(
     database: &Database,
     hash: SecretHash,

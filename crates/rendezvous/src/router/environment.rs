@@ -36,10 +36,10 @@ struct State {
     streams: StreamTable,
 }
 
-/// The way to the environment itself.
+/// The link to the environment itself.
 #[derive(Debug)]
 enum Link {
-    /// By the registration of this generation.
+    /// With the registration of this generation.
     Online {
         socket: Arc<Socket>,
         generation: u64,
@@ -49,7 +49,7 @@ enum Link {
     },
 }
 
-/// One end of a relay: what is known of it, and what waits for it.
+/// One end of a relay: its properties, and its queued frames.
 #[derive(Debug)]
 pub(super) struct Socket {
     pub(super) id: SocketId,
@@ -58,10 +58,10 @@ pub(super) struct Socket {
     pub(super) queue: FrameQueue,
 }
 
-/// Where a frame of a harness goes.
+/// The destination of a harness's frame.
 pub(super) enum Route {
     Environment(Arc<Socket>),
-    /// The environment is away; peers retransmit.
+    /// The environment is disconnected; peers retransmit.
     Drop,
     /// The harness may not use this stream.
     Refuse(Bytes),
@@ -69,7 +69,7 @@ pub(super) enum Route {
     Malformed,
 }
 
-/// For the status page.
+/// An environment on the status page.
 #[derive(Debug, Clone)]
 pub(crate) struct EnvironmentStatus {
     pub(crate) is_online: bool,
@@ -86,7 +86,7 @@ impl Environment {
         Self { state: Mutex::new(state), frames: AtomicU64::new(0), bytes: AtomicU64::new(0) }
     }
 
-    /// The newest registration has the place, and of its sockets the last one.
+    /// Attaches a socket. The newest registration wins, and of its sockets the last one.
     pub(super) fn attach(&self, socket: Arc<Socket>, generation: u64) {
         let mut state = self.lock();
         match &state.link {
@@ -99,7 +99,7 @@ impl Environment {
         state.link = Link::Online { socket, generation };
     }
 
-    /// Whether the socket was the current one. A late end changes nothing.
+    /// Detaches a socket. Returns whether it was the current one; a late end changes nothing.
     pub(super) fn detach(&self, socket: SocketId, now: Instant) -> bool {
         let mut state = self.lock();
         let is_current =
@@ -120,20 +120,20 @@ impl Environment {
         state.streams.detach(socket, now);
     }
 
-    /// The harness has closed its socket, so its streams do not wait for another one.
+    /// Ends the streams of a harness that closed its socket: they do not wait for another one.
     pub(super) fn end_streams_of(&self, socket: SocketId) {
         let mut state = self.lock();
         let ended = state.streams.end(socket);
         if let Link::Online { socket, .. } = &state.link {
             for stream_id in ended {
-                // If it does not fit, the environment finds out by itself.
+                // If the reset does not fit, the environment notices by itself.
                 let _ = socket.queue.try_push(reset(stream_id, HARNESS_GONE));
             }
         }
     }
 
-    /// The generation of the registration whose socket is here now. One that is being closed does not
-    /// count.
+    /// Returns the generation of the registration whose socket is here now. A socket that is being
+    /// closed does not count.
     pub(super) fn online_generation(&self) -> Option<u64> {
         match &self.lock().link {
             Link::Online { socket, generation } if !socket.queue.is_closed() => Some(*generation),
@@ -150,8 +150,8 @@ impl Environment {
         }
     }
 
-    /// Another node holds the environment's socket now. Nothing happens if a registration of at least this
-    /// generation has its socket here.
+    /// Closes the peers here because another node holds the environment's socket. Does nothing if a
+    /// registration of at least this generation has its socket here.
     pub(super) fn move_away(&self, generation: u64) {
         let state = self.lock();
         match &state.link {
@@ -166,7 +166,7 @@ impl Environment {
         state.harnesses.values().for_each(|socket| socket.queue.close(MOVED));
     }
 
-    /// Where a frame of a harness goes.
+    /// Routes a frame of a harness.
     pub(super) fn route_to_environment(
         &self,
         stream_id: &str,
@@ -178,7 +178,7 @@ impl Environment {
             Ok(ended) => match &state.link {
                 Link::Online { socket, .. } => {
                     if let Some(ended) = ended {
-                        // If it does not fit, the environment finds out by itself.
+                        // If the reset does not fit, the environment notices by itself.
                         let _ = socket.queue.try_push(reset(ended, HARNESS_GONE));
                     }
                     Route::Environment(Arc::clone(socket))
@@ -199,14 +199,15 @@ impl Environment {
         }
     }
 
-    /// The harness socket that has a stream.
+    /// Returns the harness socket that has a stream.
     pub(super) fn harness_of(&self, stream_id: &str) -> Option<Arc<Socket>> {
         let state = self.lock();
         let socket = state.streams.socket_of(stream_id)?;
         state.harnesses.get(&socket).map(Arc::clone)
     }
 
-    /// Ends what has been lost for longer than its grace period, and sockets whose token has expired.
+    /// Ends streams and links that were lost for longer than their grace period, and closes sockets
+    /// with expired tokens.
     pub(super) fn sweep(
         &self,
         now: Instant,
@@ -224,7 +225,7 @@ impl Environment {
             Link::Online { socket, .. } => {
                 let socket = Arc::clone(socket);
                 for stream in state.streams.expired(now, stream_grace) {
-                    // Those that do not fit stay until there is room.
+                    // Streams whose reset does not fit stay until there is room.
                     if socket.queue.try_push(reset(stream, HARNESS_GONE)).is_ok() {
                         state.streams.remove(&stream);
                     }
@@ -238,7 +239,8 @@ impl Environment {
         }
     }
 
-    /// Whether it can be forgotten: no socket is left, and nothing waits for one.
+    /// Returns whether the environment can be forgotten: no socket is left, and nothing waits for
+    /// one.
     pub(super) fn is_unused(&self, now: Instant, grace: Duration) -> bool {
         let state = self.lock();
         let is_gone = matches!(state.link, Link::Offline { since }
@@ -311,12 +313,12 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_registration_keeps_the_place() {
+    fn the_newest_registration_wins() {
         let now = Instant::now();
         let environment = Environment::new(StreamTable::new(8, Counts::new(8)), now);
         let [first, late, again, newer] = [1, 2, 3, 4].map(socket);
         environment.attach(Arc::clone(&first), 7);
-        // It was admitted before the newer registration, and comes after it.
+        // It was admitted before the newer registration, and arrives after it.
         environment.attach(Arc::clone(&late), 6);
         assert!(is_closed(&late) && !is_closed(&first));
         assert!(!environment.detach(late.id, now));

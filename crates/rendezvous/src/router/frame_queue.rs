@@ -1,4 +1,4 @@
-//! Frames that wait to be written to one socket: bounded in bytes, and closed together with it.
+//! Frames queued for one socket: bounded in bytes, and closed together with the socket.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -15,25 +15,25 @@ use crate::quota::ByteBudget;
 
 /// The overhead of an entry, so that tiny frames are bounded too.
 const ENTRY_BYTES: usize = 64;
-/// A frame shares memory with the frames before and after it. Small ones are copied, so that they do
-/// not keep that memory, and so are all frames of a socket that is slow.
+/// A frame shares memory with the frames before and after it. Small frames are copied, so that they
+/// do not keep that memory alive, and so are all frames of a slow socket.
 const SMALL_FRAME: usize = 16 << 10;
 const MOST_SHARED: usize = 512 << 10;
-/// How long a frame waits before it asks again for bytes of a budget.
+/// How long a frame waits before it tries again to charge a budget.
 const BUDGET_INTERVAL: Duration = Duration::from_millis(5);
-/// Written at once.
+/// Maximum size of one write.
 const BATCH_BYTES: usize = 256 << 10;
 
 #[derive(Debug)]
 pub(crate) struct FrameQueue {
-    /// Bytes that still fit. Waiters get them in the order in which they came.
+    /// Bytes that still fit. Waiters get room in the order of their requests.
     room: Semaphore,
     waiting: Mutex<Waiting>,
     wake_writer: Notify,
     closing: watch::Sender<Option<Closing>>,
     /// Shared with other queues.
     budgets: Vec<Arc<ByteBudget>>,
-    /// Bytes that the budgets count for this queue.
+    /// Bytes charged to the budgets for this queue.
     charged: AtomicUsize,
 }
 
@@ -43,7 +43,7 @@ struct Waiting {
     bytes: usize,
 }
 
-/// How a socket is closed.
+/// The reason for closing a socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Closing {
     pub(crate) code: CloseCode,
@@ -56,12 +56,12 @@ impl Closing {
     }
 }
 
-/// The frame does not fit.
+/// Why a frame does not fit.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Full {
-    /// Its peer does not read.
+    /// The peer does not read.
     Queue,
-    /// Other queues have used up what they share with this one.
+    /// Other queues have used up the shared budget.
     Budget,
 }
 
@@ -96,7 +96,7 @@ impl FrameQueue {
     pub(super) async fn push(&self, frame: Bytes) {
         let cost = cost(&frame);
         let Ok(room) = self.room.acquire_many(cost as u32).await else { return };
-        // Other queues may have used up what they share with this one.
+        // Other queues may have used up the shared budget.
         while self.charge(cost).is_err() {
             sleep(BUDGET_INTERVAL).await;
             if self.room.is_closed() {
@@ -119,13 +119,13 @@ impl FrameQueue {
         }
     }
 
-    /// The socket took these frames.
+    /// Notes that the socket took these frames.
     pub(super) fn written(&self, cost: usize) {
         self.room.add_permits(cost);
         self.give_back(cost);
     }
 
-    /// The first reason counts.
+    /// Closes the queue. The first reason counts.
     pub(crate) fn close(&self, closing: Closing) {
         self.closing.send_if_modified(|current| {
             let is_first = current.is_none();
@@ -149,7 +149,7 @@ impl FrameQueue {
         self.closing.borrow().is_some()
     }
 
-    /// How it was closed, if it was.
+    /// Returns the close reason, if the queue is closed.
     pub(crate) fn closing(&self) -> Option<Closing> {
         self.closing.borrow().clone()
     }
@@ -172,7 +172,7 @@ impl FrameQueue {
 
     fn append(&self, frame: Bytes) {
         let mut waiting = self.lock();
-        // Also counts what is being written.
+        // Includes the frames that are being written.
         let charged = self.charged.load(Ordering::Relaxed);
         let is_shared = frame.len() >= SMALL_FRAME && charged < MOST_SHARED;
         waiting.bytes += cost(&frame);
@@ -205,7 +205,8 @@ impl FrameQueue {
     }
 }
 
-/// At most the largest frame and a little more, so it fits into 32 bits.
+/// Returns the cost of a frame: at most the largest frame and a little more, so it fits into 32
+/// bits.
 fn cost(frame: &Bytes) -> usize {
     frame.len() + ENTRY_BYTES
 }
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn waiters_get_room_in_the_order_in_which_they_came() {
+    async fn waiters_get_room_in_order() {
         let queue = Arc::new(FrameQueue::new(cost(&frame(10)), Vec::new()));
         queue.try_push(frame(10)).unwrap();
         let mut waiters = tokio::task::JoinSet::new();
@@ -264,7 +265,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn closing_wakes_all_and_drops_what_waits() {
+    async fn closing_wakes_all_waiters_and_drops_queued_frames() {
         let queue = FrameQueue::new(cost(&frame(10)), Vec::new());
         queue.try_push(frame(10)).unwrap();
         let ((), closing, ()) = tokio::join!(queue.push(frame(10)), queue.closed(), async {
@@ -277,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn budgets_are_shared_and_given_back() {
+    fn budgets_are_shared_and_released() {
         let budget = Arc::new(ByteBudget::new(cost(&frame(100))));
         let queue = || FrameQueue::new(1000, vec![Arc::clone(&budget)]);
         let (one, other) = (queue(), queue());
@@ -288,7 +289,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_frame_waits_until_another_queue_gives_its_bytes_back() {
+    async fn a_frame_waits_until_another_queue_releases_its_bytes() {
         let budget = Arc::new(ByteBudget::new(cost(&frame(10))));
         let [one, other] = [(), ()].map(|()| FrameQueue::new(1000, vec![Arc::clone(&budget)]));
         one.try_push(frame(10)).unwrap();

@@ -1,8 +1,8 @@
 //! Carries frames between the sockets of harnesses and environments. It reads the stream id of a
-//! frame and passes on the same bytes.
+//! frame and forwards the same bytes.
 //!
-//! A harness that does not read is closed, since waiting for it would hold up the environment's other
-//! streams. An environment that does not read holds up its harnesses, each in turn.
+//! A harness that does not read is closed, since waiting for it would stall the environment's other
+//! streams. An environment that does not read stalls its harnesses, one by one.
 
 mod environment;
 mod frame_queue;
@@ -31,7 +31,7 @@ pub(crate) use read_limits::ReadLimits;
 pub(crate) use socket::write_frames;
 use stream_table::StreamTable;
 
-/// The largest frame fits into any queue.
+/// Any queue has room for the largest frame.
 const LEAST_QUEUE: usize = 2 * MAX_FRAME_BYTES;
 
 const REPLACED: Closing = Closing::new(CloseCode::Policy, "a newer registration replaced this one");
@@ -65,39 +65,39 @@ pub(crate) struct Router {
     pub(crate) counters: Counters,
 }
 
-/// Since the service started.
+/// Counted since the service started.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) frames: AtomicU64,
     pub(crate) bytes: AtomicU64,
-    /// Frames without a place to go.
+    /// Frames without a destination.
     pub(crate) dropped: AtomicU64,
     pub(crate) malformed: AtomicU64,
-    /// Harness sockets that did not read.
+    /// Harness sockets that were closed because they did not read.
     pub(crate) slow: AtomicU64,
-    /// Requests that were answered with an error.
+    /// Requests answered with an error.
     pub(crate) refusals: AtomicU64,
 }
 
-/// A socket that may be opened.
+/// An admitted socket.
 #[derive(Debug)]
 pub(crate) struct SocketGrant {
     pub(crate) environment: EnvironmentId,
     pub(crate) credential: CredentialId,
     pub(crate) expires: Option<SystemTime>,
     pub(crate) end: RelayEnd,
-    /// Its place among the sockets of its credential and its environment.
+    /// Counts among the sockets of its credential and its environment.
     pub(crate) permit: SocketPermit,
 }
 
-/// Which end of a relay a socket is.
+/// Which end of a relay a socket belongs to.
 #[derive(Debug)]
 pub(crate) enum RelayEnd {
     Environment { generation: u64 },
     Harness,
 }
 
-/// A socket in its place. However its task ends, it is taken out again.
+/// An attached socket. It is detached however its task ends.
 struct Attached {
     environment: Arc<Environment>,
     socket: Arc<Socket>,
@@ -145,12 +145,12 @@ impl Router {
         }
     }
 
-    /// Bytes of frames that wait for sockets.
+    /// Returns the bytes of frames queued for sockets.
     pub(crate) fn queued_bytes(&self) -> usize {
         self.queued_bytes.used()
     }
 
-    /// `None` if the credential, the environment or the service has too many sockets.
+    /// Returns `None` if the credential, the environment or the service has too many sockets.
     pub(crate) fn permit(
         &self,
         credential: &CredentialId,
@@ -165,12 +165,12 @@ impl Router {
         Some(SocketPermit { _credential: credential, _environment: environment, _service: service })
     }
 
-    /// The generation of the registration whose socket is here.
+    /// Returns the generation of the registration whose socket is here.
     pub(crate) fn online_generation(&self, environment: &EnvironmentId) -> Option<u64> {
         self.lock().get(environment)?.online_generation()
     }
 
-    /// Serves one socket to its end. Returns whether the environment went offline with it.
+    /// Serves one socket until it ends. Returns whether the environment went offline with it.
     pub(crate) async fn serve(&self, connection: Connection, grant: SocketGrant) -> bool {
         let SocketGrant { environment: id, credential, expires, end, permit } = grant;
         let harness_of = matches!(end, RelayEnd::Harness).then_some(&id);
@@ -202,7 +202,7 @@ impl Router {
         offline
     }
 
-    /// The limits on a socket of a credential.
+    /// Returns the read limits of a credential's socket.
     pub(crate) fn read_limits(
         &self,
         credential: &CredentialId,
@@ -213,7 +213,7 @@ impl Router {
         ReadLimits::new(frame_rates, self.unfinished_frames.of(credential))
     }
 
-    /// A queue that counts as one of the credential's.
+    /// Creates a queue that is charged to the credential.
     pub(crate) fn new_queue(
         &self,
         credential: &CredentialId,
@@ -225,7 +225,7 @@ impl Router {
         FrameQueue::new(self.quotas.queued_bytes_per_socket.max(LEAST_QUEUE), budgets)
     }
 
-    /// Under the lock of all: an environment that is being forgotten gets no new socket.
+    /// Holds the lock of all environments: one that is being forgotten gets no new socket.
     fn add(&self, id: &EnvironmentId, socket: &Arc<Socket>, end: &RelayEnd) -> Arc<Environment> {
         let mut environments = self.lock();
         let (max, of_credentials) =
@@ -260,15 +260,15 @@ impl Router {
         self.frames_of_environments.forget_idle(now);
     }
 
-    /// A newer registration has taken over.
+    /// Closes older sockets, since a newer registration has taken over.
     pub(crate) fn close_older_than(&self, environment: &EnvironmentId, generation: u64) {
         if let Some(environment) = self.lock().get(environment) {
             environment.close_older_than(generation);
         }
     }
 
-    /// Another node holds the environment's socket, so its harnesses have to go there. Nothing happens if
-    /// a registration of at least this generation has its socket here.
+    /// Closes the peers of an environment whose socket is at another node, so that its harnesses
+    /// follow. Does nothing if a registration of at least this generation has its socket here.
     pub(crate) fn move_away(&self, environment: &EnvironmentId, generation: u64) {
         if let Some(environment) = self.lock().get(environment) {
             environment.move_away(generation);
@@ -279,7 +279,7 @@ impl Router {
         self.lock().values().for_each(|environment| environment.close_credential(credential));
     }
 
-    /// The credentials of all open sockets.
+    /// Returns the credentials of all open sockets.
     pub(crate) fn credentials(&self) -> Vec<CredentialId> {
         let environments = self.lock();
         let mut credentials: Vec<_> =
@@ -296,7 +296,7 @@ impl Router {
         }
     }
 
-    /// Environments that harnesses wait for here.
+    /// Returns the environments that harnesses wait for here.
     pub(crate) fn awaited(&self) -> Vec<EnvironmentId> {
         let environments = self.lock();
         let is_awaited = |environment: &Environment| {
@@ -307,14 +307,14 @@ impl Router {
         awaited.map(|(id, _)| id.clone()).collect()
     }
 
-    /// The service ends; peers come back at once.
+    /// Closes everything because the service ends; peers reconnect at once.
     pub(crate) fn close_all(&self) {
         let environments = self.lock();
         self.is_closed.store(true, Ordering::Relaxed);
         environments.values().for_each(|environment| environment.close_all(&RESTARTING));
     }
 
-    /// Environments whose socket is here, with the generations of their registrations.
+    /// Returns the environments whose socket is here, with the generations of their registrations.
     pub(crate) fn online(&self) -> Vec<(EnvironmentId, u64)> {
         let environments = self.lock();
         let online = environments
@@ -344,7 +344,7 @@ pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A second's worth may come at once.
+/// Allows bursts of one second's frames.
 fn frame_rates<K: Clone + Eq + Hash>(per_second: u32) -> RateLimits<K> {
     RateLimits::new(per_second, per_second)
 }

@@ -1,4 +1,4 @@
-//! The limits on a socket that is read: the size and number of its frames, and their unfinished parts.
+//! The limits on reading a socket: the size and rate of its frames, and their unfinished parts.
 
 use std::sync::Arc;
 
@@ -16,11 +16,11 @@ const UNFINISHED: Closing =
 
 #[derive(Debug)]
 pub(crate) struct ReadLimits {
-    /// A frame has to satisfy each of them.
+    /// A frame must satisfy each of them.
     frame_rates: Vec<Arc<RateLimit>>,
-    /// Its share of the memory for frames of which only a part has come.
+    /// The socket's share of the memory for partially received frames.
     unfinished_frames: MemoryShare,
-    /// The budget of its credential, which is forgotten when no socket has it.
+    /// The budget of its credential, which is dropped with the last socket of the credential.
     _budget: Arc<MemoryBudget>,
 }
 
@@ -29,7 +29,7 @@ impl ReadLimits {
         Self { frame_rates, unfinished_frames: budget.share(), _budget: budget }
     }
 
-    /// For frames that were counted when they were read from their socket.
+    /// Drops the rates, for frames that were already counted when they were read from their socket.
     pub(crate) fn without_rates(self) -> Self {
         Self { frame_rates: Vec::new(), ..self }
     }
@@ -40,8 +40,8 @@ impl ReadLimits {
         incoming.charge_to(&self.unfinished_frames);
     }
 
-    /// The next message; `None` when the socket is over or its queue closed. Frames leave before more is
-    /// read.
+    /// Receives the next message; `None` when the socket has ended or its queue is closed. Frames
+    /// are sent before more is read.
     pub(crate) async fn receive(
         &self,
         incoming: &mut Incoming,
@@ -64,7 +64,7 @@ impl ReadLimits {
         received
     }
 
-    /// A peer that sends more than its rate is read more slowly.
+    /// Waits if the peer exceeds its rate, which slows the reading down.
     pub(crate) async fn keep_to_rate(&self, queue: &FrameQueue) {
         let now = Instant::now();
         let waits = self.frame_rates.iter().map(|rate| rate.take(now));

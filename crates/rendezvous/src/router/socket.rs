@@ -1,4 +1,4 @@
-//! The two tasks of a socket: one reads its frames and routes them, one writes what waits for it.
+//! The two tasks of a socket: one reads and routes its frames, one writes its queued frames.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,8 +14,8 @@ use super::frame_queue::{Closing, FrameQueue, Full};
 use super::read_limits::ReadLimits;
 use super::{ENDED, Router, SLOW, TEXT, count};
 
-/// How long a socket may take for one batch. A peer that answers pings and reads nothing else would
-/// hold shared memory for ever.
+/// How long a socket may take for one batch. A peer that responds to pings but reads nothing else
+/// would hold shared memory forever.
 const WRITE_DEADLINE: Duration = Duration::from_secs(60);
 
 const NOT_A_FRAME: Closing = Closing::new(CloseCode::Protocol, "not a relay frame");
@@ -59,7 +59,7 @@ impl Relay<'_> {
             }
         }
         if incoming.peer_close() == Some(CloseCode::Normal) {
-            // It has not lost its socket; it has ended its streams.
+            // The harness has not lost its socket; it has ended its streams.
             self.environment.end_streams_of(self.socket.id);
         }
         self.end(incoming, writer).await;
@@ -72,17 +72,17 @@ impl Relay<'_> {
         (incoming, tokio::spawn(async move { write_frames(outgoing, &socket.queue).await }))
     }
 
-    /// Lets the peer take the close frame, and ends the writer.
+    /// Lets the peer read the close frame, and ends the writer.
     async fn end(&self, mut incoming: Incoming, writer: tokio::task::JoinHandle<()>) {
         self.socket.queue.close(ENDED);
         let Closing { code, reason } = self.socket.queue.closed().await;
         incoming.close(code, &reason);
         while incoming.recv().await.is_some() {}
-        // It panics never and is not aborted.
+        // The task never panics and is not aborted.
         let _ = writer.await;
     }
 
-    /// Never waits: another stream of the environment may be behind this frame.
+    /// Routes a frame to a harness. Never waits: a frame of another stream may be behind it.
     fn route_to_harness(&self, frame: &Bytes) {
         let counters = &self.router.counters;
         let Ok(stream_id) = peek_stream_id(frame) else { return count(&counters.malformed) };
@@ -91,7 +91,7 @@ impl Relay<'_> {
         };
         match harness.queue.try_push(frame.clone()) {
             Ok(()) => self.count_routed(frame),
-            // Another socket has used it up; the environment sends the frame again.
+            // Another socket has used up the budget; the environment retransmits the frame.
             Err(Full::Budget) => count(&counters.dropped),
             Err(Full::Queue) => {
                 count(&counters.slow);

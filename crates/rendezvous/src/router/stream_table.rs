@@ -1,4 +1,4 @@
-//! Which harness socket has which stream of one environment. Takes the time, keeps none.
+//! The harness sockets of the streams of one environment. Takes the time as an argument.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ pub(super) type SocketId = u64;
 #[derive(Debug)]
 pub(super) struct StreamTable {
     max: usize,
-    /// Those of all environments.
+    /// The stream counts of all environments.
     of_credentials: Arc<Counts<CredentialId>>,
     streams: HashMap<StreamId, Stream>,
 }
 
 #[derive(Debug)]
 struct Stream {
-    /// Only sockets of this credential may have it.
+    /// Only sockets of this credential may use the stream.
     owner: CredentialId,
     place: Place,
     /// When the harness last used it.
@@ -53,13 +53,13 @@ impl StreamTable {
         Self { max, of_credentials, streams: HashMap::new() }
     }
 
-    /// Streams that have a socket.
+    /// Counts the streams that have a socket.
     pub(super) fn attached(&self) -> usize {
         let is_attached = |stream: &&Stream| matches!(stream.place, Place::Attached(_));
         self.streams.values().filter(is_attached).count()
     }
 
-    /// The socket uses the stream from here on. Returns a stream that was ended to make room.
+    /// Assigns the stream to the socket. Returns a stream that was ended to make room.
     pub(super) fn claim(
         &mut self,
         stream_id: &str,
@@ -91,7 +91,7 @@ impl StreamTable {
         Ok(ended)
     }
 
-    /// One more stream of a credential, if there is room for it.
+    /// Counts one more stream of a credential, if there is room for it.
     fn try_count(&self, owner: &CredentialId) -> Option<Counted<CredentialId>> {
         match self.streams.len() < self.max {
             true => self.of_credentials.try_add(owner),
@@ -99,9 +99,10 @@ impl StreamTable {
         }
     }
 
-    /// The router does not see when a stream ends, so a socket may have many that have ended. The
-    /// least recently used one goes: of those of the credential that wait for a socket, or else of the
-    /// socket itself. Streams of another credential never go.
+    /// Makes room for a stream. The router does not see when a stream ends, so a socket may have
+    /// many ended ones. The least recently used one is dropped: first among the credential's
+    /// streams that wait for a socket, then among the socket's own. Streams of other credentials
+    /// are never dropped.
     fn make_room(&mut self, socket: SocketId, owner: &CredentialId) -> Option<(StreamId, Stream)> {
         let least_recent = |is_candidate: &dyn Fn(&Stream) -> bool| {
             let candidates = self.streams.iter().filter(|(_, stream)| is_candidate(stream));
@@ -115,7 +116,7 @@ impl StreamTable {
         self.streams.remove_entry(&ended)
     }
 
-    /// The live socket that has the stream.
+    /// Returns the live socket that has the stream.
     pub(super) fn socket_of(&self, stream_id: &str) -> Option<SocketId> {
         match self.streams.get(stream_id)?.place {
             Place::Attached(socket) => Some(socket),
@@ -123,7 +124,7 @@ impl StreamTable {
         }
     }
 
-    /// The socket is gone. Its streams wait for another one.
+    /// Detaches the streams of a lost socket. They wait for another one.
     pub(super) fn detach(&mut self, socket: SocketId, now: Instant) {
         for stream in self.streams.values_mut() {
             if stream.place == Place::Attached(socket) {
@@ -132,13 +133,13 @@ impl StreamTable {
         }
     }
 
-    /// Forgets the streams of a socket, and returns them.
+    /// Drops the streams of a socket, and returns them.
     pub(super) fn end(&mut self, socket: SocketId) -> Vec<StreamId> {
         let is_its = |stream: &Stream| stream.place == Place::Attached(socket);
         self.streams.extract_if(|_, stream| is_its(stream)).map(|(id, _)| id).collect()
     }
 
-    /// Streams that have been without a socket for this long.
+    /// Returns streams that have been without a socket for this long.
     pub(super) fn expired(&self, now: Instant, grace: Duration) -> Vec<StreamId> {
         let is_expired = |stream: &Stream| match stream.place {
             Place::Attached(_) => false,
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_socket_has_a_stream_until_one_of_the_same_credential_takes_it() {
+    fn a_socket_keeps_a_stream_until_another_of_the_same_credential_takes_it() {
         let (mut table, now) = (table(8), Instant::now());
         let [alice, bob] = credentials();
         assert_eq!(table.socket_of("s"), None);
@@ -178,7 +179,7 @@ mod tests {
         assert_eq!(table.socket_of("s"), Some(1));
         assert_eq!(table.claim("s", 3, &alice, now), Ok(None));
         assert_eq!(table.socket_of("s"), Some(3));
-        // Late frames of the old socket change nothing, nor does its late end.
+        // Late frames of the old socket change nothing; neither does its late end.
         assert_eq!(table.claim("s", 1, &alice, now), Ok(None));
         assert_eq!(table.socket_of("s"), Some(3));
         table.detach(1, now);
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_ends_lost_streams_of_the_credential_and_then_those_of_the_socket() {
+    fn a_full_table_ends_lost_streams_of_the_credential_before_those_of_the_socket() {
         let (mut table, now) = (table(3), Instant::now());
         let [alice, bob] = credentials();
         let at = |seconds| now + Duration::from_secs(seconds);
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_credential_has_its_streams_in_all_environments_together() {
+    fn streams_of_a_credential_count_across_environments() {
         let (of_credentials, now) = (Counts::new(2), Instant::now());
         let [alice, bob] = credentials();
         let mut one = StreamTable::new(8, Arc::clone(&of_credentials));
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_is_closed_ends_its_streams() {
+    fn a_closed_socket_ends_its_streams() {
         let (mut table, now) = (table(8), Instant::now());
         let [alice, _] = credentials();
         table.claim("a", 1, &alice, now).unwrap();

@@ -1,4 +1,4 @@
-//! The connection to NATS that frames pass through, and the subjects of nodes and tunnels.
+//! The NATS connection that carries frames, and the subjects of nodes and tunnels.
 
 use std::time::Duration;
 
@@ -12,13 +12,12 @@ use uuid::Uuid;
 use crate::directory::{NatsOptions, connect_with};
 use crate::environment_id::EnvironmentId;
 
-/// Messages that wait to be written to NATS, of at most 256 KiB each. Each tunnel has at most one
-/// frame, one heartbeat and one close waiting for a place, and places are given in the order in which
-/// they were asked for. So a busy tunnel delays each message of another one by one of its own, and never
-/// for longer.
+/// Messages queued for NATS, of at most 256 KiB each. Each tunnel waits with at most one frame, one
+/// heartbeat and one close, and slots are granted in the order of the requests. So a busy tunnel
+/// delays each message of another one by at most one of its own.
 const WRITE_QUEUE: usize = 64;
-/// Messages that wait in one subscription. Its reader never waits for anything but a processor, so this
-/// has to hold only the messages that the client parses in one turn. Beyond it they are dropped.
+/// Messages queued in one subscription. Its reader waits for nothing but the CPU, so the queue only
+/// has to hold the messages that the client parses in one turn. Further messages are dropped.
 const READ_QUEUE: usize = 4096;
 const MOVES: &str = "exec-server.moves";
 
@@ -35,13 +34,13 @@ pub enum BusError {
     Subscribe(#[from] SubscribeError),
 }
 
-/// How soon a tunnel notices that its other end is gone.
+/// The timeouts by which a tunnel notices that its other end is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TunnelTimes {
     pub heartbeat_interval: Duration,
-    /// Without any message for so long, the other end is gone.
+    /// Without any message for this long, the other end is considered gone.
     pub silence_limit: Duration,
-    /// For the other node to answer, and for a last message to be sent.
+    /// Limit for the response of the other node, and for sending a last message.
     pub request_timeout: Duration,
 }
 
@@ -55,14 +54,14 @@ impl Default for TunnelTimes {
     }
 }
 
-/// A connection of its own, so that the directory never waits behind frames.
+/// A separate connection, so that the directory never waits behind frames.
 #[derive(Debug)]
 pub struct Bus {
     pub(super) client: Client,
     pub(super) times: TunnelTimes,
 }
 
-/// An environment has connected to a node.
+/// Announces that an environment has connected to a node.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Moved {
     pub(crate) environment: EnvironmentId,
@@ -77,7 +76,7 @@ pub(crate) struct NodeInbox {
 }
 
 impl Bus {
-    /// Connects, and goes on doing so for as long as the bus lives. Fails if no server answers now.
+    /// Connects, and reconnects for as long as the bus lives. Fails if no server responds now.
     pub async fn connect(options: &NatsOptions, times: TunnelTimes) -> Result<Self, BusError> {
         let client = connect_with(options, |connecting| {
             connecting
@@ -97,8 +96,8 @@ impl Bus {
         })
     }
 
-    /// Tells all nodes. One that does not hear of it finds out when it renews its lease, or when the
-    /// environment has been away for its grace period.
+    /// Announces a move to all nodes. A node that misses it notices when it renews its lease, or
+    /// when the environment has been away for its grace period.
     pub(crate) async fn announce(&self, moved: &Moved) {
         let json = serde_json::to_vec(moved).expect("the message has only string keys");
         let sent = self.client.publish(MOVES, json.into());
@@ -110,7 +109,7 @@ impl Bus {
 }
 
 impl NodeInbox {
-    /// The next environment that connected to some node; `None` when the bus is gone.
+    /// Returns the next environment that connected to a node; `None` when the bus is gone.
     pub(crate) async fn next_move(moves: &mut Subscriber) -> Option<Moved> {
         loop {
             let message = moves.next().await?;
@@ -122,7 +121,7 @@ impl NodeInbox {
     }
 }
 
-/// A frame is the whole payload of a message.
+/// Checks that a message can carry the largest frame, which is its whole payload.
 fn check_max_payload(max: usize) -> Result<(), BusError> {
     match max < MAX_FRAME_BYTES {
         true => Err(BusError::MaxPayload { max }),
@@ -134,7 +133,8 @@ pub(super) fn open_subject(node: &str) -> String {
     format!("exec-server.node.{node}.open")
 }
 
-/// From the node of the harness to the node of the environment. The id cannot be guessed.
+/// Returns the subject from the node of the harness to the node of the environment. The id cannot
+/// be guessed.
 pub(super) fn up_subject(tunnel: Uuid) -> String {
     format!("exec-server.tunnel.{}.up", tunnel.simple())
 }
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_has_to_take_the_largest_frame() {
+    fn a_server_must_accept_the_largest_frame() {
         assert!(check_max_payload(MAX_FRAME_BYTES).is_ok());
         let error = check_max_payload(MAX_FRAME_BYTES - 1).unwrap_err().to_string();
         assert!(error.contains("max_payload"), "{error}");

@@ -1,7 +1,7 @@
 //! The messages of a tunnel: frames, heartbeats and one close.
 //!
-//! A frame is the whole payload of a message without headers, so it is neither copied nor inspected.
-//! Only the few other messages have a header, which says what they are.
+//! A frame is the whole payload of a message without headers, so it is neither copied nor
+//! inspected. Only the few other messages have a header, which names their kind.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ use crate::router::Closing;
 const KIND: &str = "Exec-Server-Tunnel";
 const HEARTBEAT: &str = "heartbeat";
 const CLOSE: &str = "close";
-/// A close frame of a WebSocket has no room for more.
+/// Maximum length of a reason in a WebSocket close frame.
 const MAX_REASON_BYTES: usize = 123;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl TunnelMessage {
         }
     }
 
-    /// `None`: a message of a newer node, or a status of the NATS server.
+    /// Returns `None` for a message of a newer node, or a status of the NATS server.
     pub(super) fn decode(message: Message) -> Option<Self> {
         if message.status.is_some() {
             return None;

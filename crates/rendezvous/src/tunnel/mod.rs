@@ -1,10 +1,10 @@
-//! Carries the sockets of harnesses to the nodes that hold their environments, over subjects of NATS.
+//! Carries the sockets of harnesses to the nodes that hold their environments, over NATS subjects.
 //!
-//! A tunnel carries one socket. At the node of the environment it ends in a connection in memory, which
-//! the router serves as any other harness: the router knows nothing of tunnels.
+//! A tunnel carries one socket. At the node of the environment it ends in an in-memory connection,
+//! which the router serves like any other harness: the router does not know about tunnels.
 //!
-//! Delivery is at most once. The two ends of a stream send lost frames again, so a tunnel drops a frame
-//! rather than wait, and survives a NATS server that restarts within the silence limit.
+//! Delivery is at most once. The two ends of a stream retransmit lost frames, so a tunnel drops a
+//! frame rather than wait, and survives a NATS server that restarts within the silence limit.
 
 mod bus;
 mod message;

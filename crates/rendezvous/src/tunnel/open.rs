@@ -14,11 +14,11 @@ use super::bus::{Bus, TunnelTimes, down_subject, open_subject, up_subject};
 use crate::credential::CredentialId;
 use crate::environment_id::EnvironmentId;
 
-/// A harness socket that another node has admitted.
+/// A harness socket that the other node has admitted.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct OpenRequest {
     pub(crate) environment: EnvironmentId,
-    /// Of the registration that the harness has connected to.
+    /// The generation of the registration that the harness connected to.
     pub(crate) generation: u64,
     pub(crate) credential: CredentialId,
     pub(crate) expires: Option<SystemTime>,
@@ -51,7 +51,7 @@ pub(crate) enum OpenError {
     Client(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// Both directions of a tunnel, as one of its ends has them.
+/// Both directions of a tunnel, as seen by one end.
 #[derive(Debug)]
 pub(crate) struct Tunnel {
     pub(super) client: Client,
@@ -60,7 +60,7 @@ pub(crate) struct Tunnel {
     pub(super) incoming: Subscriber,
 }
 
-/// A request that was not answered yet.
+/// A request that is not answered yet.
 #[derive(Debug)]
 pub(crate) struct PendingOpen {
     pub(crate) request: OpenRequest,
@@ -70,9 +70,9 @@ pub(crate) struct PendingOpen {
 }
 
 impl Bus {
-    /// Asks a node to take a harness.
+    /// Asks a node to serve a harness.
     pub(crate) async fn open(&self, node: &str, request: OpenRequest) -> Result<Tunnel, OpenError> {
-        // While NATS is away the client does not even take the request.
+        // While NATS is unreachable, the client does not even accept the request.
         let limit = self.times.request_timeout;
         timeout(limit, self.request_open(node, request, limit))
             .await
@@ -87,7 +87,7 @@ impl Bus {
     ) -> Result<Tunnel, OpenError> {
         let failed = |error: Box<dyn std::error::Error + Send + Sync>| OpenError::Client(error);
         let tunnel = Uuid::new_v4();
-        // Before the other node can send to it.
+        // Subscribe before the other node can send.
         let incoming = self.client.subscribe(down_subject(tunnel)).await;
         let incoming = incoming.map_err(|error| failed(error.into()))?;
         let envelope = Envelope { tunnel: tunnel.simple().to_string(), request };
@@ -110,7 +110,7 @@ impl Bus {
         }
     }
 
-    /// The next request to this node; `None` when the bus is gone.
+    /// Returns the next request to this node; `None` when the bus is gone.
     pub(crate) async fn next_open(self: &Arc<Self>, opens: &mut Subscriber) -> Option<PendingOpen> {
         loop {
             let message = opens.next().await?;
@@ -123,7 +123,7 @@ impl Bus {
 }
 
 impl PendingOpen {
-    /// The id becomes part of subjects, so nothing but an id will do.
+    /// Parses a request. The id becomes part of subjects, so it must be a UUID.
     fn read(message: Message, bus: Arc<Bus>) -> Option<Self> {
         let Envelope { tunnel, request } = serde_json::from_slice(&message.payload).ok()?;
         let tunnel = Uuid::try_parse(&tunnel).ok()?;
@@ -132,7 +132,7 @@ impl PendingOpen {
 
     pub(crate) async fn accept(self) -> Result<Tunnel, OpenError> {
         let Bus { client, times } = &*self.bus;
-        // Before the other node can send to it.
+        // Subscribe before the other node can send.
         let incoming = client.subscribe(up_subject(self.tunnel)).await;
         let incoming = incoming.map_err(|error| OpenError::Client(error.into()))?;
         self.answer(&OpenResponse::Accepted).await?;

@@ -19,21 +19,21 @@ const SILENT: Closing =
 /// The socket ended without a close frame.
 const LOST: CloseCode = CloseCode::Away;
 
-/// One end of a tunnel and the socket there.
+/// One end of a tunnel, and the socket there.
 pub(crate) struct Pump<'a> {
     pub(crate) limits: ReadLimits,
-    /// Frames that wait for the socket. Closing it ends the pump.
+    /// Frames queued for the socket. Closing the queue ends the pump.
     pub(crate) queue: FrameQueue,
     pub(crate) when_full: WhenFull,
     pub(crate) counters: &'a Counters,
 }
 
-/// How a frame is handled whose socket does not keep up.
+/// How to handle a frame whose socket does not keep up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WhenFull {
     /// The socket is a harness that does not read.
     Close,
-    /// The environment does not keep up with all of its harnesses. They send the frame again.
+    /// The environment does not keep up with all of its harnesses. They retransmit the frame.
     Drop,
 }
 
@@ -58,14 +58,14 @@ impl Pump<'_> {
         );
     }
 
-    /// Closes a socket that has no tunnel.
+    /// Closes a socket without opening a tunnel.
     pub(crate) async fn close(self, connection: Connection, closing: Closing) {
         let Connection { mut incoming, outgoing, .. } = connection;
         self.queue.close(closing);
         tokio::join!(self.end(&mut incoming), write_frames(outgoing, &self.queue));
     }
 
-    /// From the socket to the tunnel. The last message says how the socket ended.
+    /// Moves frames from the socket to the tunnel. The last message reports how the socket ended.
     async fn send_frames(&self, mut incoming: Incoming, sender: &Sender, close_timeout: Duration) {
         self.limits.apply_to(&mut incoming);
         let mut budget = YieldBudget::default();
@@ -88,12 +88,12 @@ impl Pump<'_> {
             reason: incoming.peer_close_reason().to_owned().into(),
         });
         self.queue.close(ENDED);
-        // An end that does not hear of it ends by itself.
+        // The other end times out if it misses this message.
         let closed = sender.send(TunnelMessage::Close(closing));
         let (_, ()) = tokio::join!(timeout(close_timeout, closed), self.end(&mut incoming));
     }
 
-    /// From the tunnel to the queue. Never waits for the socket.
+    /// Moves messages from the tunnel to the queue. Never waits for the socket.
     async fn receive_messages(&self, mut messages: Subscriber, silence_limit: Duration) {
         loop {
             let next = tokio::select! {
@@ -117,7 +117,7 @@ impl Pump<'_> {
         }
     }
 
-    /// Lets the peer of a socket take the close frame.
+    /// Lets the peer of a socket read the close frame.
     async fn end(&self, incoming: &mut Incoming) {
         let Closing { code, reason } = self.queue.closed().await;
         incoming.close(code, &reason);
@@ -139,8 +139,8 @@ struct Sender {
 }
 
 impl Sender {
-    /// Waits while the queue of the client is full. Messages for a connection that is lost are dropped:
-    /// the queue would keep them for later, and they would be stale.
+    /// Waits while the client's queue is full. Drops messages for a lost connection: the queue
+    /// would deliver them late, when they are stale.
     async fn send(&self, message: TunnelMessage) {
         if self.client.connection_state() != State::Connected {
             return;

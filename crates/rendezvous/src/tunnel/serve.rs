@@ -1,4 +1,4 @@
-//! The two ends of a tunnel, as a node serves them.
+//! Serves the two ends of a tunnel at a node.
 
 use std::sync::Arc;
 
@@ -17,15 +17,15 @@ use crate::environment_id::EnvironmentId;
 use crate::handler::Handler;
 use crate::router::{Closing, MOVED, RESTARTING, RelayEnd, SocketGrant};
 
-/// Frames between the router and a tunnel, which no quota counts.
+/// Frames between the router and a tunnel, not counted by any quota.
 const MEMORY_CAPACITY: usize = 2;
 
 const UNREACHABLE: Closing =
     Closing::new(CloseCode::Restart, "the node of the environment cannot be reached");
 
 impl Handler {
-    /// Serves a harness whose environment is at another node. A harness that is closed connects again,
-    /// and finds the node that holds the environment then.
+    /// Serves a harness whose environment is at another node. A closed harness reconnects, and then
+    /// finds the node that holds the environment.
     pub(crate) async fn serve_over(
         &self,
         bus: &Bus,
@@ -36,7 +36,7 @@ impl Handler {
     ) {
         let SocketGrant { environment, credential, expires, permit, .. } = grant;
         let pump = self.pump(&environment, &credential, WhenFull::Close);
-        // Before the other node is asked, so that no move after its answer is missed.
+        // Subscribe before the other node is asked, so that no move after its response is missed.
         let moves = self.moves.of(&environment);
         let moved = moved_from(node, moves.subscribe());
         let request =
@@ -47,7 +47,7 @@ impl Handler {
                 () = moved => MOVED,
             }
         });
-        // A node that has just died may still seem to be there to NATS.
+        // To NATS, a node that has just died may still seem present.
         let opened = tokio::select! {
             opened = bus.open(node, request) => Ok(opened),
             closing = &mut ended => Err(closing),
@@ -64,7 +64,7 @@ impl Handler {
         drop(permit);
     }
 
-    /// Takes the harnesses that other nodes send here, until the service ends.
+    /// Serves the harnesses that other nodes send here, until the service ends.
     pub(crate) async fn serve_tunnels(self: Arc<Self>, bus: Arc<Bus>, mut opens: Subscriber) {
         let mut tunnels = JoinSet::new();
         loop {
@@ -85,12 +85,12 @@ impl Handler {
                 () = self.drained() => break,
             }
         }
-        // Requests that come now have no responder.
+        // Requests that arrive now have no responder.
         drop(opens);
         while tunnels.join_next().await.is_some() {}
     }
 
-    /// Environments that came to other nodes are not here any more, and their harnesses have to follow.
+    /// Handles environments that moved to other nodes: their harnesses must follow.
     pub(crate) async fn follow_moves(self: Arc<Self>, mut moves: Subscriber) {
         while let Some(moved) = NodeInbox::next_move(&mut moves).await {
             let Moved { environment, node } = moved;
@@ -117,13 +117,13 @@ impl Handler {
             Ok(Ok(accepted)) => Some(accepted),
             Err(Ok(())) => None,
             Ok(Err(error)) | Err(Err(error)) => {
-                tracing::warn!(error = with_sources(&error), "cannot answer another node");
+                tracing::warn!(error = with_sources(&error), "cannot respond to another node");
                 None
             }
         }
     }
 
-    /// Serves a harness of another node.
+    /// Serves a harness from another node.
     async fn serve_end(&self, tunnel: Tunnel, grant: SocketGrant) {
         let pump = self.pump(&grant.environment, &grant.credential, WhenFull::Drop);
         let (near, far) = memory_with_capacity(MEMORY_CAPACITY);
@@ -153,8 +153,8 @@ impl Handler {
     }
 }
 
-/// Resolves when an environment comes to another node than this one. A node that died cannot close its
-/// tunnels; this is faster than to wait for its silence.
+/// Resolves when an environment connects to a node other than `node`. A dead node cannot close its
+/// tunnels, and this is faster than waiting for the silence limit.
 async fn moved_from(node: &str, mut moves: watch::Receiver<String>) {
     while moves.changed().await.is_ok() {
         if *moves.borrow_and_update() != node {

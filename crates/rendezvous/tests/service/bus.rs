@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use crate::cluster::{Cluster, SHORT, arrives, wait_for};
 use crate::support::{LIMIT, Peer, bearer, data, key};
 
-/// A frame of exactly this size, most of it a field that only a newer version knows.
+/// Returns a frame of exactly this size, most of it a field that only a newer version knows.
 fn frame_of(size: usize, stream: StreamId) -> Bytes {
     const FIELD_100: [u8; 2] = [0xa2, 0x06];
     let known = data(stream, b"payload");
@@ -68,7 +68,7 @@ async fn the_largest_frames_pass() {
 }
 
 #[tokio::test]
-async fn a_harness_that_ends_ends_its_streams() {
+async fn a_closed_harness_ends_its_streams() {
     let Some(cluster) = Cluster::start(2, TunnelTimes::default()).await else { return };
     let (mut environment, token) = cluster.environment(0).await;
     let (mut harness, stream) = cluster.harness(1, &token, &mut environment).await;
@@ -98,11 +98,11 @@ async fn harnesses_follow_an_environment_to_another_node() {
     let Some(cluster) = Cluster::start(3, TunnelTimes::default()).await else { return };
     let registered = cluster.register(0).await;
     let (_, token) = cluster.token(Role::Harness).await;
-    // The node that it registered at is not the one that it reaches.
+    // The environment registered at a node other than the one that it reaches.
     let mut environment = cluster.attach(1, &registered).await;
     let (mut remote, _) = cluster.harness(0, &token, &mut environment).await;
     let (mut local, _) = cluster.harness(1, &token, &mut environment).await;
-    // The first socket is still open, as one behind a load balancer that has lost its other side.
+    // The first socket is still open, like one behind a load balancer that has lost its other side.
     let mut moved = cluster.attach(2, &registered).await;
     environment.closed().await;
     remote.closed().await;
@@ -112,7 +112,7 @@ async fn harnesses_follow_an_environment_to_another_node() {
         moved.send(stream, b"here").await;
         assert_eq!(harness.payload().await.1, "here");
     }
-    // And one that was lost.
+    // Then a socket that was lost.
     drop(moved);
     let mut back = cluster.attach(1, &registered).await;
     cluster.harness(2, &token, &mut back).await;
@@ -140,7 +140,7 @@ async fn a_harness_is_closed_when_the_node_of_its_environment_stops_or_dies() {
 }
 
 #[tokio::test]
-async fn a_harness_leaves_a_dead_node_when_its_environment_is_at_another_one() {
+async fn a_harness_leaves_a_dead_node_once_its_environment_is_at_another_one() {
     let patient = TunnelTimes { silence_limit: Duration::from_secs(3600), ..SHORT };
     let Some(mut cluster) = Cluster::start(3, patient).await else { return };
     let registered = cluster.register(0).await;
@@ -155,7 +155,7 @@ async fn a_harness_leaves_a_dead_node_when_its_environment_is_at_another_one() {
 }
 
 #[tokio::test]
-async fn a_harness_does_not_wait_for_the_answer_of_a_node_that_its_environment_has_left() {
+async fn a_harness_does_not_wait_for_a_node_that_its_environment_has_left() {
     let patient = TunnelTimes { request_timeout: Duration::from_secs(3600), ..SHORT };
     let Some(mut cluster) = Cluster::start(3, patient).await else { return };
     let registered = cluster.register(0).await;
@@ -163,7 +163,7 @@ async fn a_harness_does_not_wait_for_the_answer_of_a_node_that_its_environment_h
     let _environment = cluster.attach(1, &registered).await;
     let lease = cluster.nodes[0].directory.lookup(&"box".parse().unwrap()).await;
     let subject = format!("exec-server.node.{}.open", lease.unwrap().unwrap().node.unwrap());
-    // To NATS the dead node still seems to be there.
+    // To NATS, the dead node still seems present.
     let client = async_nats::connect(&cluster.nats.urls()[0]).await.unwrap();
     let mut requests = client.subscribe(subject).await.unwrap();
     cluster.nodes.remove(1).service.kill().await;
@@ -185,7 +185,7 @@ async fn the_streams_of_a_harness_wait_when_its_node_dies() {
     let (_lost, stream) = cluster.harness(1, &token, &mut environment).await;
     cluster.nodes.remove(1).service.kill().await;
     let (mut harness, _) = cluster.harness(1, &token, &mut environment).await;
-    // Until the first node has noticed, the stream belongs to the socket that is lost.
+    // Until the first node has noticed, the stream belongs to the lost socket.
     wait_for("the stream", async || {
         harness.send(stream, b"again").await;
         match environment.next().await.unwrap() {
@@ -200,14 +200,14 @@ async fn the_streams_of_a_harness_wait_when_its_node_dies() {
 }
 
 #[tokio::test]
-async fn harnesses_are_closed_when_nats_is_gone_and_come_back_with_it() {
+async fn harnesses_are_closed_without_nats_and_reconnect_when_it_returns() {
     let Some(mut cluster) = Cluster::start(2, SHORT).await else { return };
     let (mut environment, token) = cluster.environment(0).await;
     let (mut remote, _) = cluster.harness(1, &token, &mut environment).await;
     let (mut local, stream) = cluster.harness(0, &token, &mut environment).await;
     cluster.nats.kill(0);
     remote.closed().await;
-    // A harness at the same node does not need it.
+    // A harness at the same node does not need NATS.
     local.send(stream, b"on").await;
     arrives(&mut environment, stream).await;
     cluster.nats.restart(&[0]);
@@ -225,7 +225,7 @@ async fn a_tunnel_survives_a_restart_of_nats() {
     cluster.nats.kill(0);
     harness.send(stream, b"lost").await;
     cluster.nats.restart(&[0]);
-    // As the ends of a stream do, until the other one has it.
+    // Like the ends of a stream, resend until the other end has it.
     let resend = async {
         loop {
             harness.send(stream, b"again").await;
@@ -242,7 +242,7 @@ async fn a_tunnel_survives_a_restart_of_nats() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_harness_that_does_not_read_costs_only_itself() {
+async fn a_harness_that_does_not_read_affects_only_itself() {
     let Some(cluster) = Cluster::start(2, TunnelTimes::default()).await else { return };
     let (mut environment, token) = cluster.environment(0).await;
     let (mut slow, to_slow) = cluster.harness(1, &token, &mut environment).await;
@@ -259,7 +259,7 @@ async fn a_harness_that_does_not_read_costs_only_itself() {
 }
 
 #[tokio::test]
-async fn a_tunnel_to_an_environment_that_a_node_does_not_hold_is_refused() {
+async fn a_tunnel_to_an_environment_at_another_node_is_refused() {
     let Some(cluster) = Cluster::start(2, TunnelTimes::default()).await else { return };
     let (mut environment, token) = cluster.environment(0).await;
     let (mut harness, stream) = cluster.harness(1, &token, &mut environment).await;
@@ -277,7 +277,7 @@ async fn a_tunnel_to_an_environment_that_a_node_does_not_hold_is_refused() {
     let refused = json!({"refused": {"reason": "the environment is not connected to this node"}});
     assert_eq!(ask("other", lease.generation).await, refused);
     assert_eq!(ask("box", lease.generation + 1).await, refused);
-    // A credential that does not exist is closed as one that was revoked.
+    // A credential that does not exist is handled like a revoked one.
     let mut down = client.subscribe(format!("exec-server.tunnel.{tunnel}.down")).await.unwrap();
     assert_eq!(ask("box", lease.generation).await, json!("accepted"));
     let close = wait_for("a close", async || {

@@ -1,5 +1,5 @@
-//! Nodes that exchange frames over NATS. Each has a URL of its own here, so that a test can choose the
-//! node that a socket lands on.
+//! Nodes that exchange frames over NATS. Each has a URL of its own here, so that a test can choose
+//! the node that a socket reaches.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use crate::support::{LIMIT, Peer, Service, bearer, data, key};
 
-/// For tests that wait for silence to be noticed.
+/// For tests that wait until silence is noticed.
 pub(crate) const SHORT: TunnelTimes = TunnelTimes {
     heartbeat_interval: Duration::from_millis(100),
     silence_limit: Duration::from_millis(500),
@@ -68,7 +68,7 @@ impl Cluster {
         &self.nodes[node].service
     }
 
-    /// A token that all nodes know, and its id.
+    /// Creates a token that all nodes know, and returns its id, too.
     pub(crate) async fn token(&self, role: Role) -> (String, String) {
         let (id, token) = self.service(0).create(CredentialKind::Token, role, "box").await;
         for node in &self.nodes {
@@ -104,14 +104,14 @@ impl Cluster {
         lease.node
     }
 
-    /// The environment at one node, and a token for harnesses.
+    /// Returns the environment at one node, and a token for harnesses.
     pub(crate) async fn environment(&self, node: usize) -> (Peer, String) {
         let registered = self.register(node).await;
         (self.attach(node, &registered).await, self.token(Role::Harness).await.1)
     }
 
-    /// A harness at a node, whose first frame the environment has received. A harness that is closed
-    /// connects again.
+    /// Returns a harness at a node, whose first frame the environment has received. A harness that
+    /// is closed connects again.
     pub(crate) async fn harness(
         &self,
         node: usize,
@@ -144,7 +144,7 @@ impl Cluster {
     }
 }
 
-/// Asks until there is an answer.
+/// Polls until there is a value.
 pub(crate) async fn wait_for<T>(name: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let asking = async {
         loop {

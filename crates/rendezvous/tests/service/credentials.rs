@@ -1,4 +1,4 @@
-//! Tokens that end, and agents that sign.
+//! Expired and revoked tokens, and agents that sign.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
@@ -118,7 +118,7 @@ async fn an_agent_signs_each_call() {
     assert_eq!(connect(&agent.assertion("task_other", &timestamp(2))).await, 401);
     assert_eq!(agent.task(&service, "2020-01-01T00:00:00Z").await.0, 401);
     assert_eq!(connect("AgentAssertion garbage").await, 401);
-    // The identity itself is no token.
+    // The identity itself is not a token.
     assert_eq!(connect(&bearer(&identity)).await, 401);
 
     service.revoke(&id).await;

@@ -1,4 +1,4 @@
-//! How frames find their way.
+//! The routing of frames.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ async fn each_harness_gets_its_own_streams() {
 }
 
 #[tokio::test]
-async fn a_stream_goes_on_with_another_socket_of_the_same_token_only() {
+async fn a_stream_continues_only_with_a_socket_of_the_same_token() {
     let service = Service::start().await;
     let (mut environment, _) = service.environment("box").await;
     let alice = service.token(Role::Harness, "box").await;
@@ -105,7 +105,7 @@ async fn harnesses_of_a_lost_environment_are_closed_after_its_grace_period() {
 }
 
 #[tokio::test]
-async fn an_environment_comes_back_to_its_streams() {
+async fn an_environment_reconnects_to_its_streams() {
     let service = Service::start().await;
     let (mut environment, registered) = service.environment("box").await;
     let token = service.token(Role::Harness, "box").await;
@@ -149,7 +149,7 @@ async fn text_and_garbage_are_dropped_from_environments_and_close_harnesses() {
     service.stop().await;
 }
 
-/// A harness that sends text messages.
+/// Opens a harness socket that sends text messages.
 async fn dial_for_text(service: &Service, token: &str) -> exec_server_transport::Connection {
     let url = service.connect("box", token).await["url"].as_str().unwrap().to_owned();
     exec_server_transport::dial(&url, &Default::default()).await.unwrap()
@@ -182,7 +182,7 @@ async fn a_slow_harness_does_not_stall_another() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slow_environment_holds_up_its_harnesses_and_loses_nothing() {
+async fn a_slow_environment_delays_its_harnesses_and_loses_nothing() {
     let service = Service::start_with(|config| {
         config.quotas.queued_bytes_per_socket = 1 << 20;
     })
@@ -261,7 +261,7 @@ async fn harnesses_share_the_frame_rate_of_their_environment() {
         harnesses.push((service.harness("box", &token).await, StreamId::random()));
     }
     let [(hasty, hasty_stream), (modest, modest_stream)] = &mut harnesses[..] else { panic!() };
-    // The hasty one would be done before the other begins.
+    // The hasty harness would be done before the other begins.
     for _ in 0..30 {
         hasty.send(*hasty_stream, b"again").await;
     }
@@ -271,7 +271,7 @@ async fn harnesses_share_the_frame_rate_of_their_environment() {
     while environment.payload().await.0 != *modest_stream {
         overtaken += 1;
     }
-    // The hasty one has had the burst, and has reserved the next frame.
+    // The hasty harness has used the burst, and has reserved the next frame.
     assert!((2..30).contains(&overtaken), "{overtaken} frames came first");
     service.stop().await;
 }
@@ -284,7 +284,7 @@ async fn unfinished_frames_of_one_token_are_bounded() {
     .await;
     let (mut environment, _) = service.environment("box").await;
     let hoarder = service.token(Role::Harness, "box").await;
-    // A binary message of 256 KiB whose last part does not come.
+    // A binary message of 256 KiB whose last part never arrives.
     let announced = (256_u64 << 10).to_be_bytes();
     let part = [&[0x82, 0xff][..], &announced, &[0; 4], &vec![0; 255 << 10]].concat();
     let mut sockets = Vec::new();
@@ -305,7 +305,7 @@ async fn unfinished_frames_of_one_token_are_bounded() {
     let first = timeout(LIMIT, closed.join_next()).await.expect("one of them is closed");
     let last_words = first.unwrap().unwrap();
     assert!(last_words.contains("too many unfinished frames"), "{last_words:?}");
-    // Others are not concerned.
+    // Other tokens are not affected.
     let token = service.token(Role::Harness, "box").await;
     let mut harness = service.harness("box", &token).await;
     let stream = StreamId::random();

@@ -1,4 +1,4 @@
-//! Starting, ending, starting again, and what the operator sees.
+//! Start, shutdown, restart, and the operator's view.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
@@ -49,10 +49,10 @@ async fn a_restart_keeps_tokens_and_the_tickets_of_environments() {
 }
 
 #[tokio::test]
-async fn sockets_are_told_of_the_restart() {
+async fn sockets_get_a_close_frame_for_the_restart() {
     let service = Service::start().await;
     let (_environment, registered) = service.environment("box").await;
-    // A client of its own: connections do not tell with which code they were closed.
+    // A raw client: connections do not report the code with which they were closed.
     let mut raw = raw_socket(service.address, registered["url"].as_str().unwrap()).await;
     service.wait_online("box").await;
     let (_, received) = tokio::join!(service.stop(), async {
@@ -66,7 +66,7 @@ async fn sockets_are_told_of_the_restart() {
 }
 
 #[tokio::test]
-async fn health_and_the_status_page_are_answered() {
+async fn health_checks_and_the_status_page_respond() {
     let service = Service::start().await;
     let _environment = service.environment("box").await;
     for path in ["/healthz", "/readyz"] {
@@ -232,13 +232,13 @@ async fn sockets_are_served_over_tls() {
 }
 
 #[tokio::test]
-async fn a_service_that_drains_takes_nothing_new() {
+async fn a_draining_service_accepts_nothing_new() {
     let mut service = Service::start_with(|config| {
         config.keep_alive.close_timeout = LIMIT;
         config.drain_timeout = LIMIT;
     })
     .await;
-    // It does not answer the close frame, so the service waits for it.
+    // It does not respond to the close frame, so the service waits for it.
     let (lingering, registered) = service.environment("box").await;
     let token = service.token(Role::Harness, "box").await;
     let stopped = service.begin_stop();
@@ -279,7 +279,7 @@ async fn nodes_share_a_directory_and_no_data_path() {
     harness.send(stream, b"through one").await;
     assert_eq!(old.payload().await.1, "through one");
 
-    // A registration at the other node takes over, and the first notices.
+    // A registration at the other node takes over, and the first node notices.
     let (_new, _) = other.environment("box").await;
     old.closed().await;
     let connected = one.connect("box", &token).await;
@@ -289,7 +289,7 @@ async fn nodes_share_a_directory_and_no_data_path() {
 }
 
 #[tokio::test]
-async fn a_request_that_does_not_end_is_dropped() {
+async fn an_incomplete_request_is_dropped() {
     let service = Service::start_with(|config| {
         config.handshake_timeout = Duration::from_millis(100);
     })
@@ -315,7 +315,7 @@ async fn a_credential_revoked_while_the_node_leaves_loses_its_sockets() {
     };
     let (mut one, mut other) = (environment("one").await, environment("other").await);
     let leaving = service.begin_stop();
-    // One is sent away at once, the other would be much later.
+    // One environment is sent away at once, the other would be much later.
     let (id, mut stays) = tokio::select! {
         () = one.1.closed() => other,
         () = other.1.closed() => one,

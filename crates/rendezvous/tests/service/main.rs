@@ -1,6 +1,6 @@
 //! The service over loopback, with raw frames and raw HTTP.
 
-#![expect(clippy::unwrap_used, reason = "a helper of tests fails the test")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails its test")]
 
 mod bus;
 mod cluster;

@@ -1,4 +1,4 @@
-//! NATS servers that ask for TLS, a password or signed credentials.
+//! NATS servers that require TLS, a password or signed credentials.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -52,7 +52,7 @@ async fn a_node_without_a_password_is_refused() {
 }
 
 #[tokio::test]
-async fn tls_is_not_given_up_for_a_server_without_it() {
+async fn tls_is_not_dropped_for_a_server_without_it() {
     let Some(servers) = start("") else { return };
     let scratch = tempfile::tempdir().unwrap();
     let authority = TestAuthority::new().write(scratch.path());
@@ -103,7 +103,7 @@ async fn a_node_without_credentials_is_refused() {
 }
 
 #[tokio::test]
-async fn a_credentials_file_that_cannot_be_read_is_named() {
+async fn an_error_names_an_unreadable_credentials_file() {
     let scratch = tempfile::tempdir().unwrap();
     let empty = scratch.path().join("empty.creds");
     std::fs::write(&empty, "").unwrap();
@@ -121,7 +121,7 @@ struct TlsSite {
     address: String,
     authority: PathBuf,
     _own: tempfile::TempDir,
-    /// For the files of another authority.
+    /// The files of another authority.
     other: tempfile::TempDir,
 }
 
@@ -169,7 +169,7 @@ impl OperatorSite {
     }
 }
 
-/// Vouches for accounts, one of which vouches for the user of a node.
+/// Signs accounts, one of which signs the user of a node.
 struct Operator {
     key: KeyPair,
     system: KeyPair,
@@ -198,7 +198,7 @@ impl Operator {
     }
 
     fn account_claims(&self, account: &KeyPair) -> Value {
-        // Zero is the limit that is not named. The system account can have no streams.
+        // Limits that are not set are zero. The system account can have no streams.
         let storage = if account.public_key() == self.account.public_key() { -1 } else { 0 };
         let limits = json!({
             "subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": true,
@@ -250,7 +250,7 @@ fn address_of(servers: &NatsServers) -> String {
     format!("127.0.0.1:{}", servers.ports(0)[0])
 }
 
-/// Both connections of a node, for its state and for frames.
+/// Opens both connections of a node, for its state and for frames.
 async fn connect(
     options: &NatsOptions,
 ) -> (Result<NatsDirectory, DirectoryError>, Result<Bus, BusError>) {

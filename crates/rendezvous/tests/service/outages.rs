@@ -1,4 +1,4 @@
-//! A directory that fails for a while, as one across a network does.
+//! A directory that fails for a while, like one across a network.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,12 +20,12 @@ use tokio::time::timeout;
 use crate::cluster::wait_for;
 use crate::support::{LIMIT, Service, bearer, key};
 
-/// Passes every call on, or fails it. Its watchers hear of no revocation unless the test says so.
+/// Forwards every call, or fails it. Its watchers get no revocation unless the test sends one.
 #[derive(Debug)]
 struct UnreliableDirectory {
     store: RedbDirectory,
     is_down: AtomicBool,
-    /// Told when it could not say whether a credential is revoked.
+    /// Notified when the check of a credential failed.
     unchecked: Notify,
     revocations: broadcast::Sender<Revocation>,
 }
@@ -190,7 +190,7 @@ async fn start(data: &Path) -> (Arc<UnreliableDirectory>, Service) {
 }
 
 #[tokio::test]
-async fn streams_go_on_without_a_directory_and_new_peers_come_when_it_is_back() {
+async fn streams_continue_without_a_directory_and_new_peers_connect_when_it_returns() {
     let scratch = tempfile::tempdir().unwrap();
     let (directory, service) = start(scratch.path()).await;
     let (mut environment, _) = service.environment("box").await;
@@ -203,7 +203,7 @@ async fn streams_go_on_without_a_directory_and_new_peers_come_when_it_is_back() 
     directory.set_down(true);
     let body = json!({"harness_public_key": key("h")});
     let (status, refusal) = service.call("box", "connect", &bearer(&token), &body).await;
-    // Clients try again after this one.
+    // Clients retry after this status.
     assert_eq!(status, 503, "{refusal}");
     environment.send(stream, b"during").await;
     assert_eq!(harness.payload().await.1, "during");
@@ -225,7 +225,7 @@ async fn wait_for_readiness(service: &Service, expected: u16) {
 }
 
 #[tokio::test]
-async fn a_node_without_its_directory_says_so_and_when_to_try_again() {
+async fn a_node_without_its_directory_reports_it_and_when_to_retry() {
     let scratch = tempfile::tempdir().unwrap();
     let (directory, service) = start(scratch.path()).await;
     let token = service.token(Role::Harness, "box").await;
@@ -243,7 +243,7 @@ async fn a_node_without_its_directory_says_so_and_when_to_try_again() {
 }
 
 #[tokio::test]
-async fn revocations_that_were_missed_are_found_once_the_directory_answers() {
+async fn missed_revocations_are_found_once_the_directory_responds() {
     let scratch = tempfile::tempdir().unwrap();
     let (directory, service) = start(scratch.path()).await;
     let (mut environment, _) = service.environment("box").await;
@@ -256,7 +256,7 @@ async fn revocations_that_were_missed_are_found_once_the_directory_answers() {
         peer.send(StreamId::random(), b"hello").await;
         environment.payload().await;
     }
-    // The watch says nothing of it.
+    // The watch does not report it.
     service.revoke(&revoked).await;
     directory.set_down(true);
     directory.revocations.send(Revocation::Missed).unwrap();

@@ -1,4 +1,4 @@
-//! Who may call what, and what is good how often.
+//! Permissions for calls, and the validity of single-use material.
 
 use std::collections::BTreeSet;
 
@@ -140,7 +140,7 @@ async fn an_environment_that_never_dialled_is_offline() {
 }
 
 #[tokio::test]
-async fn a_harness_ticket_is_good_once() {
+async fn a_harness_ticket_is_valid_once() {
     let service = Service::start().await;
     let _environment = service.environment("box").await;
     let harness = service.token(Role::Harness, "box").await;
@@ -200,7 +200,7 @@ async fn calls_have_a_rate() {
         statuses.push(service.call("box", "connect", &bearer(&harness), &body).await.0);
     }
     assert_eq!(statuses, [409, 409, 429]);
-    // It is the caller's, also for calls that are not about connecting.
+    // The rate is the caller's, also for calls that are not about connecting.
     let environment = service.token(Role::Environment, "other").await;
     let body = json!({
         "executor_registration_id": "r",

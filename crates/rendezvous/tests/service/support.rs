@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// Nothing here takes this long unless it hangs.
+/// Longer than any step takes unless it hangs.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
 pub(crate) struct Service {
@@ -56,7 +56,7 @@ impl Service {
         Self::start_on(directory, data, listen, change).await
     }
 
-    /// A node with a directory that others may share.
+    /// Starts a node with a directory that others may share.
     pub(crate) async fn start_on(
         directory: Arc<dyn Directory>,
         data: &Path,
@@ -65,7 +65,7 @@ impl Service {
     ) -> Self {
         let mut config = RendezvousConfig::new(listen.parse().unwrap());
         config.admin_socket = Some(data.join("admin.sock"));
-        // Most peers here do not answer a close frame.
+        // Most peers here do not respond to a close frame.
         config.keep_alive.close_timeout = Duration::from_millis(100);
         change(&mut config);
         let service = Rendezvous::bind(config, directory).await.unwrap();
@@ -89,7 +89,7 @@ impl Service {
         self._scratch
     }
 
-    /// Ends the service as a crash does: its peers are told nothing.
+    /// Ends the service like a crash: its peers are not notified.
     pub(crate) async fn kill(self) {
         self.task.abort();
         let _ = self.task.await;
@@ -177,7 +177,7 @@ impl Service {
         answer
     }
 
-    /// An environment that is registered and connected.
+    /// Returns a registered and connected environment.
     pub(crate) async fn environment(&self, environment: &str) -> (Peer, Value) {
         let token = self.token(Role::Environment, environment).await;
         let registered = self.register(environment, &token).await;
@@ -186,12 +186,12 @@ impl Service {
         (peer, registered)
     }
 
-    /// A harness that is connected.
+    /// Returns a connected harness.
     pub(crate) async fn harness(&self, environment: &str, token: &str) -> Peer {
         Peer::dial(&self.connect(environment, token).await["url"]).await
     }
 
-    /// The upgrade is answered a moment before the router has the socket.
+    /// Waits for the router: the upgrade is answered a moment before it has the socket.
     pub(crate) async fn wait_online(&self, environment: &str) {
         let online = format!("<td>{environment}</td><td>online</td>");
         let wait = async {
@@ -229,7 +229,7 @@ impl Peer {
         Ok(Self(connection))
     }
 
-    /// The status with which a dial is refused.
+    /// Returns the status with which a dial is refused.
     pub(crate) async fn refusal(url: &Value) -> u16 {
         match Self::try_dial(url).await.map(drop) {
             Err(DialError::Refused { status, .. }) => status.as_u16(),
@@ -246,7 +246,7 @@ impl Peer {
         self.0.outgoing.flush().await.unwrap();
     }
 
-    /// The next frame; `None` when the socket was closed.
+    /// Returns the next frame; `None` when the socket was closed.
     pub(crate) async fn next(&mut self) -> Option<Frame> {
         let received = timeout(LIMIT, self.0.incoming.recv()).await.expect("something comes");
         match received? {
@@ -274,7 +274,8 @@ pub(crate) fn data(stream_id: StreamId, payload: &[u8]) -> Bytes {
     Frame { stream_id, ack: 0, ack_bits: 0, body, trace: None }.encode()
 }
 
-/// A socket that was upgraded and speaks bytes. The response to the upgrade may not have been read.
+/// Opens an upgraded socket that carries raw bytes. The response to the upgrade may not have been
+/// read.
 pub(crate) async fn raw_socket(address: SocketAddr, url: &str) -> TcpStream {
     let path = url.split_once("/relay").unwrap().1;
     let mut socket = TcpStream::connect(address).await.unwrap();

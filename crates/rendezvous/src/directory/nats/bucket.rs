@@ -1,4 +1,4 @@
-//! One bucket of JetStream: values as JSON under keys, each with the revision of its last change.
+//! A JetStream bucket: values as JSON under keys, each with the revision of its last change.
 
 use std::time::Duration;
 
@@ -19,11 +19,11 @@ pub(super) struct Bucket {
     replicas: usize,
 }
 
-/// The content of a key, and the revision that a change has to name.
+/// The content of a key, and the revision that a change must name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry<T> {
     pub(super) value: Option<T>,
-    /// 0 if the key was never used, or all that it had has expired.
+    /// 0 if the key was never used, or all its revisions have expired.
     pub(super) revision: u64,
 }
 
@@ -38,11 +38,11 @@ struct OtherReplicas {
 }
 
 impl Bucket {
-    /// Opens a bucket, and makes it if it does not exist. Entries expire `max_age` after their last
+    /// Opens a bucket, and creates it if necessary. Entries expire `max_age` after their last
     /// change, or never.
     ///
-    /// The stream is described here, because the crate's own description of a bucket is refused by
-    /// servers of version 2.9. Reads go to the leader: any other replica may be behind.
+    /// The stream is configured here, because servers of version 2.9 refuse the bucket
+    /// configuration of the crate. Reads go to the leader: other replicas may lag.
     pub(super) async fn open(
         context: &Context,
         name: &'static str,
@@ -70,7 +70,7 @@ impl Bucket {
         Ok(Self { store: context.get_key_value(name).await.map_err(failed)?, replicas: found })
     }
 
-    /// How many servers keep it.
+    /// Returns how many servers store the bucket.
     pub(super) fn replicas(&self) -> usize {
         self.replicas
     }
@@ -107,7 +107,7 @@ impl Bucket {
         self.store.update(key, json.into(), expected).await.map_err(conflict_or_failed)
     }
 
-    /// Sets a key, whatever it had.
+    /// Sets a key, whatever its revision.
     pub(super) async fn put(
         &self,
         key: &str,
@@ -123,19 +123,19 @@ impl Bucket {
         removed.map_err(conflict_or_failed)
     }
 
-    /// The values of all keys that can be read.
+    /// Returns the values of all readable keys.
     pub(super) async fn values<T: DeserializeOwned>(&self) -> Result<Vec<T>, DirectoryError> {
         let mut keys = self.store.keys().await.map_err(failed)?;
         let mut values = Vec::new();
         while let Some(key) = keys.next().await {
             let value: Option<serde_json::Value> = self.get(&key.map_err(failed)?).await?.value;
-            // One that cannot be read is of a newer version.
+            // An unreadable value was written by a newer version.
             values.extend(value.and_then(|value| serde_json::from_value(value).ok()));
         }
         Ok(values)
     }
 
-    /// Removes a value and returns it; of several callers one gets it.
+    /// Removes a value and returns it; only one of several callers gets it.
     pub(super) async fn take<T: DeserializeOwned>(
         &self,
         key: &str,
@@ -149,7 +149,7 @@ impl Bucket {
     }
 }
 
-/// Servers have two codes for a revision that is not the last one, and the crate knows one of them.
+/// Detects a revision conflict. Servers have two codes for it, and the crate knows one of them.
 fn conflict_or_failed(error: UpdateError) -> DirectoryError {
     let sources = std::iter::successors(std::error::Error::source(&error), |error| error.source());
     let mut codes = sources.filter_map(|error| error.downcast_ref::<jetstream::Error>());
@@ -160,7 +160,7 @@ fn conflict_or_failed(error: UpdateError) -> DirectoryError {
     if is_conflict { DirectoryError::Conflict } else { failed(error) }
 }
 
-/// Any text or bytes as a key, which has few characters to choose from.
+/// Encodes text or bytes as a key, which allows few characters.
 pub(super) fn key(bytes: impl AsRef<[u8]>) -> String {
     URL_SAFE_NO_PAD.encode_to_string(bytes)
 }

@@ -9,29 +9,30 @@ use percent_encoding::percent_decode_str;
 
 use super::super::DirectoryError;
 
-/// One answer of a server. Peers of a rendezvous try again after it.
+/// Limit for one response of a server. Peers of a rendezvous retry after it.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// A server that hangs is noticed after the second of these.
+/// A hanging server is detected after the second missed ping.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 const FIRST_RECONNECT_DELAY: Duration = Duration::from_millis(50);
 const LONGEST_RECONNECT_DELAY: Duration = Duration::from_secs(1);
 
-/// The first version on which compare-and-set in a replicated bucket was seen to have one winner. On
-/// 2.9 it has several.
+/// The first version on which compare-and-set in a replicated bucket was observed to have only one
+/// winner. On 2.9 it has several.
 const FIRST_WITH_ATOMIC_REPLICAS: Version = Version(2, 15, 1);
 
-/// Where the state of a cluster is kept.
+/// The location of a cluster's state.
 #[derive(Debug, Clone)]
 pub struct NatsOptions {
-    /// `nats://[USER:PASSWORD@|TOKEN@]HOST[:PORT]` or `tls://…`, at least one. All take the same
+    /// `nats://[USER:PASSWORD@|TOKEN@]HOST[:PORT]` or `tls://…`, at least one. All use the same
     /// user.
     pub servers: Vec<String>,
     /// A file with a JWT and an NKey seed.
     pub credentials: Option<PathBuf>,
-    /// The authorities that vouch for the servers, as PEM; by default those of the system.
+    /// The authorities that sign the servers' certificates, as PEM; by default those of the system.
     pub tls_ca: Option<PathBuf>,
-    /// How many servers keep each bucket: 1, 3 or 5. By default as many as do, or one if it is new.
+    /// How many servers store each bucket: 1, 3 or 5. Defaults to the number of an existing bucket,
+    /// or to one.
     pub replicas: Option<usize>,
 }
 
@@ -44,7 +45,7 @@ impl NatsOptions {
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NatsError {
-    /// `url` is without user and password.
+    /// `url` has no user and password.
     #[error("{url:?} is not the URL of a NATS server, such as nats://HOST:4222")]
     Url { url: String, source: std::io::Error },
     #[error("cannot read the credentials {}", path.display())]
@@ -58,7 +59,7 @@ pub(crate) enum NatsError {
     TooOldForReplicas { version: String },
 }
 
-/// Connects, and goes on doing so for as long as the client lives. Fails if no server answers now.
+/// Connects, and reconnects for as long as the client lives. Fails if no server responds now.
 pub(super) async fn connect(options: &NatsOptions) -> Result<(Client, Context), DirectoryError> {
     let client = connect_with(options, |connecting| connecting).await;
     let client = client.map_err(|error| DirectoryError::Store(error.into()))?;
@@ -68,7 +69,7 @@ pub(super) async fn connect(options: &NatsOptions) -> Result<(Client, Context), 
     Ok((client, context))
 }
 
-/// Whether the server that this client is connected to can keep a bucket with so many others.
+/// Checks that the connected server can replicate a bucket to this many servers.
 pub(super) fn check_replicas(client: &Client, replicas: usize) -> Result<(), DirectoryError> {
     let version = client.server_info().version;
     let is_new_enough =
@@ -79,7 +80,7 @@ pub(super) fn check_replicas(client: &Client, replicas: usize) -> Result<(), Dir
     }
 }
 
-/// A connection with options that `change` may adapt.
+/// Connects with options that `change` may adapt.
 pub(crate) async fn connect_with(
     options: &NatsOptions,
     change: impl FnOnce(ConnectOptions) -> ConnectOptions,
@@ -123,7 +124,7 @@ pub(crate) async fn connect_with(
 struct Version(u32, u32, u32);
 
 impl Version {
-    /// `2.15.1`, and what may follow, as in `2.15.1-RC.1`.
+    /// Parses `2.15.1`, with an optional suffix as in `2.15.1-RC.1`.
     fn parse(text: &str) -> Option<Self> {
         let text = text.split(['-', '+']).next()?;
         let mut parts = text.split('.').map(|part| part.parse().ok());

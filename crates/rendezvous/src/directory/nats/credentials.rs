@@ -1,5 +1,5 @@
-//! The credentials of a cluster, in the memory of every node: authentication needs no round trip, and a
-//! revocation is known to all nodes as soon as the watch of each brings it.
+//! The credentials of a cluster, cached in every node: authentication needs no round trip, and each
+//! node learns of a revocation through its watch.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,7 +17,7 @@ use super::bucket::{Bucket, Entry, key};
 use crate::credential::{Credential, CredentialId, Proof};
 
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// Revocations that a slow watcher may be behind.
+/// Maximum lag of a slow watcher of revocations.
 const REVOCATIONS: usize = 256;
 /// The bucket has other keys, too.
 const PREFIX: &str = "credential.";
@@ -29,7 +29,7 @@ pub(super) struct Credentials {
     revocations: broadcast::Sender<Revocation>,
 }
 
-/// The last known state of each credential. Events of the watch may be older than it.
+/// The last known state of each credential. Events of the watch may be older.
 #[derive(Debug, Default)]
 struct Table {
     by_key: HashMap<String, Known>,
@@ -56,7 +56,7 @@ impl Credentials {
         Ok(())
     }
 
-    /// Whether there was one.
+    /// Revokes a credential. Returns whether it existed.
     pub(super) async fn revoke(&self, id: &CredentialId) -> Result<bool, DirectoryError> {
         let key = key_of(id);
         loop {
@@ -68,7 +68,7 @@ impl Credentials {
                 Err(DirectoryError::Conflict) => {}
                 Err(error) => return Err(error),
                 Ok(()) => {
-                    // The removal has a later revision, and so has all that comes after it.
+                    // The removal and all later changes have a later revision.
                     self.forget(key, revision + 1);
                     return Ok(true);
                 }
@@ -93,8 +93,8 @@ impl Credentials {
         self.revocations.subscribe()
     }
 
-    /// Brings the changes of all nodes into the table, for as long as it is polled. `is_current` is set
-    /// when the table has all credentials of the bucket.
+    /// Applies the changes of all nodes to the table, for as long as it is polled. Sets
+    /// `is_current` once the table has all credentials of the bucket.
     pub(super) async fn follow(self: Arc<Self>, is_current: watch::Sender<bool>) {
         loop {
             if let Err(error) = self.follow_once(&is_current).await {
@@ -102,12 +102,12 @@ impl Credentials {
                 tracing::warn!(error, "cannot watch the credentials of the cluster; trying again");
             }
             sleep(RETRY_INTERVAL).await;
-            // An error means that no one watches.
+            // An error means that there are no watchers.
             let _ = self.revocations.send(Revocation::Missed);
         }
     }
 
-    /// Invariant: the bucket is not empty, or the watch would not say when it is current.
+    /// Invariant: the bucket is not empty; otherwise the watch would not report when it is current.
     async fn follow_once(&self, is_current: &watch::Sender<bool>) -> Result<(), DirectoryError> {
         let mut changes = self.bucket.store().watch_with_history(">").await.map_err(failed)?;
         let mut first_keys = Some(HashSet::new());
@@ -141,14 +141,14 @@ impl Credentials {
                 self.table().set(change.key, change.revision, Some(credential));
             }
             Err(error) => {
-                // Of a newer version. The credentials after it still count.
+                // Written by a newer version. The credentials after it still count.
                 tracing::warn!(%error, key = change.key, "a credential cannot be read");
                 self.forget(change.key, change.revision);
             }
         }
     }
 
-    /// Credentials that the bucket had lost when it was at this revision.
+    /// Removes credentials that were missing in the bucket at this revision.
     fn forget_missing(&self, keys: &HashSet<String>, revision: u64) {
         let table = self.table();
         let is_missing = |(key, known): &(&String, &Known)| {

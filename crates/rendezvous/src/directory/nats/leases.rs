@@ -1,4 +1,4 @@
-//! The leases of a cluster. One is changed by compare-and-set on the revision of its key.
+//! The leases of a cluster. A lease is changed by compare-and-set on the revision of its key.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -9,18 +9,18 @@ use super::super::{DirectoryError, Lease, Registration};
 use super::bucket::{Bucket, Entry, key};
 use crate::environment_id::EnvironmentId;
 
-/// A change that others outrun is tried again so often.
+/// Attempts for a change that conflicts with others.
 const ATTEMPTS: usize = 4;
 
 #[derive(Debug)]
 pub(super) struct Leases<S> {
     store: S,
-    /// The leases that this node has written last. With them a renewal is one round trip, and a lease
-    /// that expired while no server was reachable can be written again.
+    /// The leases that this node wrote last. They make a renewal one round trip, and allow a lease
+    /// that expired while no server was reachable to be written again.
     held: Mutex<HashMap<EnvironmentId, Held>>,
 }
 
-/// Where leases are kept.
+/// The storage of leases.
 pub(super) trait LeaseStore {
     async fn read(&self, environment: &EnvironmentId)
     -> Result<Entry<StoredLease>, DirectoryError>;
@@ -61,7 +61,7 @@ pub(super) enum Presence<'a> {
 }
 
 impl Presence<'_> {
-    /// Whether it can be made while another node, or none, holds the socket.
+    /// Returns whether the change is permitted while another node, or none, holds the socket.
     fn may_follow(self, current: Option<&str>) -> bool {
         match self {
             Self::Claim { .. } => true,
@@ -126,7 +126,7 @@ impl<S: LeaseStore> Leases<S> {
         }))
     }
 
-    /// Changes the node of a lease, if its generation is still this one.
+    /// Changes the node of a lease, if its generation still matches.
     pub(super) async fn set_presence(
         &self,
         environment: &EnvironmentId,
@@ -161,8 +161,8 @@ impl<S: LeaseStore> Leases<S> {
         Err(DirectoryError::Conflict)
     }
 
-    /// The lease as it is stored now. One that has expired since this node wrote it can be written
-    /// again, also if the holder of an older registration was faster.
+    /// Returns the stored lease. A lease that has expired since this node wrote it can be written
+    /// again, even if the holder of an older registration was faster.
     async fn read_held(
         &self,
         environment: &EnvironmentId,

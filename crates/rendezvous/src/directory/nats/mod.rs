@@ -1,8 +1,8 @@
-//! The directory of a cluster: buckets of NATS JetStream, which all nodes share.
+//! The directory of a cluster: NATS JetStream buckets, which all nodes share.
 //!
-//! A lease is changed by compare-and-set on the revision of its key. Revisions only grow, so the one
-//! that a registration got is its generation. Leases, tickets and authorizations expire in the
-//! servers, by age: a node that dies needs to take nothing back, and no clock of a node matters.
+//! A lease is changed by compare-and-set on the revision of its key. Revisions only grow, so the
+//! revision of a registration is its generation. Leases, tickets and authorizations expire by age
+//! in the servers: a node that dies needs no cleanup, and the clocks of nodes do not matter.
 
 mod bucket;
 mod connection;
@@ -36,15 +36,15 @@ use crate::node_status::NodeStatus;
 pub use connection::NatsOptions;
 pub(crate) use connection::connect_with;
 
-/// A lease that no node renews is gone after this time.
+/// A lease expires after this time without renewal.
 const LEASE_AGE: Duration = Duration::from_secs(45);
-/// Tickets and authorizations are good for less.
+/// Tickets and authorizations are valid for less.
 const SINGLE_USE_AGE: Duration = Duration::from_secs(60);
-/// Assertions are accepted for a shorter time.
+/// Assertions are accepted for less.
 const ASSERTION_AGE: Duration = Duration::from_secs(180);
-/// A node says three times in this time that it lives.
+/// A node reports three times in this period.
 const NODE_AGE: Duration = Duration::from_secs(30);
-/// To read all credentials at the start.
+/// Limit for reading all credentials at startup.
 const CREDENTIALS_TIMEOUT: Duration = Duration::from_secs(10);
 const SIGNING_SECRET: &str = "secret.signing";
 
@@ -63,8 +63,8 @@ pub struct NatsDirectory {
     authorizations: Bucket,
     assertions: Bucket,
     nodes: Bucket,
-    /// Whether the last report of the node was taken. Servers without a majority can be connected to,
-    /// and take nothing.
+    /// Whether the last report of the node was stored. Servers without a majority accept
+    /// connections, but store nothing.
     is_answering: AtomicBool,
     credentials: Arc<Credentials>,
     signing_secret: [u8; 32],
@@ -72,9 +72,9 @@ pub struct NatsDirectory {
 }
 
 impl NatsDirectory {
-    /// Connects, makes the buckets that do not exist, and reads the credentials.
+    /// Connects, creates missing buckets, and reads the credentials.
     pub async fn connect(options: &NatsOptions) -> Result<Self, DirectoryError> {
-        // Its callers should not have to carry a future of this size.
+        // Boxed, so that callers do not have to hold a future of this size.
         Box::pin(Self::open(options)).await
     }
 
@@ -249,7 +249,7 @@ impl Directory for NatsDirectory {
     }
 }
 
-/// Made by the first node of the cluster.
+/// Returns the secret of the cluster, which its first node creates.
 async fn shared_secret(bucket: &Bucket) -> Result<[u8; 32], DirectoryError> {
     loop {
         let Entry { value, revision } = bucket.get(SIGNING_SECRET).await?;

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-/// Events that are due at the same moment come in the order in which they were added.
+/// Events due at the same time are returned in the order in which they were added.
 pub(crate) struct Agenda<E> {
     now: Duration,
     next_number: u64,
@@ -22,7 +22,7 @@ impl<E> Agenda<E> {
         Self { now: Duration::ZERO, next_number: 0, entries: BinaryHeap::new() }
     }
 
-    /// Since the simulation began.
+    /// Returns the time since the simulation began.
     pub(crate) fn now(&self) -> Duration {
         self.now
     }
@@ -33,7 +33,7 @@ impl<E> Agenda<E> {
         self.entries.push(Entry { at, number, event });
     }
 
-    /// The next event. The clock moves to its time.
+    /// Returns the next event, and advances the clock to its time.
     pub(crate) fn next(&mut self) -> Option<E> {
         let Entry { at, event, .. } = self.entries.pop()?;
         self.now = at;

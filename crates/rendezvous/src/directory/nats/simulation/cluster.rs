@@ -1,4 +1,4 @@
-//! The cluster: its clock, its events, and the promises that hold throughout.
+//! The cluster: its clock, its events, and the invariants that always hold.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -20,12 +20,13 @@ use crate::directory::{DirectoryError, Lease, SecretHash};
 const HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// In seconds.
 const CHECK_SOCKETS_EVERY: u64 = 5;
-/// Before the first failure, which the load balancer sees as late as possible.
+/// Time before the first failure, which begins right after a health check, so that the load
+/// balancer notices it as late as possible.
 const WARM_UP: Duration = HEALTH_CHECK_INTERVAL.saturating_mul(20).saturating_add(JUST_AFTER);
 const JUST_AFTER: Duration = Duration::from_millis(1);
-/// A cluster that stays whole for this time has settled: no lease expires later.
+/// A cluster without failures for this time has settled: no lease expires later.
 const SETTLED_AFTER: Duration = LEASE_AGE.saturating_add(Duration::from_secs(15));
-/// A cluster that has not settled by then never does.
+/// A cluster that has not settled by then never will.
 const LONGEST_RUN: Duration = Duration::from_secs(4 * 3600);
 
 #[derive(Debug, Clone, Copy)]
@@ -33,14 +34,14 @@ pub(crate) struct Settings {
     pub(crate) environments: usize,
     pub(crate) nodes: usize,
     pub(crate) zones: usize,
-    /// The most that one node answers.
+    /// Maximum rate of registrations at one node.
     pub(crate) registrations_per_second: u32,
     pub(crate) seed: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Event {
-    /// A pause is over. Events of an earlier attempt mean nothing.
+    /// A pause has ended. Events of an earlier attempt are ignored.
     Dial {
         environment: usize,
         attempt: u64,
@@ -64,7 +65,7 @@ pub(crate) enum Event {
         node: usize,
         sent: Duration,
     },
-    /// The directory has answered a call that registers.
+    /// The directory has responded to a registering call.
     CallProgresses {
         call: u64,
     },
@@ -86,7 +87,7 @@ pub(crate) enum Event {
         node: usize,
     },
     CheckHealth,
-    /// A node that leaves closes the socket of one more environment.
+    /// A leaving node closes the socket of one more environment.
     CloseNext {
         node: usize,
         pause: Duration,
@@ -104,11 +105,11 @@ pub(crate) struct Registered {
     pub(crate) ticket: SecretHash,
 }
 
-/// A registration that a node is at work on.
+/// A registration that a node is processing.
 pub(crate) struct Call {
     pub(crate) environment: usize,
     pub(crate) attempt: u64,
-    /// Until it has begun. It is dropped if its caller has given up by then.
+    /// Set until processing begins. A call whose caller has given up by then is dropped.
     pub(crate) waits_until: Option<Duration>,
     pub(crate) registered: Registered,
     pub(crate) lease: Pin<Box<dyn Future<Output = Result<Lease, DirectoryError>> + Send>>,
@@ -122,9 +123,9 @@ pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Node>,
     pub(crate) environments: Vec<Environment>,
     pub(crate) calls: BTreeMap<u64, Call>,
-    /// Of sockets, tickets and calls.
+    /// The next number for a socket, ticket or call.
     pub(crate) next_number: u64,
-    /// The node of a rolling restart that is not back yet.
+    /// The node of a rolling restart that has not returned yet.
     pub(crate) restarting: Option<usize>,
     pub(crate) failures_to_come: usize,
     pub(crate) measurements: Measurements,
@@ -132,7 +133,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// A cluster in which every environment has been connected for a long time.
+    /// Creates a cluster in which every environment has been connected for a long time.
     pub(crate) fn new(settings: Settings) -> Self {
         let store = Arc::new(MemoryStore::default());
         let nodes = (0..settings.nodes).map(|number| Node::new(number, settings.zones, &store));
@@ -160,8 +161,8 @@ impl Cluster {
         cluster
     }
 
-    /// Runs until the cluster has been whole again for a while. `failures` have their times after the
-    /// first one.
+    /// Runs until the cluster has been whole for a while. The times of `failures` are relative to
+    /// the first one.
     pub(crate) fn run(mut self, failures: &[(Duration, Failure)]) -> Report {
         self.failures_to_come = failures.len();
         for (after, failure) in failures {
@@ -210,7 +211,7 @@ impl Cluster {
         }
     }
 
-    /// The load balancer looks at all nodes, and the simulation at its promises.
+    /// The load balancer checks all nodes, and the simulation its invariants.
     fn check_health(&mut self) {
         self.agenda.add(HEALTH_CHECK_INTERVAL, Event::CheckHealth);
         for node in &mut self.nodes {
@@ -233,8 +234,8 @@ impl Cluster {
         self.whole_since.is_some_and(|since| self.agenda.now() - since >= SETTLED_AFTER)
     }
 
-    /// Invariant: of all nodes, at most one holds the current generation of an environment, and that is
-    /// the one that its lease names.
+    /// Invariant: at most one node holds the current generation of an environment, and its lease
+    /// names that node.
     fn check_sockets(&self) {
         let mut holders = vec![None; self.settings.environments];
         for (number, node) in self.nodes.iter().enumerate() {
@@ -255,12 +256,12 @@ impl Cluster {
         self.next_number
     }
 
-    /// One way through the network.
+    /// Returns the delay of one way through the network.
     pub(crate) fn network_delay(&mut self) -> Duration {
         Duration::from_micros(self.rng.random_range(1_000..=20_000))
     }
 
-    /// One round trip to the leader of the directory.
+    /// Returns the delay of one round trip to the leader of the directory.
     pub(crate) fn directory_delay(&mut self) -> Duration {
         Duration::from_micros(self.rng.random_range(1_000..=5_000))
     }

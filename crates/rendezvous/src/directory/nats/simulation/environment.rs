@@ -1,5 +1,5 @@
-//! An environment as `exec_server_relay::environment` has it: it dials its URL once after a loss, and
-//! registers when that fails.
+//! An environment as in `exec_server_relay::environment`: after a loss it dials its URL once, and
+//! registers if that fails.
 
 use std::time::Duration;
 
@@ -11,19 +11,19 @@ use crate::environment_id::EnvironmentId;
 
 /// `DIAL_TIMEOUT` and `CALL_TIMEOUT` of the relay.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(6);
-/// TCP, TLS and the request itself are so many ways through the network.
+/// One-way delays of TCP, TLS and the request itself.
 const WAYS_TO_REQUEST: u32 = 5;
-/// The sockets of the beginning are older than any series of failures.
+/// The initial sockets are older than any series of failures.
 const EARLIER: Duration = Duration::from_secs(3600);
 
 pub(crate) struct Environment {
     pub(crate) id: EnvironmentId,
-    /// Whether a host without power is reported by a router. Otherwise packets to it vanish.
+    /// Whether a router reports a host without power. Otherwise packets to it vanish.
     pub(crate) is_told_of_lost_hosts: bool,
     registered: Option<Registered>,
     backoff: Backoff,
     state: State,
-    /// Grows with each dial and call.
+    /// Incremented with each dial and call.
     attempt: u64,
     lost_at: Option<Duration>,
 }
@@ -53,7 +53,7 @@ impl Environment {
         matches!(self.state, State::Connected { .. })
     }
 
-    /// Whether this is the socket that the environment uses.
+    /// Returns whether the environment uses this socket.
     pub(crate) fn uses(&self, socket: u64) -> bool {
         matches!(self.state, State::Connected { socket: current, .. } if current == socket)
     }
@@ -68,7 +68,7 @@ impl Environment {
 }
 
 impl Cluster {
-    /// For the beginning.
+    /// For the initial state.
     pub(crate) fn connect_at_once(&mut self, environment: usize) {
         let node = self.rng.random_range(0..self.nodes.len());
         let registered = self.register_at_once(environment, node);
@@ -99,7 +99,7 @@ impl Cluster {
                     self.measurements.count_return(lost_at, now);
                 }
                 if !self.has_socket(environment, socket) {
-                    // The node closed it while the answer was on its way.
+                    // The node closed it while the response was on its way.
                     self.lose_socket(environment, socket);
                 }
             }
@@ -112,7 +112,7 @@ impl Cluster {
         }
     }
 
-    /// The load balancer chooses among the nodes that were ready at the last check.
+    /// The load balancer selects among the nodes that were ready at the last check.
     pub(crate) fn register(&mut self, environment: usize, attempt: u64) {
         if !self.environments[environment].is_at(attempt, State::Pausing) {
             return;

@@ -11,7 +11,7 @@ use super::node::NodeState;
 
 /// `CLUSTER_DRAIN_SPREAD` of the program.
 const DRAIN_SPREAD: Duration = Duration::from_secs(10);
-/// From the end of a process to the start of the next one.
+/// Time from the end of a process to the start of the next one.
 const DOWN_TIME: Duration = Duration::from_secs(5);
 /// `KEEP_ALIVE` of the relay.
 const SILENCE_LIMIT: Duration = Duration::from_secs(15);
@@ -21,14 +21,15 @@ const PING_INTERVAL: Duration = Duration::from_secs(7);
 pub(crate) enum Failure {
     /// All nodes, one after the other.
     RollingRestart,
-    /// All nodes of the zone lose power and stay away. Half of the environments are told by a router.
+    /// All nodes of the zone lose power for good. A router reports that to half of the
+    /// environments.
     ZoneLost {
         zone: usize,
     },
     Hang {
         node: usize,
     },
-    /// A node that hung goes on.
+    /// A node that hung continues.
     Resume {
         node: usize,
     },
@@ -77,14 +78,14 @@ impl Cluster {
         }
     }
 
-    /// The next process of a node knows nothing of the one before.
+    /// The new process of a node knows nothing of the previous one.
     pub(crate) fn start(&mut self, node: usize) {
         let it = &mut self.nodes[node];
         it.state = NodeState::Ready;
         it.leases = Arc::new(Leases::new(Arc::clone(&self.store)));
     }
 
-    /// In a rolling restart a node leaves once the load balancer sees the one before.
+    /// In a rolling restart a node leaves once the load balancer sees the previous one.
     pub(crate) fn restart_next(&mut self) {
         let Some(node) = self.restarting.filter(|node| self.nodes[*node].is_seen_ready) else {
             return;
@@ -111,14 +112,14 @@ impl Cluster {
         }
     }
 
-    /// The last sign of life was the answer to a ping. The limit counts from there.
+    /// The last sign of life was the response to a ping. The limit counts from then.
     fn fall_silent(&mut self, environment: usize, socket: u64) {
         self.begin_outage(environment);
         let since_answer = PING_INTERVAL.mul_f64(self.rng.random());
         self.agenda.add(SILENCE_LIMIT - since_answer, Event::SocketEnds { environment, socket });
     }
 
-    /// Renewals are due at once. Then the node reads the ends of the sockets that were left.
+    /// Renewals are due at once. Then the node reads the ends of the sockets whose peers left.
     fn resume(&mut self, node: usize) {
         self.nodes[node].state = NodeState::Ready;
         for call in std::mem::take(&mut self.nodes[node].stalled) {

@@ -1,4 +1,4 @@
-//! The promises about leases that the simulation rests on.
+//! The properties of leases that the simulation relies on.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ fn has_lost(node: &Node, id: &EnvironmentId, generation: u64) -> bool {
 }
 
 #[test]
-fn registrations_that_race_all_succeed_and_one_is_current() {
+fn racing_registrations_all_succeed_and_one_is_current() {
     let (_, [one, other], id) = two_nodes();
     let mut first = pin!(one.replace_registration(&id, [1; 32]));
     let mut second = pin!(other.replace_registration(&id, [2; 32]));
@@ -47,7 +47,7 @@ fn registrations_that_race_all_succeed_and_one_is_current() {
     }
     let generations = leases.map(|lease| lease.unwrap().generation);
     assert!(generations[0] < generations[1], "{generations:?}");
-    assert!(polls[0] < polls[1], "the second had to try again: {polls:?}");
+    assert!(polls[0] < polls[1], "the second had to retry: {polls:?}");
     assert_eq!(one.lookup(&id).unwrap().generation, generations[1]);
     assert!(has_lost(&one, &id, generations[0]));
     one.release(&id, generations[0]);
@@ -57,7 +57,7 @@ fn registrations_that_race_all_succeed_and_one_is_current() {
 }
 
 #[test]
-fn a_lease_that_expired_belongs_to_its_holder_until_another_registers() {
+fn an_expired_lease_belongs_to_its_holder_until_another_registers() {
     let (store, [one, other], id) = two_nodes();
     let generation = register_and_claim(&one, &id);
     store.set_now(LEASE_AGE - Duration::from_millis(1));
@@ -74,13 +74,13 @@ fn a_lease_that_expired_belongs_to_its_holder_until_another_registers() {
 }
 
 #[test]
-fn of_two_leases_that_expired_the_newer_one_lasts() {
+fn of_two_expired_leases_the_newer_one_lasts() {
     let (store, [old, new], id) = two_nodes();
     let first = register_and_claim(&old, &id);
     let second = register_and_claim(&new, &id);
     store.set_now(LEASE_AGE);
     assert_eq!(store.len(), 0);
-    // It has not heard of the newer one.
+    // It does not know about the newer one.
     old.renew(&id, first).unwrap();
     new.renew(&id, second).unwrap();
     assert!(has_lost(&old, &id, first));

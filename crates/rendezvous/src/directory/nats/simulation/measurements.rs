@@ -18,7 +18,7 @@ pub(crate) struct Measurements {
     last_back: Duration,
 }
 
-/// Counts events, and the most within any second.
+/// Counts events, and the maximum within one second.
 #[derive(Default)]
 struct Rate {
     recent: VecDeque<Duration>,
@@ -35,11 +35,11 @@ pub(crate) struct Report {
     /// Attempts that were refused or timed out.
     pub(crate) failed_calls: usize,
     pub(crate) registrations: usize,
-    /// In the second with most of them.
+    /// In the busiest second.
     pub(crate) peak: usize,
     pub(crate) peak_of_a_node: usize,
     pub(crate) all_back: Duration,
-    /// Environments that were disconnected at the same time.
+    /// Maximum number of environments disconnected at the same time.
     pub(crate) most_away: usize,
     pub(crate) outages: usize,
     pub(crate) median_outage: Duration,
@@ -107,7 +107,7 @@ impl Measurements {
         }
     }
 
-    /// Of sorted outages.
+    /// Returns a percentile of the sorted outages.
     fn percentile(&self, percent: usize) -> Duration {
         let index = (self.outages.len() * percent).div_ceil(100).saturating_sub(1);
         self.outages.get(index).copied().unwrap_or_default()

@@ -1,6 +1,6 @@
-//! A store of leases in memory: revisions, compare-and-set and expiry by age, as in JetStream.
+//! An in-memory store of leases: revisions, compare-and-set and expiry by age, as in JetStream.
 //!
-//! Each round trip is one `Pending`, so the caller decides what happens meanwhile.
+//! Each round trip is one `Pending`, so the caller controls what happens meanwhile.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -36,12 +36,12 @@ struct Written {
 }
 
 impl MemoryStore {
-    /// The clock of the servers. It only goes forward.
+    /// Sets the clock of the servers. It only moves forward.
     pub(crate) fn set_now(&self, now: Duration) {
         self.lock().now = now;
     }
 
-    /// Leases that have not expired.
+    /// Counts the leases that have not expired.
     pub(crate) fn len(&self) -> usize {
         let state = self.lock();
         state.leases.values().filter(|written| state.is_current(written)).count()
@@ -94,7 +94,7 @@ impl LeaseStore for Arc<MemoryStore> {
     }
 }
 
-/// Pending once.
+/// Is pending once.
 async fn round_trip() {
     let mut was_sent = false;
     poll_fn(|_| match std::mem::replace(&mut was_sent, true) {
@@ -104,7 +104,7 @@ async fn round_trip() {
     .await;
 }
 
-/// Runs a call to its end without letting virtual time pass.
+/// Runs a call to completion without advancing virtual time.
 pub(crate) fn at_once<T>(call: impl Future<Output = T>) -> T {
     let mut call = pin!(call);
     loop {

@@ -1,7 +1,7 @@
 //! Clusters in virtual time: all nodes restart, a zone loses power, a node hangs.
 //!
 //! Environments use the backoff of the relay, and nodes the lease rules of the directory. Network,
-//! processes and the store of leases are simulated. A seed gives the same run each time.
+//! processes and the store of leases are simulated. Equal seeds give equal runs.
 
 mod agenda;
 mod cluster;
@@ -25,7 +25,7 @@ const NODE_HANGS: &[(Duration, Failure)] = &[
     (Duration::ZERO, Failure::Hang { node: 1 }),
     (Duration::from_secs(60), Failure::Resume { node: 1 }),
 ];
-/// While the environments of a lost zone register, a node of another zone hangs and goes on.
+/// While the environments of a lost zone register, a node of another zone hangs and recovers.
 const ZONE_LOST_AND_NODE_HANGS: &[(Duration, Failure)] = &[
     (Duration::ZERO, Failure::ZoneLost { zone: 0 }),
     (Duration::from_millis(500), Failure::Hang { node: 1 }),
@@ -64,7 +64,7 @@ fn a_rolling_restart_moves_environments_within_seconds() {
 }
 
 #[test]
-fn the_environments_of_a_lost_zone_are_back_within_the_lease_age() {
+fn the_environments_of_a_lost_zone_reconnect_within_the_lease_age() {
     for seed in 0..5 {
         let report = run(Settings { seed, ..SMALL }, ZONE_LOST);
         assert!((100..300).contains(&report.outages), "{report}");
@@ -74,7 +74,7 @@ fn the_environments_of_a_lost_zone_are_back_within_the_lease_age() {
 }
 
 #[test]
-fn a_node_that_hangs_is_left_and_takes_nothing_back() {
+fn a_hung_node_loses_its_environments_and_takes_none_back() {
     for seed in 0..5 {
         let report = run(Settings { seed, ..SMALL }, NODE_HANGS);
         assert!((50..200).contains(&report.outages), "{report}");
@@ -92,12 +92,13 @@ fn two_failures_at_once_leave_one_socket_and_one_lease_for_each() {
         assert!(report.all_back < secs(90), "{report}");
         late += usize::from(report.all_back > secs(61));
     }
-    // The node finishes calls whose callers have registered elsewhere meanwhile, and replaces them.
+    // The node finishes calls whose callers have registered elsewhere meanwhile, and so replaces
+    // those registrations.
     assert!(late > 0, "no call was late");
 }
 
 #[test]
-fn slow_nodes_delay_environments_and_lose_none() {
+fn slow_nodes_delay_environments_but_lose_none() {
     let settings = Settings { registrations_per_second: 2, ..SMALL };
     let report = run(settings, ZONE_LOST);
     assert!(report.failed_calls > 0, "{report}");
@@ -106,13 +107,13 @@ fn slow_nodes_delay_environments_and_lose_none() {
 }
 
 #[test]
-fn a_seed_gives_the_same_run() {
+fn equal_seeds_give_equal_runs() {
     assert_eq!(run(SMALL, ZONE_LOST_AND_NODE_HANGS), run(SMALL, ZONE_LOST_AND_NODE_HANGS));
 }
 
 #[test]
 #[ignore = "100,000 environments on 50 nodes: `just soak-counts`"]
-fn a_hundred_thousand_environments_come_back() {
+fn a_hundred_thousand_environments_reconnect() {
     println!("{}", Report::HEADINGS);
     for (name, failures) in [
         ("rolling restart", ROLLING_RESTART),

@@ -1,4 +1,4 @@
-//! A node: answers calls at a limited rate, admits sockets, and renews leases, in the same steps as
+//! A node: handles calls at a limited rate, admits sockets, and renews leases, in the same steps as
 //! `Registry`, `Router` and `Handler` of the service.
 
 use std::collections::BTreeMap;
@@ -23,21 +23,21 @@ pub(crate) struct Node {
     pub(crate) url: String,
     pub(crate) zone: usize,
     pub(crate) state: NodeState,
-    /// As the load balancer saw it last.
+    /// As last seen by the load balancer.
     pub(crate) is_seen_ready: bool,
     pub(crate) leases: Arc<Leases<Arc<MemoryStore>>>,
     /// The sockets of environments.
     pub(crate) online: BTreeMap<usize, Socket>,
-    /// When the queue of calls is empty.
+    /// When the queue of calls becomes empty.
     pub(crate) idle_from: Duration,
-    /// Calls that the node was at work on when it hung.
+    /// Calls that the node was processing when it hung.
     pub(crate) stalled: Vec<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NodeState {
     Ready,
-    /// Sends its environments away and takes no new ones.
+    /// Sends its environments away and accepts no new ones.
     Leaving,
     /// The process has ended; its host refuses connections.
     Stopped,
@@ -99,7 +99,7 @@ impl Node {
 }
 
 impl Cluster {
-    /// A call joins the queue. It takes no time if its caller will have given up before its turn.
+    /// Queues a call. It takes no time if its caller will have given up before its turn.
     pub(crate) fn accept_call(
         &mut self,
         environment: usize,
@@ -130,7 +130,7 @@ impl Cluster {
         self.agenda.add(begins - now, Event::CallProgresses { call: number });
     }
 
-    /// A call that has begun goes on when its caller has given up.
+    /// A call in progress continues even if its caller has given up.
     pub(crate) fn progress_call(&mut self, number: u64) {
         let Some(call) = self.calls.get_mut(&number) else { return };
         let Call { environment, attempt, registered, .. } = *call;
@@ -237,7 +237,7 @@ impl Cluster {
         self.agenda.add(renew_interval().mul_f64(phase), Event::Renew { node });
     }
 
-    /// As in the service, a node that leaves does not renew.
+    /// As in the service, a leaving node does not renew.
     pub(crate) fn renew_all(&mut self, node: usize) {
         self.agenda.add(renew_interval(), Event::Renew { node });
         if self.nodes[node].state == NodeState::Ready {
@@ -245,7 +245,7 @@ impl Cluster {
         }
     }
 
-    /// All leases in one moment. The service needs a round trip for each.
+    /// Renews all leases at the same time. The service needs a round trip for each.
     pub(crate) fn renew_now(&mut self, node: usize) {
         let it = &self.nodes[node];
         let renewals = it.online.iter().map(|(environment, socket)| {
