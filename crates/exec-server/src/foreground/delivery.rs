@@ -1,4 +1,4 @@
-//! From the events of a process to our standard output and error.
+//! Delivers the events of a process to standard output and standard error.
 
 use std::cell::Cell;
 
@@ -8,7 +8,8 @@ use super::output::Outputs;
 use super::report::Report;
 use super::{Ending, OnGap, TimedOut, show};
 
-/// Writes what the process says, to its end. While our reader keeps us waiting, `is_blocked` is true.
+/// Writes the output of the process until it closes. `is_blocked` is true while the reader of the
+/// output is not keeping up.
 pub(super) async fn deliver(
     process: &ExecServerProcess,
     mut events: ProcessEvents,

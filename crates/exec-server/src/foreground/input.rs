@@ -1,4 +1,4 @@
-//! From our standard input to the process's.
+//! Forwards standard input to the process.
 
 use std::io;
 
@@ -10,36 +10,37 @@ use tokio::sync::mpsc;
 use super::stdin;
 use crate::terminal::{self, EscapeMachine, TypedInput};
 
-/// What may wait for an answer to the write before it. From a pipe, nothing more is taken then; what is typed
-/// beyond it is dropped, so that escapes are found at any time.
+/// Bounds the input that waits for the response to the previous write. A pipe is then not read
+/// further; additional typed input is dropped, so that escapes are recognised at any time.
 const MOST_PENDING: usize = 1 << 20;
 
-/// Ctrl-C, as a terminal in raw mode sends it.
+/// Ctrl-C, as sent by a terminal in raw mode.
 const INTERRUPT_KEY: u8 = 3;
 
-/// Ends the input of whoever reads a terminal, if a line has just begun; else it hands over what the line has so far.
+/// EOT: at the start of a line it ends the input of a program that reads a terminal; otherwise it
+/// submits the partial line.
 const END_OF_FILE: &[u8] = b"\x04";
 
-/// Who writes to our standard input.
+/// The source of standard input.
 #[derive(Debug)]
 pub(crate) enum Source {
     /// Every byte is for the process.
     Stream(OnStreamEnd),
-    /// A person, who may also mean us.
+    /// A user at a terminal, whose input may contain escapes.
     Keyboard(EscapeMachine),
 }
 
-/// What the end of the input stream does to the process.
+/// The effect of the end of the input stream on the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnStreamEnd {
-    /// Its standard input is closed, too.
+    /// Closes its standard input.
     CloseStdin,
-    /// Nothing happens: another client may write to it later.
+    /// None: another client may write to it later.
     KeepStdinOpen,
 }
 
 impl Source {
-    /// Escapes are for people: in what a program writes a tilde is a tilde.
+    /// Recognises escapes only on a terminal: in piped input a tilde is a plain character.
     pub(crate) fn with_escapes(end: OnStreamEnd) -> Self {
         if terminal::is_stdin_a_terminal() {
             Self::Keyboard(EscapeMachine::new())
@@ -49,25 +50,25 @@ impl Source {
     }
 }
 
-/// Why nothing more is forwarded.
+/// Why forwarding ended.
 #[derive(Debug)]
 pub(crate) enum InputEnd {
-    /// Our input has ended, or the process takes none.
+    /// The input has ended, or the process accepts none.
     Finished,
-    /// Our input cannot be read: what was meant to come is not known.
+    /// Reading the input failed, so the rest of it is unknown.
     Failed(io::Error),
-    /// The server refused input, and so the process would miss a part of it.
+    /// The server refused input, so the process would miss a part of it.
     Refused(ExecServerError),
-    /// The person's terminal is gone.
+    /// The terminal has closed.
     HungUp,
-    /// The person typed `~.`.
+    /// The user typed `~.`.
     Left,
-    /// The person typed Ctrl-C while the process could not be reached.
+    /// The user typed Ctrl-C while the connection was lost.
     GaveUp,
 }
 
-/// Forwards until there is nothing more to forward. While one write is on its way, what arrives is collected for the
-/// next, so that neither a lone keystroke nor a flood waits longer than it must.
+/// Forwards input until it ends. While one write is in flight, further input is collected for the
+/// next, so that neither single keystrokes nor bulk data wait longer than necessary.
 pub(crate) async fn forward(
     process: &ExecServerProcess,
     has_terminal: bool,
@@ -84,7 +85,8 @@ pub(crate) async fn forward(
             pending.clear();
             if matches!(source, Source::Stream(_)) {
                 drop(arriving);
-                // Without /dev/null our input stays open, and whoever writes to it notices later.
+                // If /dev/null cannot be opened, standard input stays open, and its writer notices
+                // later.
                 let _ = stdin::release();
                 return InputEnd::Finished;
             }
@@ -132,7 +134,7 @@ pub(crate) async fn forward(
     }
 }
 
-/// What is left to do when everything is written.
+/// Ends the input once everything is written.
 async fn end(
     process: &ExecServerProcess,
     has_terminal: bool,
@@ -140,12 +142,13 @@ async fn end(
     last_byte: Option<u8>,
 ) -> InputEnd {
     match source {
-        // In raw mode the end of input is a key like any other, so this is the end of the terminal.
+        // In raw mode the end-of-file key is plain input, so this means that the terminal has
+        // closed.
         Source::Keyboard(_) if has_terminal => return InputEnd::HungUp,
         Source::Stream(OnStreamEnd::KeepStdinOpen) => return InputEnd::Finished,
         Source::Keyboard(_) | Source::Stream(OnStreamEnd::CloseStdin) => {}
     }
-    // An error is also what the events of the process end with.
+    // Errors are ignored: the events of the process report them too.
     if has_terminal && is_within_line(last_byte) {
         let _ = process.write(END_OF_FILE).await;
     }
@@ -159,7 +162,7 @@ fn is_within_line(last_byte: Option<u8>) -> bool {
 
 enum Taken {
     Input,
-    /// Our input has ended.
+    /// The input has ended.
     Nothing,
     End(InputEnd),
 }
@@ -223,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_not_an_end() {
+    fn a_read_error_is_not_the_end_of_input() {
         let failed = |mut source| {
             let error = Some(Err(io::ErrorKind::Other.into()));
             take(error, &mut BytesMut::new(), &mut source, &|| false)
@@ -234,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_begins_after_a_newline_or_an_end_of_file() {
+    fn a_line_starts_after_a_newline_or_eot() {
         assert!(is_within_line(Some(b'c')));
         for byte in [None, Some(b'\n'), Some(b'\r'), Some(4)] {
             assert!(!is_within_line(byte), "{byte:?}");
@@ -242,13 +245,13 @@ mod tests {
     }
 
     #[test]
-    fn a_person_can_leave() {
+    fn a_user_can_leave() {
         let (taken, _) = taken("~.", &mut keyboard(), false);
         assert!(matches!(taken, Taken::End(InputEnd::Left)));
     }
 
     #[test]
-    fn the_interrupt_key_is_ours_only_while_the_process_is_away() {
+    fn the_interrupt_key_is_forwarded_unless_the_connection_is_lost() {
         let (there, pending) = taken("\x03", &mut keyboard(), false);
         assert!(matches!(there, Taken::Input));
         assert_eq!(pending, "\x03");
@@ -257,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed_to_nobody_is_bounded() {
+    fn typed_input_is_bounded_while_the_connection_is_lost() {
         let mut pending = BytesMut::zeroed(MOST_PENDING);
         let taken = take(Some(Ok("more".into())), &mut pending, &mut keyboard(), &|| true);
         assert!(matches!(taken, Taken::Input));

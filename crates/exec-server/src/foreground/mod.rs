@@ -1,5 +1,6 @@
-//! A process in the foreground: its streams are ours, signals that we get are its own, and a lost connection is
-//! waited for. Knows process handles, the terminal and this process; how the process was started is not known here.
+//! Runs a process in the foreground: connects its streams and signals to this program, and waits
+//! during a lost connection. Knows process handles, the terminal and this program, but not how the
+//! process was started.
 
 mod delivery;
 mod input;
@@ -31,19 +32,19 @@ use input::InputEnd;
 use orders::{KILL_AFTER, Order, graceful, perform};
 use signals::ReceivedSignal;
 
-/// How long a process may take to be gone after its KILL.
+/// How long a process may take to end after its KILL.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
-/// What Ctrl-C sends.
+/// The signal of Ctrl-C.
 const INTERRUPT: u8 = 2;
-/// Orders to the process that wait for the connection. Full: the newest is dropped.
+/// Orders to the process that wait for the connection. When full, the newest is dropped.
 const ORDERS: usize = 16;
 
-/// How to be the foreground of a process.
+/// Options for a process in the foreground.
 #[derive(Debug)]
 pub(crate) struct Foreground {
-    /// `None`: nothing is read.
+    /// `None`: standard input is not read.
     pub(crate) stdin: Option<Source>,
-    /// The process has a terminal, which follows the size of ours.
+    /// Whether the process has a terminal, which follows the size of the local one.
     pub(crate) terminal: bool,
     pub(crate) on_signal: OnSignal,
     pub(crate) on_gap: OnGap,
@@ -51,27 +52,27 @@ pub(crate) struct Foreground {
     pub(crate) timeout: Option<Duration>,
 }
 
-/// What a signal that asks a program to end does.
+/// The effect of a signal that asks a program to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnSignal {
-    /// The process gets it and decides.
+    /// The process receives it and decides.
     Forward,
-    /// The same, but the end of our terminal is not the end of the process.
+    /// Like `Forward`, but the end of the local terminal does not end the process.
     ForwardButHangup,
-    /// It ends us: whoever sends it means this window, not what runs in it.
+    /// Ends this program: the signal is for the local window, not for the process in it.
     Leave,
 }
 
-/// What to make of output that is missing.
+/// The effect of missing output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnGap {
-    /// The command promises every byte.
+    /// The command guarantees every byte.
     Fail,
-    /// Tell the user: a late attach may find output missing.
+    /// Warn the user: a late attach may miss output.
     Warn,
 }
 
-/// How it ended.
+/// How the foreground ended.
 #[derive(Debug)]
 pub(crate) enum Ending {
     /// The process has ended, and all its output is written.
@@ -79,50 +80,50 @@ pub(crate) enum Ending {
         code: i32,
     },
     TimedOut(TimedOut),
-    /// What the process was to read cannot be read.
+    /// Reading the input for the process failed.
     InputFailed(io::Error),
     /// The server refused a part of the input.
     InputRefused(ExecServerError),
-    /// Nobody reads our output any more, or it cannot be written.
+    /// The reader of the output is gone, or writing it failed.
     OutputFailed(OutputError),
-    /// The person typed `~.`.
+    /// The user typed `~.`.
     Left,
-    /// This signal ended us, not the process.
+    /// This signal ended this program, not the process.
     Signalled {
         number: u8,
     },
-    /// The person did not want to wait for the connection.
+    /// The user gave up waiting for the connection.
     GaveUp {
         number: u8,
     },
-    /// The process is lost to us.
+    /// The process can no longer be observed.
     Lost(ExecServerError),
 }
 
-/// How much is known about the end of a process that timed out.
+/// What is known about the end of a process that timed out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TimedOut {
     Ended,
-    /// Its end was not seen; the server sees to it.
+    /// Its exit was not observed; the server enforces the timeout.
     LeftToServer,
-    /// Its end was not seen, and the server does not know of the time limit.
+    /// Its exit was not observed, and the server does not know the timeout.
     MayRun,
 }
 
 impl TimedOut {
-    /// Follows "… timed out".
+    /// Returns the suffix for "… timed out".
     pub(crate) fn in_words(self) -> &'static str {
         match self {
             Self::Ended => "",
-            Self::LeftToServer => "; the server ends it, though its end was not seen from here",
-            Self::MayRun => "; its end was not seen, and it may still be running",
+            Self::LeftToServer => "; the server ends it, but its exit was not observed",
+            Self::MayRun => "; its exit was not observed, and it may still be running",
         }
     }
 }
 
 impl Foreground {
-    /// Stays until the process or the wish to see it ends. `events` must have been subscribed to before the process
-    /// could say more than is retained.
+    /// Stays in the foreground until the process ends or the user leaves. Subscribe to `events`
+    /// before the process can write more than is retained.
     pub(crate) async fn stay(
         self,
         client: &ExecServerClient,
@@ -158,7 +159,8 @@ impl Foreground {
             let received = tokio::select! {
                 ending = &mut output => {
                     return Ok(match ending {
-                        // A server that keeps the deadline says in the exit whether it passed.
+                        // A server that enforces the deadline reports in the exit whether it
+                        // passed.
                         Ending::Exited { .. } if limit.is_over && !process.has_deadline() => {
                             Ending::TimedOut(TimedOut::Ended)
                         }
@@ -174,7 +176,7 @@ impl Foreground {
                         InputEnd::Failed(error) => return Ok(Ending::InputFailed(error)),
                         InputEnd::Refused(error) => return Ok(Ending::InputRefused(error)),
                         InputEnd::Left => {
-                            // What comes next on the screen is not the program's.
+                            // Separates the following output from the program's.
                             show("\n");
                             return Ok(Ending::Left);
                         }
@@ -184,8 +186,8 @@ impl Foreground {
                 received = signals.next() => received,
                 () = limit.passed() => {
                     match process.has_deadline() {
-                        // The server ends the process. Its exit, or output that comes before it, may
-                        // still be under way; only without a connection will neither be seen.
+                        // The server ends the process. Its exit, or output before it, may still
+                        // arrive; only without a connection will neither be observed.
                         true if !limit.is_over || !is_away() => {}
                         false if !limit.is_over => drop(orders.try_send(Order::Terminate)),
                         _ => return Ok(unseen()),
@@ -206,7 +208,7 @@ impl Foreground {
         }
     }
 
-    /// For a person at a terminal who types to a terminal.
+    /// Enters raw mode if a user at a terminal types to a process with a terminal.
     fn enter_raw_mode(&self, signals: &mut Signals) -> io::Result<Option<RawModeGuard>> {
         let (Some(Source::Keyboard(_)), true) = (&self.stdin, self.terminal) else {
             return Ok(None);
@@ -216,8 +218,8 @@ impl Foreground {
     }
 }
 
-/// Stops and continues as a program without a terminal in raw mode would by itself. A terminal that is gone, which also
-/// continues those it leaves behind, needs no mode; whoever reads it finds out.
+/// Stops and continues like a program that is not in raw mode. Errors of a closed terminal, whose
+/// closing also continues stopped programs, are ignored: reading it fails next.
 fn follow(received: ReceivedSignal, raw_mode: Option<&RawModeGuard>) {
     match (received, raw_mode) {
         (ReceivedSignal::Stopped, Some(raw_mode)) => {
@@ -229,7 +231,7 @@ fn follow(received: ReceivedSignal, raw_mode: Option<&RawModeGuard>) {
     }
 }
 
-/// When patience with the process ends; after that, when it ends with its end.
+/// The deadline of the process; after that, a last one for its end.
 #[derive(Debug)]
 struct TimeLimit {
     deadline: Option<Instant>,
@@ -238,7 +240,7 @@ struct TimeLimit {
 
 impl TimeLimit {
     fn new(timeout: Option<Duration>) -> Self {
-        // One that no clock can hold is none.
+        // A timeout beyond the range of the clock means none.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         Self { deadline, is_over: false }
     }
@@ -257,7 +259,7 @@ impl TimeLimit {
 }
 
 impl OnSignal {
-    /// What the signal ends, if it is not just passed on.
+    /// Returns the ending that the signal causes, unless it is only forwarded.
     fn ending(self, received: ReceivedSignal, is_away: bool) -> Option<Ending> {
         let ReceivedSignal::Forward(signal) = received else { return None };
         let number = signal.number;
@@ -274,7 +276,7 @@ impl OnSignal {
     }
 }
 
-/// Asks a process to end and waits until it has, or will not.
+/// Asks a process to end and waits until it has ended or a timeout passes.
 pub(crate) async fn end(client: &ExecServerClient, process: &ExecServerProcess) {
     let process_id = process.process_id().to_owned();
     let exited = client.process_wait(WaitParams { process_id, timeout_ms: None });
@@ -283,7 +285,7 @@ pub(crate) async fn end(client: &ExecServerClient, process: &ExecServerProcess) 
         let _ = process.terminate(graceful()).await;
         tokio::select! {
             _ = exited => {}
-            // What it still says must not stand in the way of its end.
+            // Unread output must not delay its end.
             () = async { while events.next().await.is_some() {} } => {}
         }
     };
@@ -294,9 +296,9 @@ pub(crate) fn terminal_size() -> Option<TerminalSize> {
     terminal::size().map(|(rows, cols)| TerminalSize { rows, cols })
 }
 
-/// Tells the person something; nothing is left to do when even that fails.
+/// Shows a message to the user. A failure has no better place to go, so it is ignored.
 fn show(text: &str) {
-    // In raw mode a newline alone does not return to the first column.
+    // In raw mode a newline does not return to the first column.
     let newline = if terminal::is_stdin_a_terminal() { "\r\n" } else { "\n" };
     let text = printable_lines(text).replace('\n', newline);
     let _ = io::stderr().write_all(text.as_bytes());
@@ -324,21 +326,21 @@ mod tests {
     });
 
     #[test]
-    fn the_process_gets_the_signals_of_a_command() {
+    fn signals_of_a_command_are_forwarded() {
         for signal in [INTERRUPT, USER1, ReceivedSignal::Resized] {
             assert!(OnSignal::Forward.ending(signal, false).is_none());
         }
     }
 
     #[test]
-    fn a_shell_is_left() {
+    fn an_interrupt_leaves_a_shell() {
         assert!(OnSignal::Leave.ending(USER1, false).is_none());
         let ending = OnSignal::Leave.ending(INTERRUPT, false);
         assert!(matches!(ending, Some(Ending::Signalled { number: 2 })));
     }
 
     #[test]
-    fn the_end_of_our_terminal_does_not_end_what_we_are_attached_to() {
+    fn a_hangup_does_not_end_an_attached_process() {
         assert!(OnSignal::ForwardButHangup.ending(INTERRUPT, false).is_none());
         let ending = OnSignal::ForwardButHangup.ending(HANGUP, false);
         assert!(matches!(ending, Some(Ending::Signalled { number: 1 })));
@@ -346,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupt_gives_up_while_the_connection_is_away() {
+    fn an_interrupt_gives_up_while_the_connection_is_lost() {
         for policy in [OnSignal::Forward, OnSignal::ForwardButHangup, OnSignal::Leave] {
             assert!(policy.ending(USER1, true).is_none());
             let ending = policy.ending(INTERRUPT, true);

@@ -1,4 +1,4 @@
-//! What a process is told besides its input.
+//! Orders to a process, apart from its input.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -10,13 +10,13 @@ use tokio::sync::mpsc;
 use super::signals::{ForwardedSignal, ReceivedSignal};
 use super::terminal_size;
 
-/// Between TERM and KILL of a process that took too long, or whose output nobody wants.
+/// The time between TERM and KILL for a process that timed out or whose output has no reader.
 pub(super) const KILL_AFTER: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) enum Order {
     Signal(ForwardedSignal),
-    /// To what the size is when the order is performed.
+    /// To the size at the time of execution.
     Resize,
     Terminate,
 }
@@ -31,11 +31,12 @@ impl Order {
     }
 }
 
-/// Gives orders one after the other: a call waits while the connection is away, and nothing else may wait for it.
-/// What fails, fails because the process or the connection is gone, which its events tell as well.
+/// Executes orders one after the other. A call waits while the connection is lost, but nothing else
+/// waits for it. Errors are ignored: they mean that the process or the connection has ended, which
+/// its events report too.
 ///
-/// Returns the number of a signal for which there is nobody any more: only we are left, with output that nobody
-/// reads, or that has a slow way to us, and whoever sent it wants an end of that.
+/// Returns the number of a signal that has no process to receive it: only this program is left,
+/// with output that is read slowly or not at all, and the sender wants it to end.
 pub(super) async fn perform(
     client: &ExecServerClient,
     process: &ExecServerProcess,
@@ -46,7 +47,8 @@ pub(super) async fn perform(
     while let Some(order) = orders.recv().await {
         match order {
             Order::Signal(signal) => {
-                // A process that waits for us, as we wait for our reader, cannot even report its end.
+                // A process blocked on its output, because this program is blocked on its own,
+                // cannot report its end.
                 let in_vain = (was_asked_to_end && is_blocked.get())
                     || (signal.asks_to_end && has_exited(client, process).await);
                 if signal.asks_to_end && in_vain {
@@ -71,8 +73,8 @@ pub(super) async fn perform(
     std::future::pending().await
 }
 
-/// Repeats an order that a lost connection interrupted, because it may not have arrived: sending it twice is harmless.
-/// The next call waits until the connection is back.
+/// Repeats an order interrupted by a lost connection, because it may not have arrived. Repeating it
+/// is harmless. The next call waits for the connection.
 async fn retry_interrupted<T, F>(order: impl Fn() -> F) -> Result<T, ExecServerError>
 where
     F: Future<Output = Result<T, ExecServerError>>,

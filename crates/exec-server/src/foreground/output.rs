@@ -1,8 +1,9 @@
-//! Our standard output and standard error as the far ends of a process's streams: byte for byte, nothing held back.
+//! Standard output and standard error as the sinks of a process's streams: byte for byte, without
+//! buffering.
 //!
-//! Writing to them may block for as long as their readers like, so each has a thread of its own. A short queue
-//! before each keeps one that is not read from delaying the other at once; beyond it the caller waits, and with it,
-//! through the log, the process.
+//! Writing may block indefinitely, so each stream has a thread. A short queue keeps a slow stream
+//! from delaying the other immediately. Once it is full the caller waits and, through the log, so
+//! does the process.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,7 +15,7 @@ use rustix::io::Errno;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// Chunks before each stream; a chunk is at most 256 KiB. Full: the caller waits.
+/// Chunks queued per stream; a chunk is at most 256 KiB. When full, the caller waits.
 const QUEUE: usize = 16;
 
 #[derive(Debug)]
@@ -23,7 +24,7 @@ pub(crate) struct Outputs {
     stderr: StreamWriter,
 }
 
-/// Standard output or standard error cannot be written. Commands return it as their error.
+/// Writing standard output or standard error failed. Commands return it as their error.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write the output")]
 pub(crate) struct OutputError(#[from] io::Error);
@@ -35,7 +36,7 @@ impl OutputError {
 }
 
 impl Outputs {
-    /// Must run inside a runtime.
+    /// Opens the streams. Must run within a runtime.
     pub(crate) fn open() -> Self {
         Self {
             stdout: StreamWriter::start(|chunk| write_all(io::stdout().as_fd(), chunk)),
@@ -43,7 +44,7 @@ impl Outputs {
         }
     }
 
-    /// A terminal has one stream, which is our standard output.
+    /// Writes a chunk. A process with a terminal has one stream, which goes to standard output.
     pub(crate) async fn write(
         &mut self,
         stream: OutputStream,
@@ -56,8 +57,8 @@ impl Outputs {
         Ok(writer.write(chunk).await?)
     }
 
-    /// Resolves when one of them can no longer be written: whoever waits for more to write would not hear of it.
-    /// Cancel-safe. Nothing can be written afterwards.
+    /// Resolves when a stream can no longer be written, for callers that currently have nothing to
+    /// write. Cancel-safe. Nothing can be written afterwards.
     pub(crate) async fn failed(&mut self) -> OutputError {
         tokio::select! {
             error = self.stdout.failed() => error.into(),
@@ -65,7 +66,7 @@ impl Outputs {
         }
     }
 
-    /// Returns when everything is written.
+    /// Flushes and returns once everything is written.
     pub(crate) async fn finish(self) -> Result<(), OutputError> {
         self.stdout.finish().await?;
         Ok(self.stderr.finish().await?)
@@ -97,7 +98,7 @@ impl StreamWriter {
         }
     }
 
-    /// The thread ends before its queue does only after a failure.
+    /// Without a failure the thread does not end before its queue.
     async fn failed(&mut self) -> io::Error {
         match (&mut self.thread).await {
             Ok(Err(error)) => error,
@@ -117,7 +118,7 @@ fn write_all(stream: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
         match rustix::io::write(stream, bytes) {
             Ok(written) => bytes = &bytes[written..],
             Err(Errno::INTR) => {}
-            // Somebody who shares the stream with us has made it non-blocking.
+            // Another program that shares the open file description has made it non-blocking.
             Err(Errno::AGAIN) => {
                 poll(&mut [PollFd::from_borrowed_fd(stream, PollFlags::OUT)], None)?;
             }
@@ -132,7 +133,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn all_is_written_before_the_end() {
+    async fn finish_writes_everything() {
         let (written, mut seen) = mpsc::channel(10);
         let mut writer = StreamWriter::start(move |chunk| {
             written.blocking_send(chunk.to_vec()).map_err(io::Error::other)
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failure_reaches_whoever_writes_waits_or_finishes() {
+    async fn a_failure_reaches_write_failed_and_finish() {
         let broken = |_: &[u8]| Err(io::ErrorKind::BrokenPipe.into());
         let mut writer = StreamWriter::start(broken);
         let error = loop {
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_broken_pipe_needs_no_words() {
+    fn only_a_broken_pipe_is_silent() {
         let error = |kind: io::ErrorKind| OutputError::from(io::Error::from(kind));
         assert!(error(io::ErrorKind::BrokenPipe).is_broken_pipe());
         let full = error(io::ErrorKind::StorageFull);
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_non_blocking_pipe_is_waited_for() {
+    fn a_non_blocking_pipe_is_written_completely() {
         let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
         let bytes = vec![7; 1 << 20];
         let expected = bytes.clone();

@@ -1,4 +1,4 @@
-//! The messages about a process that has ended: denials of its sandbox, and use of the network.
+//! Messages about a process that has ended: sandbox denials, and use of the network.
 
 use exec_server_client::ProcessExit;
 use exec_server_protocol::{Denial, EffectiveLimits, NetworkUse};
@@ -12,16 +12,17 @@ const NETWORK_CALLS: [&str; 4] = ["socket", "connect", "bind", "sendto"];
 /// The parts of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Report {
-    /// Paths, calls and hosts that the sandbox seems to have denied.
+    /// Paths, system calls and hosts that the sandbox seems to have denied.
     pub(crate) denials: bool,
     /// Bytes and refused hosts of a managed network.
     pub(crate) network_use: bool,
-    /// The start named hosts. Otherwise only the server has rules, and no flag adds a host.
+    /// Whether the start had host rules. Otherwise only the server has rules, and no flag can allow
+    /// a host.
     pub(crate) names_hosts: bool,
 }
 
 impl Report {
-    /// One message each.
+    /// Returns one line per message.
     pub(super) fn lines(self, exit: &ProcessExit, limits: Option<&EffectiveLimits>) -> Vec<String> {
         let network = exit.details.as_ref().and_then(|details| details.network.as_ref());
         let network = network.filter(|_| self.network_use);
@@ -30,7 +31,7 @@ impl Report {
         if exit.sandbox_denied && self.denials {
             let denial = exit.denied.clone().unwrap_or_default();
             match &denial.host {
-                // The list of refused hosts has it already.
+                // The list of refused hosts already includes it.
                 Some(_) if network.is_some_and(|network| !network.refused.is_empty()) => {}
                 Some(host) => lines.push(self.refused(host)),
                 None => {
@@ -51,7 +52,7 @@ impl Report {
         lines
     }
 
-    /// The program chose the name of the host.
+    /// Formats a refused host. The program chose its name.
     fn refused(self, host: &str) -> String {
         let host = printable(host);
         match self.names_hosts {
@@ -61,7 +62,8 @@ impl Report {
     }
 }
 
-/// Always said: the end of the process would be a riddle. The value is known to the client that started it.
+/// Reports the limits that were hit. Always shown, because the exit would be unexplained otherwise.
+/// Only the client that started the process knows the value.
 fn limit_lines(exit: &ProcessExit, limits: Option<&EffectiveLimits>) -> Vec<String> {
     let hit = exit.details.iter().flat_map(|details| &details.limits_hit);
     hit.map(|limit| {
@@ -75,7 +77,7 @@ fn limit_lines(exit: &ProcessExit, limits: Option<&EffectiveLimits>) -> Vec<Stri
     .collect()
 }
 
-/// The program's own words, which must not move the cursor.
+/// Formats a denial. Its text comes from the program, and must not move the cursor.
 fn denied(denial: Denial) -> String {
     match (denial.path, denial.call) {
         (Some(path), _) => printable(&path),
@@ -83,7 +85,7 @@ fn denied(denial: Denial) -> String {
             format!("the network (system call {call}); run --network allows it")
         }
         (None, Some(call)) => format!("the system call {}", printable(&call)),
-        (None, None) => "something".to_owned(),
+        (None, None) => "an operation".to_owned(),
     }
 }
 
@@ -113,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_named_with_its_value_if_that_is_known() {
+    fn a_limit_is_shown_with_its_value_if_known() {
         let mut exit = exit(None, None);
         let hit = vec![LimitName::Memory, LimitName::WallTime];
         exit.details.as_mut().unwrap().limits_hit = hit;
@@ -129,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_host_comes_with_its_remedy() {
+    fn a_refused_host_is_reported_with_its_remedy() {
         let denial = Denial { host: Some("a\x1b.example:443".to_owned()), ..Denial::default() };
         let exit = exit(Some(denial), None);
         let host = "a\u{fffd}.example:443";

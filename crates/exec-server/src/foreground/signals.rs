@@ -1,4 +1,4 @@
-//! The signals that we get while a process runs in the foreground.
+//! Handles signals while a process runs in the foreground.
 
 use std::future::poll_fn;
 use std::io;
@@ -7,16 +7,16 @@ use std::task::Poll;
 use exec_server_protocol::SignalName;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// A signal, by what it means to us.
+/// A signal, by its effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReceivedSignal {
-    /// Meant for the process.
+    /// For the process.
     Forward(ForwardedSignal),
-    /// The terminal has another size.
+    /// The terminal has been resized.
     Resized,
-    /// We are to stop until somebody continues us.
+    /// A request to stop this program.
     Stopped,
-    /// We were stopped and go on.
+    /// This program continues after a stop.
     Continued,
 }
 
@@ -24,15 +24,15 @@ pub(crate) enum ReceivedSignal {
 pub(crate) struct ForwardedSignal {
     pub(crate) name: SignalName,
     pub(crate) number: u8,
-    /// Whether it ends a program that does not say otherwise and that a person wants to be rid of.
+    /// Whether it asks a program to end, and ends one that does not handle it.
     pub(crate) asks_to_end: bool,
 }
 
 impl ReceivedSignal {
-    /// What the end of our terminal says, also if we were not told by a signal.
+    /// The effect of a closed terminal, also when no signal reported it.
     pub(crate) const HANGUP: Self = forward(SignalName::Hangup, 1, true);
 
-    /// The number of a signal that asks to end.
+    /// Returns the number of a signal that asks to end.
     fn request_to_end(self) -> Option<u8> {
         match self {
             Self::Forward(signal) if signal.asks_to_end => Some(signal.number),
@@ -46,7 +46,7 @@ const fn forward(name: SignalName, number: u8, asks_to_end: bool) -> ReceivedSig
 }
 
 fn meanings() -> [(SignalKind, ReceivedSignal); 8] {
-    /// The number of SIGCONT wherever this runs.
+    /// The number of SIGCONT on this platform.
     const CONTINUE: i32 = if cfg!(target_os = "macos") { 19 } else { 18 };
     [
         (SignalKind::interrupt(), forward(SignalName::Interrupt, 2, true)),
@@ -62,13 +62,13 @@ fn meanings() -> [(SignalKind, ReceivedSignal); 8] {
 
 pub(crate) struct Signals {
     streams: Vec<(Signal, ReceivedSignal)>,
-    /// What we were started to ignore.
+    /// The signals that this program inherited as ignored.
     ignored: u64,
 }
 
 impl Signals {
-    /// From here on these signals do not end us. One that we were started to ignore, by `nohup` or as a background
-    /// job, stays ignored.
+    /// Handles signals from now on. A signal that was inherited as ignored, from `nohup` or for a
+    /// background job, stays ignored.
     pub(crate) fn new() -> io::Result<Self> {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let mut signals = Self { streams: Vec::new(), ignored: ignored_signals(&status) };
@@ -78,23 +78,25 @@ impl Signals {
         Ok(signals)
     }
 
-    /// From here on a request to stop is told, not obeyed: for whoever has to tidy up before.
+    /// Reports requests to stop from now on, instead of stopping, so that the caller can restore
+    /// the terminal first.
     pub(crate) fn listen_for_stop(&mut self) -> io::Result<()> {
         const STOP: i32 = if cfg!(target_os = "macos") { 18 } else { 20 };
         self.listen(SignalKind::from_raw(STOP), ReceivedSignal::Stopped)
     }
 
-    /// Cancel-safe.
+    /// Returns the next signal. Cancel-safe.
     pub(crate) async fn next(&mut self) -> ReceivedSignal {
         self.next_that(Some).await
     }
 
-    /// The number of the next signal that asks to end. The others are kept for later. Cancel-safe.
+    /// Returns the number of the next signal that asks to end. Other signals stay queued.
+    /// Cancel-safe.
     pub(crate) async fn asked_to_end(&mut self) -> u8 {
         self.next_that(ReceivedSignal::request_to_end).await
     }
 
-    /// Works until a signal asks to end; its number is the error.
+    /// Runs `work` until a signal asks to end; its number is the error.
     pub(crate) async fn until_asked_to_end<T>(
         &mut self,
         work: impl Future<Output = T>,
@@ -129,7 +131,7 @@ impl Signals {
     }
 }
 
-/// One bit for each signal, the lowest for signal 1.
+/// Parses a mask with one bit per signal; the lowest is signal 1.
 fn ignored_signals(status: &str) -> u64 {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)

@@ -1,5 +1,5 @@
-//! Our standard input, read by a thread of its own: a read of a terminal or a pipe can neither be cancelled nor be
-//! made non-blocking without changing it for everybody who shares it.
+//! Reads standard input on a thread: a read of a terminal or pipe cannot be cancelled, and making
+//! it non-blocking would affect every program that shares it.
 
 use std::io;
 
@@ -9,11 +9,12 @@ use rustix::io::Errno;
 use tokio::sync::mpsc;
 
 const LARGEST_READ: usize = 64 << 10;
-/// Chunks that wait for the process. Full: nothing more is read, and whoever writes to us waits.
+/// Chunks that wait for the process. When full, nothing more is read, and the writer of the input
+/// waits.
 const QUEUE: usize = 16;
 
-/// What arrives, until its end or a failure, which is the last to come. The thread outlives the receiver if it is in
-/// the middle of a read; the runtime must be shut down without waiting for it.
+/// Returns the input, until its end or an error, which is the last item. The thread may outlive the
+/// receiver if it is blocked in a read; shut down the runtime without waiting for it.
 pub(crate) fn read() -> mpsc::Receiver<io::Result<Bytes>> {
     let (chunks, queue) = mpsc::channel(QUEUE);
     tokio::task::spawn_blocking(move || {
@@ -33,7 +34,7 @@ pub(crate) fn read() -> mpsc::Receiver<io::Result<Bytes>> {
     queue
 }
 
-/// Lets whoever writes to our standard input know that nobody reads it any more.
+/// Closes standard input, so that its writer notices.
 pub(crate) fn release() -> io::Result<()> {
     let null = std::fs::File::open("/dev/null")?;
     Ok(rustix::stdio::dup2_stdin(null)?)
@@ -45,9 +46,9 @@ fn read_some(buffer: &mut [u8]) -> io::Result<usize> {
         match rustix::io::read(&stdin, &mut *buffer) {
             Ok(count) => return Ok(count),
             Err(Errno::INTR) => {}
-            // Not open for reading: so `nohup` says that there is nothing to read.
+            // Not open for reading, as under `nohup`: there is no input.
             Err(Errno::BADF) => return Ok(0),
-            // Somebody who shares the stream with us has made it non-blocking.
+            // Another program that shares the open file description has made it non-blocking.
             Err(Errno::AGAIN) => {
                 poll(&mut [PollFd::new(&stdin, PollFlags::IN)], None)?;
             }

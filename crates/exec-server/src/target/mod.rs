@@ -1,6 +1,7 @@
-//! Which server a command uses, and the session there. Checked in this order: `--connect`, `--on`, `EXEC_SERVER_URL`,
-//! the configuration file, `CODEX_EXEC_SERVER_NOISE_REGISTRY_URL`, the default of `environments.toml`, the running server of this user. Otherwise the command
-//! embeds a server, which ends with it.
+//! Selects the server of a command and opens the session there. Checked in this order: `--connect`,
+//! `--on`, `EXEC_SERVER_URL`, the configuration file, `CODEX_EXEC_SERVER_NOISE_REGISTRY_URL`, the
+//! default of `environments.toml`, the running server of this user. Otherwise the command embeds a
+//! server for its own lifetime.
 
 pub(crate) mod remote_path;
 pub(crate) mod runtime_file;
@@ -32,7 +33,7 @@ use crate::terminal::outage;
 
 /// How long a command waits for its session to end.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(6);
-/// The same after a signal: long enough to send the request.
+/// The timeout after a signal: long enough to send the request.
 const HURRIED_CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The server that a command uses.
@@ -42,7 +43,7 @@ pub(crate) enum Target {
     Embedded { origin: Origin },
 }
 
-/// Where the choice of the target comes from.
+/// The source of the choice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
     Flag,
@@ -51,7 +52,7 @@ pub(crate) enum Origin {
     },
     Configured(Source),
     RuntimeFile,
-    /// The variables of existing harnesses.
+    /// The environment variables of existing harnesses.
     NoiseVariables,
     Embedded,
 }
@@ -64,19 +65,21 @@ pub(crate) enum TargetError {
     Environments(#[from] EnvironmentsFileError),
     #[error(transparent)]
     UnknownEnvironment(#[from] UnknownEnvironment),
-    #[error("{flag} has no meaning for this server; name another one with --connect {url} or --on")]
+    #[error(
+        "{flag} does not apply to this server; select another one with --connect {url} or --on"
+    )]
     NoUseForCredentials { flag: &'static str, url: &'static str },
     #[error("{origin}: {source}")]
     Url { origin: Origin, source: DialUrlParseError },
     #[error(
-        "no server is running; start one with `exec-server`, or name one with --connect URL or {SERVER_URL_VARIABLE}"
+        "no server is running; start one with `exec-server`, or select one with --connect URL or {SERVER_URL_VARIABLE}"
     )]
     NoServer,
     #[error(
-        "environment {id:?} gets a server for each command, so nothing of it outlives one; use one with a url"
+        "environment {id:?} starts a server for each command, so its processes do not outlive it; use one with a url"
     )]
     NothingOutlives { id: String },
-    #[error("{missing} is not set, and these are needed together: {}", NOISE_VARIABLES.join(", "))]
+    #[error("{missing} is not set; set all of {}", NOISE_VARIABLES.join(", "))]
     MissingNoiseVariable { missing: &'static str },
     #[error("{}: {source}", NOISE_VARIABLES[0])]
     NoiseRegistry { source: Box<RegistryError> },
@@ -87,7 +90,7 @@ pub(crate) enum TargetError {
 }
 
 impl TargetError {
-    /// The command line or a file is wrong, as opposed to a failure of a machine.
+    /// Whether the command line or a file is wrong, as opposed to a failure of a machine.
     pub(crate) fn is_usage_error(&self) -> bool {
         match self {
             Self::Config(_)
@@ -115,7 +118,7 @@ impl Target {
     fn choose(choice: &ServerChoice) -> Result<Self, TargetError> {
         let flags = Flags { config_file: choice.config_file.clone(), ..Flags::default() };
         let load = || config::load(&flags, std::env::vars_os());
-        // A file that the command line names is always read, so that an error in it shows at once.
+        // A file given on the command line is always read, so that its errors surface at once.
         if flags.config_file.is_some() {
             load()?;
         }
@@ -133,7 +136,7 @@ impl Target {
             return Ok(Self::Server { server: Box::new(server), origin });
         }
         let default = user_environments()?.default().clone();
-        // An environment without a server is this machine, where a server may be running.
+        // An environment without a server is this machine, which may have a running server.
         if default.server().is_some() {
             return Ok(Self::of(&default));
         }
@@ -170,7 +173,7 @@ impl Target {
         Ok(())
     }
 
-    /// For commands about processes that outlive a client.
+    /// Finds a server for commands on processes that outlive a client.
     pub(crate) fn lasting(choice: &ServerChoice) -> Result<Self, TargetError> {
         let target = Self::find(choice)?;
         match &target {
@@ -201,7 +204,7 @@ impl Target {
         }
     }
 
-    /// The sandbox of a process whose command line names none.
+    /// Returns the sandbox of a process whose command line sets none.
     pub(crate) fn default_sandbox(&self) -> Option<&SandboxOptions> {
         match self {
             Self::Server { server, .. } => server.sandbox.as_ref(),
@@ -213,7 +216,8 @@ impl Target {
         matches!(self, Self::Embedded { .. })
     }
 
-    /// Whether the server has the files and the user of this command, so that a local directory means the same there.
+    /// Whether the server shares this command's files and user, so that local paths are valid
+    /// there.
     pub(crate) fn shares_files(&self) -> bool {
         match self {
             Self::Server { origin, .. } => *origin == Origin::RuntimeFile,
@@ -243,14 +247,15 @@ impl Target {
     }
 }
 
-/// Existing harnesses are told by these where their environment is: registry, environment id, token.
+/// The variables by which existing harnesses locate their environment: registry, environment id,
+/// token.
 const NOISE_VARIABLES: [&str; 3] = [
     "CODEX_EXEC_SERVER_NOISE_REGISTRY_URL",
     "CODEX_EXEC_SERVER_NOISE_ENVIRONMENT_ID",
     "CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN",
 ];
 
-/// All of them or none.
+/// Reads the variables. Either all of them must be set, or none.
 fn noise_variables(
     variable: impl Fn(&str) -> Option<String>,
 ) -> Result<Option<RemoteServer>, TargetError> {
@@ -268,7 +273,7 @@ fn noise_variables(
     Ok(Some(server))
 }
 
-/// The ids that `--on` accepts; none if `environments.toml` is invalid.
+/// Returns the ids that `--on` accepts; empty if `environments.toml` is invalid.
 pub(crate) fn environment_ids() -> Vec<String> {
     let environments = user_environments();
     environments.map_or_else(|_| Vec::new(), |all| all.ids().map(str::to_owned).collect())
@@ -291,7 +296,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A session on the server that a command uses.
+/// A session on the server of a command.
 #[derive(Debug)]
 pub(crate) struct TargetSession {
     pub(crate) client: ExecServerClient,
@@ -299,28 +304,28 @@ pub(crate) struct TargetSession {
 }
 
 impl TargetSession {
-    /// Ends the session and everything in it, and waits for that, up to a timeout. If the connection is lost, the
-    /// server ends the session when it expires.
+    /// Ends the session and its processes, and waits up to a timeout. If the connection is lost,
+    /// the server ends the session when it expires.
     pub(crate) async fn close(self) {
         self.close_before(std::future::pending::<()>()).await;
     }
 
-    /// Hangs up and leaves the session to itself. This must be its last client.
+    /// Disconnects and leaves the session detached. This must be the last client.
     pub(crate) async fn leave(self) {
         let mut state = self.client.connection_state();
         drop(self.client);
         let _ = tokio::time::timeout(HURRIED_CLOSE_TIMEOUT, state.wait_for(is_final)).await;
     }
 
-    /// Ends the session even if the connection is lost: waits until the client has reconnected or given up, or until
-    /// soon after `hurry`. Returns whether the session has ended.
+    /// Ends the session even if the connection is lost: waits until the client has reconnected or
+    /// given up, or until shortly after `hurry`. Returns whether the session has ended.
     pub(crate) async fn close_when_back<T>(self, hurry: impl Future<Output = T>) -> bool {
         let closing = async {
             loop {
                 let params = SessionCloseParams { session_id: None };
                 match self.client.session_close(params).await {
                     Ok(_) => return true,
-                    // Cut again. If the session has ended by then, it is unknown.
+                    // Interrupted again. If the session has ended by then, it is unknown.
                     Err(ExecServerError::Interrupted { .. }) => {}
                     Err(error) => return is_unknown_session(&error),
                 }
@@ -333,8 +338,8 @@ impl TargetSession {
         }
     }
 
-    /// Like `close`, but returns soon after `hurry`. An embedded server is still waited for: nothing else would end its
-    /// processes.
+    /// Like `close`, but returns shortly after `hurry`. Still waits for an embedded server, because
+    /// nothing else would end its processes.
     pub(crate) async fn close_before<T>(self, hurry: impl Future<Output = T>) {
         if let ConnectionState::Recovering { .. } = *self.client.connection_state().borrow() {
             return;
@@ -344,14 +349,15 @@ impl TargetSession {
             () = tokio::time::sleep(CLOSE_TIMEOUT) => {}
             () = soon_after(hurry) => {}
         }
-        // Also after a close: temporary files go with the work on files.
+        // Needed after a close, too: temporary files are removed when the work on files ends.
         if let Some(server) = self.embedded {
             server.shutdown().await;
         }
     }
 }
 
-/// Waits until the server has been told: a relay does not see by itself that this program is gone.
+/// Waits until the server knows of the disconnect: a relay does not detect the end of this program
+/// by itself.
 async fn hung_up(client: &ExecServerClient) {
     let mut state = client.connection_state();
     let _ = tokio::time::timeout(HURRIED_CLOSE_TIMEOUT, state.wait_for(is_final)).await;
@@ -366,7 +372,7 @@ async fn soon_after<T>(hurry: impl Future<Output = T>) {
     tokio::time::sleep(HURRIED_CLOSE_TIMEOUT).await;
 }
 
-/// The server is there and does not have the session any more.
+/// Whether the server has responded that the session no longer exists.
 fn is_unknown_session(error: &ExecServerError) -> bool {
     let refusal = match error {
         ExecServerError::Disconnected(lost) => match &**lost {
@@ -383,7 +389,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_variables_of_existing_harnesses_are_good_together_only() {
+    fn the_variables_of_existing_harnesses_must_be_set_together() {
         let all = ["https://relay.example", "box", "secret"];
         let read = |given: [bool; 3]| {
             noise_variables(|name| {

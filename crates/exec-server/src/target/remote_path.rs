@@ -1,22 +1,22 @@
-//! Paths as users write them: `box:/srv/x` is on the machine of the environment `box`, `:/srv/x` on that of the server
-//! which the command uses. Knows no server.
+//! Paths as users write them: `box:/srv/x` is on the machine of the environment `box`, and
+//! `:/srv/x` on that of the command's server. Knows no servers.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
-/// A path on the machine of a server.
+/// A path on a server's machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ServerPath {
-    /// `None`: the server that the command uses.
+    /// `None`: the server of the command.
     pub(crate) environment: Option<String>,
     /// May be relative.
     pub(crate) path: PathBuf,
-    /// All of it, as it was written.
+    /// The whole argument as written.
     pub(crate) written: OsString,
 }
 
-/// A path that may also be one of this machine.
+/// A path on a server or on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum AnyPath {
     Here(PathBuf),
@@ -27,30 +27,32 @@ pub(crate) enum AnyPath {
 pub(crate) enum PathError {
     #[error("a path must not be empty")]
     Empty,
-    #[error("{environment:?} before the colon is not the name of an environment")]
+    #[error(
+        "{environment:?} before the colon is not valid UTF-8, so it names no environment; for a file with a colon, write ./ before it"
+    )]
     Environment { environment: OsString },
     #[error("a path is missing after the colon")]
     NothingAfterColon,
     #[error(
-        "- is neither standard input nor standard output here (see cat); a file of that name is ./-"
+        "- does not mean standard input or output here; use cat to print a file, or ./- for a file of that name"
     )]
     Dash,
-    #[error("the root directory is not removed")]
+    #[error("refusing to remove the root directory")]
     Root,
-    #[error("a path that ends with . or .. is not removed")]
+    #[error("refusing to remove a path that ends with . or ..")]
     NoName,
 }
 
 impl ServerPath {
-    /// The path of a server with or without `[ENVIRONMENT]:` in front.
+    /// Parses the path of a server, with or without the prefix `[ENVIRONMENT]:`.
     pub(crate) fn parse(written: &OsStr) -> Result<Self, PathError> {
         let there = split(written)?;
         let (environment, path) = there.unwrap_or((None, written));
         Ok(Self { environment, path: path.into(), written: written.to_owned() })
     }
 
-    /// Of what is to be removed. What a path without a name stands for is easily not what its writer had in mind: `rm
-    /// -r box:` is one slip away from `rm -r box:x`.
+    /// Parses a path to remove, which must have a name: a typo such as `rm -r box:` for `rm -r
+    /// box:x` must not remove everything.
     pub(crate) fn parse_named(written: &OsStr) -> Result<Self, PathError> {
         let path = Self::parse(written)?;
         let bytes = path.path.as_os_str().as_bytes();
@@ -67,7 +69,7 @@ impl ServerPath {
 }
 
 impl AnyPath {
-    /// The path of a server only with `[ENVIRONMENT]:` in front.
+    /// Parses a path; only one with the prefix `[ENVIRONMENT]:` is on a server.
     pub(crate) fn parse(written: &OsStr) -> Result<Self, PathError> {
         if written == "-" {
             return Err(PathError::Dash);
@@ -78,7 +80,7 @@ impl AnyPath {
         })
     }
 
-    /// Of a server.
+    /// Returns the path if it is on a server.
     pub(crate) fn there(&self) -> Option<&ServerPath> {
         match self {
             Self::Here(_) => None,
@@ -87,7 +89,7 @@ impl AnyPath {
     }
 }
 
-/// A colon counts only before the first slash, so that `./a:b` can name any file.
+/// Splits a path at a colon before the first slash, so that `./a:b` can name any file.
 fn split(written: &OsStr) -> Result<Option<(Option<String>, &OsStr)>, PathError> {
     let bytes = written.as_bytes();
     if bytes.is_empty() {
@@ -129,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn other_paths_are_those_of_the_command() {
+    fn other_paths_use_the_server_of_the_command() {
         for written in ["./a:b", "/a:b", "a", "a/b:c"] {
             let text = OsStr::new(written);
             assert_eq!(ServerPath::parse(text).unwrap(), there(None, written, written));
@@ -138,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_has_a_name_is_removed() {
+    fn only_paths_with_a_name_can_be_removed() {
         for path in [":", "/", "//", ".", "..", "./", "a/.", "a/..", "/a/..//", "box:", "box:/"] {
             assert!(ServerPath::parse_named(OsStr::new(path)).is_err(), "{path}");
         }
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn names_need_not_be_text_but_environments_do() {
+    fn paths_may_hold_any_bytes_but_environments_must_be_text() {
         let path = ServerPath::parse(OsStr::from_bytes(b"box:\xff")).unwrap();
         assert_eq!(path.path.as_os_str().as_bytes(), b"\xff");
         assert!(ServerPath::parse(OsStr::from_bytes(b"\xff:x")).is_err());

@@ -1,9 +1,10 @@
-//! How commands of a user find the server of that user: a small file in the user's runtime directory, written by a
-//! server that listens and removed at its end. Knows files and locks; what is done with the URL is not its business.
+//! The discovery file, by which a user's commands find the user's server: a small file in the
+//! runtime directory, which a listening server writes and removes when it ends. Knows only files
+//! and locks, not the use of the URL.
 //!
-//! A server [owns](exec_server_host::owned_file) the file for as long as it runs. So a file that a killed server left
-//! behind is told from a live one without asking whether some pid is still the same process, and a process in a sandbox, which can
-//! only read the file, cannot keep it alive.
+//! A server [owns](exec_server_host::owned_file) the file while it runs. So a file left by a killed
+//! server can be distinguished from a live one without comparing pids, and a sandboxed process,
+//! which can only read the file, cannot keep it alive.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -20,7 +21,7 @@ use serde::{Deserialize, Serialize};
 const FILE: &str = "server.json";
 const VARIABLE: &str = "XDG_RUNTIME_DIR";
 
-/// What the file says.
+/// The content of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RunningServer {
     pub(crate) url: String,
@@ -28,7 +29,7 @@ pub(crate) struct RunningServer {
     pub(crate) version: String,
 }
 
-/// The file of this server; dropping it removes it.
+/// The file of this server. Dropping it removes the file.
 #[derive(Debug)]
 pub(crate) struct RuntimeFile {
     directory: OwnedFd,
@@ -44,14 +45,14 @@ pub(crate) enum RuntimeFileError {
     NotADirectory { path: PathBuf },
     #[error("{} belongs to another user", .path.display())]
     Foreign { path: PathBuf },
-    #[error("{} is open to other users (mode {mode:o}); make it 700", .path.display())]
+    #[error("{} is open to other users (mode {mode:o}); set its mode to 700", .path.display())]
     Open { path: PathBuf, mode: u32 },
-    #[error("{}: the lock is never free", .path.display())]
+    #[error("{}: other processes keep the file locked", .path.display())]
     Contended { path: PathBuf },
 }
 
 impl RuntimeFile {
-    /// Says where this server listens. `None` if another server of the user was first.
+    /// Publishes the URL of this server. Returns `None` if another server of the user was first.
     pub(crate) fn publish(url: &str) -> Result<Option<Self>, RuntimeFileError> {
         Self::publish_in(&runtime_directory(), url)
     }
@@ -75,8 +76,9 @@ impl RuntimeFile {
     }
 }
 
-/// Every directory in which a command of this user would believe a file. They are made if they are missing: whoever could make one
-/// could lead the user to another server. Publishing tells why one cannot be made.
+/// Returns every directory whose discovery file this user's commands trust. Creates missing ones,
+/// because another program that created one could redirect the user to its own server. Errors
+/// surface when a server publishes its URL.
 pub(crate) fn believed_directories() -> Vec<PathBuf> {
     let directories = runtime_directories();
     for directory in &directories {
@@ -85,7 +87,7 @@ pub(crate) fn believed_directories() -> Vec<PathBuf> {
     directories
 }
 
-/// The same, as they are.
+/// Returns the same directories without creating them.
 pub(crate) fn runtime_directories() -> Vec<PathBuf> {
     directories_for(std::env::var_os(VARIABLE), own_uid())
 }
@@ -99,14 +101,15 @@ fn make_directory(path: &Path) -> Result<(), RuntimeFileError> {
 
 impl Drop for RuntimeFile {
     fn drop(&mut self) {
-        // While it is owned: afterwards the name may be another server's.
+        // While the file is owned: afterwards another server may have the name.
         if is_current(&self.directory, &self.file) {
             let _ = rustix::fs::unlinkat(&self.directory, FILE, AtFlags::empty());
         }
     }
 }
 
-/// The server of this user that is running, if one said so. An unsafe directory is as good as none.
+/// Returns the running server of this user, if one has published its URL. An unsafe directory is
+/// ignored.
 pub(crate) fn running_server() -> Option<RunningServer> {
     running_server_in(&runtime_directory())
 }
@@ -123,7 +126,8 @@ fn running_server_in(path: &Path) -> Option<RunningServer> {
     is_of_this_machine(&running.url).then_some(running)
 }
 
-/// Servers say nothing else. Whoever got at the file otherwise cannot send us away with it.
+/// Accepts only the URLs that servers publish, so that a manipulated file cannot redirect commands
+/// to another machine.
 fn is_of_this_machine(url: &str) -> bool {
     match url.parse() {
         Ok(ListenUrl::WebSocket(address)) => address.ip().is_loopback(),
@@ -132,7 +136,7 @@ fn is_of_this_machine(url: &str) -> bool {
     }
 }
 
-/// The file, or `None` if it is another server's.
+/// Takes ownership of the file; `None` if another server owns it.
 fn own(directory: &OwnedFd, path: &Path) -> Result<Option<File>, RuntimeFileError> {
     const ATTEMPTS: usize = 1000;
     let failed = |source| RuntimeFileError::Io { path: path.join(FILE), source };
@@ -145,12 +149,12 @@ fn own(directory: &OwnedFd, path: &Path) -> Result<Option<File>, RuntimeFileErro
             if is_current(directory, &file) {
                 return Ok(Some(file.into()));
             }
-            // The owner removed it between our opening and our locking.
+            // The owner removed it between open and lock.
         } else if has_owner(&file).map_err(failed)? {
             return Ok(None);
         } else if is_current(directory, &file) {
-            // Somebody who can read it holds a lock, and would keep us away for as long as he likes. If two servers do this at
-            // once one of them may not be found.
+            // A process that can only read the file holds a lock, and could block the server
+            // forever. If two servers do this at the same time, one of them may not be found.
             let _ = rustix::fs::unlinkat(directory, FILE, AtFlags::empty());
         }
         std::thread::yield_now();
@@ -166,7 +170,8 @@ fn is_current(directory: &OwnedFd, file: impl AsFd) -> bool {
     }
 }
 
-/// A directory in which nobody else can put anything: no symlink, ours, closed to others.
+/// Opens a directory that no other user can write: not a symlink, owned by this user, and closed to
+/// others.
 fn open_private_directory(path: &Path) -> Result<OwnedFd, RuntimeFileError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let path_buf = || path.to_owned();
@@ -193,8 +198,9 @@ fn runtime_directory() -> PathBuf {
     runtime_directories().swap_remove(0)
 }
 
-/// Where a command of this user looks, with the variable and without. `su` and `sudo` may leave the variable of another
-/// user behind: a directory of another user does not count.
+/// Returns the directories that commands of this user search, with the variable and without. `su`
+/// and `sudo` may leave the variable of another user behind; directories of other users are
+/// ignored.
 fn directories_for(xdg: Option<OsString>, uid: u32) -> Vec<PathBuf> {
     let belongs_to_user = |path: &PathBuf| {
         rustix::fs::stat(path).is_ok_and(|stat| {
@@ -202,7 +208,7 @@ fn directories_for(xdg: Option<OsString>, uid: u32) -> Vec<PathBuf> {
         })
     };
     let variable = xdg.map(PathBuf::from).filter(|path| path.is_absolute()).filter(belongs_to_user);
-    // In /tmp every user can be first, and only root has a better place without being given one.
+    // Any user may create a name in /tmp first. Only root has a safer place without a variable.
     let of_root = (uid == 0).then(|| PathBuf::from("/run")).filter(belongs_to_user);
     let of_root = of_root.filter(|run| rustix::fs::access(run, Access::WRITE_OK).is_ok());
     let otherwise = of_root.map_or_else(
@@ -249,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_sent_to_another_machine() {
+    fn urls_of_other_machines_are_ignored() {
         for url in ["ws://203.0.113.7:80", "ws://evil.example:80", "wss://127.0.0.1:1", "stdio"] {
             let (_parent, path) = directory();
             let _file = RuntimeFile::publish_in(&path, url).unwrap().unwrap();
@@ -268,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_server_left_is_ignored_and_replaced() {
+    fn the_file_of_a_killed_server_is_ignored_and_replaced() {
         let (_parent, path) = directory();
         std::fs::create_dir(&path).unwrap();
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o700)).unwrap();
@@ -296,9 +302,9 @@ mod tests {
         assert!(matches!(refused(), RuntimeFileError::NotADirectory { .. }));
     }
 
-    /// What a process in a sandbox can do, which can read the file.
+    /// A sandboxed process can read the file.
     #[test]
-    fn who_only_reads_the_file_neither_owns_it_nor_keeps_a_server_away() {
+    fn a_reader_of_the_file_cannot_own_it_or_block_a_server() {
         let (_parent, path) = directory();
         make_directory(&path).unwrap();
         std::fs::write(path.join(FILE), r#"{"url":"ws://127.0.0.1:1","pid":1,"version":"0"}"#)
@@ -306,14 +312,15 @@ mod tests {
         let reading = File::open(path.join(FILE)).unwrap();
         rustix::fs::flock(&reading, FlockOperation::LockExclusive).unwrap();
         assert_eq!(running_server_in(&path), None);
-        // A lock of the process, which it loses when it closes any descriptor of the file; until then it is in the way.
+        // A lock of the whole process, which is lost when it closes any descriptor of the file;
+        // until then it is in the way.
         rustix::fs::fcntl_lock(&reading, FlockOperation::NonBlockingLockShared).unwrap();
         let _file = RuntimeFile::publish_in(&path, "ws://127.0.0.1:2").unwrap().unwrap();
         assert_eq!(running_server_in(&path).unwrap().url, "ws://127.0.0.1:2");
     }
 
     #[test]
-    fn a_server_removes_no_file_but_its_own() {
+    fn a_server_removes_only_its_own_file() {
         let (_parent, path) = directory();
         let first = RuntimeFile::publish_in(&path, "ws://127.0.0.1:1").unwrap().unwrap();
         std::fs::remove_file(path.join(FILE)).unwrap();
@@ -323,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn the_runtime_directory_of_another_user_is_not_ours() {
+    fn the_runtime_directory_of_another_user_is_ignored() {
         let uid = own_uid();
         let ours = tempfile::tempdir().unwrap();
         let path = ours.path().to_owned();

@@ -1,11 +1,11 @@
-//! Where a server is, as users write it.
+//! The URL of a server, as users write it.
 
 use std::fmt;
 use std::str::FromStr;
 
 use exec_server_transport::{DialUrl, DialUrlParseError};
 
-/// A URL that can be dialled, and its text.
+/// A URL that can be dialled, and its original text.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct ServerUrl {
     written: String,
@@ -13,7 +13,7 @@ pub(crate) struct ServerUrl {
 }
 
 impl ServerUrl {
-    /// The whole of it, a query included.
+    /// Returns the whole text, including a query.
     pub(crate) fn as_written(&self) -> &str {
         &self.written
     }
@@ -27,7 +27,7 @@ impl FromStr for ServerUrl {
     }
 }
 
-/// A query may hold a token, so it is not shown.
+/// Omits the query, which may hold a token.
 impl fmt::Display for ServerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.parsed.fmt(f)

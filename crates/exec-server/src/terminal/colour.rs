@@ -1,4 +1,4 @@
-//! Colours: only for people, and only where they are wanted.
+//! Colours, used only on terminals and unless refused.
 
 use std::fmt;
 use std::io::IsTerminal;
@@ -11,14 +11,14 @@ pub(crate) enum Colour {
     Dim,
 }
 
-/// Whether to colour what goes to one stream.
+/// Whether to colour the output to one stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Paint {
     wanted: bool,
 }
 
 impl Paint {
-    /// The custom of `NO_COLOR`: any value that is not empty refuses.
+    /// Follows the `NO_COLOR` convention: any value that is not empty disables colours.
     pub(crate) fn for_stream(stream: &impl IsTerminal) -> Self {
         let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Self { wanted: stream.is_terminal() && !refused }

@@ -1,4 +1,4 @@
-//! What a person types to us in the middle of what they type to a program: a tilde at the start of a line, as in ssh.
+//! Escape sequences in typed input: a tilde at the start of a line, as in ssh.
 
 /// Shown for `~?`.
 pub(crate) const HELP: &str = "\
@@ -9,7 +9,7 @@ Supported escape sequences:
 (Escapes are only recognised right after a newline.)
 ";
 
-/// Finds escapes in what is typed.
+/// Finds escape sequences in typed input.
 #[derive(Debug)]
 pub(crate) struct EscapeMachine {
     state: State,
@@ -17,7 +17,7 @@ pub(crate) struct EscapeMachine {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum TypedInput {
-    /// For the program.
+    /// Input for the program.
     Input(Vec<u8>),
     Help,
     Leave,
@@ -27,7 +27,7 @@ pub(crate) enum TypedInput {
 enum State {
     LineStart,
     InLine,
-    /// A tilde at the start of a line, held back until the next byte says what it means.
+    /// A tilde at the start of a line, held back until the next byte.
     Tilde,
 }
 
@@ -36,7 +36,8 @@ impl EscapeMachine {
         Self { state: State::LineStart }
     }
 
-    /// What these bytes mean, in order. What follows a [`TypedInput::Leave`] is not looked at.
+    /// Splits the bytes into input and escapes, in order. Discards everything after
+    /// [`TypedInput::Leave`].
     pub(crate) fn feed(&mut self, bytes: &[u8]) -> Vec<TypedInput> {
         let mut typed = Vec::new();
         let mut input = Vec::new();
@@ -60,7 +61,7 @@ impl EscapeMachine {
                 }
                 let leaves = command == TypedInput::Leave;
                 typed.push(command);
-                // The program has seen nothing of this, so its line has not begun.
+                // The program has received none of this, so its line has not begun.
                 self.state = State::LineStart;
                 if leaves {
                     return typed;
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn escapes_follow_a_newline_or_the_beginning() {
+    fn escapes_are_recognised_at_the_start_of_a_line() {
         assert_eq!(fed("~."), [TypedInput::Leave]);
         assert_eq!(fed("a\r~."), [input("a\r"), TypedInput::Leave]);
         assert_eq!(fed("a\n~?b"), [input("a\n"), TypedInput::Help, input("b")]);
@@ -106,12 +107,12 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_leaving_is_dropped() {
+    fn input_after_leaving_is_dropped() {
         assert_eq!(fed("~.rm -r"), [TypedInput::Leave]);
     }
 
     #[test]
-    fn a_tilde_that_means_nothing_is_sent() {
+    fn a_tilde_that_is_no_escape_is_sent() {
         assert_eq!(fed("~~"), [input("~")]);
         assert_eq!(fed("~~."), [input("~.")]);
         assert_eq!(fed("~a"), [input("~a")]);
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_may_come_one_by_one() {
+    fn bytes_may_arrive_one_by_one() {
         let mut machine = EscapeMachine::new();
         let mut typed = Vec::new();
         for byte in b"x\r~~~?\r~.".chunks(1) {

@@ -1,5 +1,5 @@
-//! The terminal that a person sits at: its modes, its size, the keys that are meant for the command rather than for the
-//! process, and messages about a lost connection. Sends nothing to a server.
+//! The user's terminal: modes, size, escape keys, and messages about a lost connection. Sends
+//! nothing to a server.
 
 mod colour;
 mod escape;
@@ -21,12 +21,12 @@ use std::os::fd::AsFd;
 
 use rustix::termios::tcgetwinsize;
 
-/// Rows and columns of the terminal, if one of our standard streams is one.
+/// Returns rows and columns of the terminal, if a standard stream is a terminal.
 pub(crate) fn size() -> Option<(u16, u16)> {
     size_of(io::stdout()).or_else(|| size_of(io::stdin())).or_else(|| size_of(io::stderr()))
 }
 
-/// `None` when our output goes elsewhere.
+/// Returns `None` if standard output is no terminal.
 pub(crate) fn size_of_stdout() -> Option<(u16, u16)> {
     size_of(io::stdout())
 }

@@ -1,5 +1,5 @@
-//! Names of files for whoever reads them: a program gets the very bytes, a person something that cannot move the
-//! cursor.
+//! File names in output: programs get the exact bytes, and terminals an escaped form that cannot
+//! move the cursor.
 
 use std::fmt::Write as _;
 use std::io::IsTerminal;
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::untrusted::is_harmful;
 
-/// How names are written to one stream.
+/// How names are written to a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Names {
     Raw,
@@ -29,7 +29,8 @@ impl Names {
     }
 }
 
-/// As `ls` writes them: `\n`, `\033`, `\377`.
+/// Escapes a name as `ls` does: `
+/// `, `\033`, `\377`.
 pub(crate) fn escaped(name: impl AsRef<Path>) -> String {
     let mut shown = String::new();
     for chunk in name.as_ref().as_os_str().as_bytes().utf8_chunks() {
@@ -63,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_cannot_be_shown_is_escaped() {
+    fn only_unprintable_characters_are_escaped() {
         for (name, shown) in [
             (&b"plain name"[..], "plain name"),
             ("größe".as_bytes(), "größe"),

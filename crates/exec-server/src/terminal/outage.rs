@@ -7,14 +7,14 @@ use exec_server_client::ConnectionState;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-/// Outages that end earlier are not reported.
+/// Shorter outages are not reported.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(crate) fn is_away(state: &ConnectionState) -> bool {
     matches!(state, ConnectionState::Recovering { .. })
 }
 
-/// Reports each lasting outage once, and not its end. Never returns.
+/// Reports each long outage once, but not its end. Never returns.
 pub(crate) async fn report(
     mut state: watch::Receiver<ConnectionState>,
     tell: impl Fn(&str),

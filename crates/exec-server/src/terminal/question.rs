@@ -1,4 +1,4 @@
-//! Questions to the person at the terminal, apart from the standard streams of the command.
+//! Questions to the user at the terminal, independent of the standard streams of the command.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -14,19 +14,20 @@ use super::printable;
 const PATH: &str = "/dev/tty";
 const LONGEST_ANSWER: usize = 4096;
 
-/// The controlling terminal, opened once more: its mode and the standard streams stay the same.
+/// The controlling terminal, opened separately so that its mode and the standard streams are
+/// unchanged.
 #[derive(Debug)]
 pub(crate) struct Questions {
     output: File,
-    /// Non-blocking, so that a question can be given up.
+    /// Non-blocking, so that a question can be cancelled.
     input: AsyncFd<File>,
 }
 
 impl Questions {
-    /// Fails if the command has no terminal.
+    /// Opens the terminal. Fails if the command has none.
     #[expect(
         deprecated,
-        reason = "its successor is unsafe, for types that may close the descriptor"
+        reason = "the replacement is unsafe, because a type may close its descriptor"
     )]
     pub(crate) fn open() -> io::Result<Self> {
         let open = |flags| rustix::fs::open(PATH, flags | OFlags::CLOEXEC, Mode::empty());
@@ -35,10 +36,10 @@ impl Questions {
         Ok(Self { output: File::from(open(OFlags::WRONLY)?), input })
     }
 
-    /// A line that was typed after the question was shown; `None` after Ctrl-D or Ctrl-C.
+    /// Asks a question and returns the line typed in response; `None` after Ctrl-D or Ctrl-C.
     pub(crate) async fn ask(&self, question: &str) -> io::Result<Option<String>> {
         let mut interrupts = signal(SignalKind::interrupt())?;
-        // A line that was typed before the question does not answer it.
+        // Discards lines typed before the question.
         tcflush(self.input.get_ref(), QueueSelector::IFlush)?;
         self.write(&printable(question))?;
         let line = tokio::select! {
@@ -71,7 +72,7 @@ impl Questions {
                 }
                 Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
                 Ok(Err(error)) => return Err(error),
-                // Not ready after all.
+                // A spurious wakeup.
                 Err(_) => {}
             }
         }

@@ -1,11 +1,11 @@
-//! Raw mode: what is typed goes to the program, uninterpreted, until the guard is dropped.
+//! Raw mode: typed bytes reach the program unchanged until the guard is dropped.
 
 use std::io;
 
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 
-/// The terminal of our standard input in raw mode; dropping it restores the mode it had. It lives on the stack of
-/// whoever waits for the program, so it is dropped however that ends: return, signal or panic.
+/// Keeps the terminal on standard input in raw mode; dropping it restores the previous mode. It
+/// lives on the stack of the waiting function, so it is dropped on return, signal or panic.
 pub(crate) struct RawModeGuard {
     original: Termios,
 }
@@ -18,14 +18,14 @@ impl RawModeGuard {
         Ok(guard)
     }
 
-    /// Also for after a stop: the shell that had the terminal meanwhile has set its own mode.
+    /// Also used after a stop, because the shell has changed the mode meanwhile.
     pub(crate) fn apply(&self) -> io::Result<()> {
         let mut raw = self.original.clone();
         raw.make_raw();
         Ok(tcsetattr(io::stdin(), OptionalActions::Drain, &raw)?)
     }
 
-    /// The mode that it had, for as long as we are stopped.
+    /// Restores the previous mode while this program is stopped.
     pub(crate) fn suspend(&self) -> io::Result<()> {
         Ok(tcsetattr(io::stdin(), OptionalActions::Drain, &self.original)?)
     }
@@ -33,7 +33,7 @@ impl RawModeGuard {
 
 impl Drop for RawModeGuard {
     fn drop(&mut self) {
-        // A terminal that is gone needs no mode.
+        // A closed terminal has no mode to restore.
         let _ = self.suspend();
     }
 }

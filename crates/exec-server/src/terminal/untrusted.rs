@@ -1,28 +1,31 @@
-//! Text written by servers, by their processes, or in the names of their files. All of it that a person sees goes through here.
+//! Sanitises text from servers, their processes and file names. All such text on a terminal passes
+//! through here.
 
 use serde::Serialize;
 
-/// What must not reach a terminal: it would move the cursor, change the state of the terminal, or the order of letters.
+/// Whether a character must not reach a terminal: it could move the cursor, change the state of the
+/// terminal, or reorder text.
 pub(crate) fn is_harmful(letter: char) -> bool {
     letter.is_control() || turns_text_around(letter)
 }
 
-/// One line without harm.
+/// Returns the text as one line without harmful characters.
 pub(crate) fn printable(text: &str) -> String {
     text.replace(is_harmful, "\u{fffd}")
 }
 
-/// Lines without harm: only the newlines between them stay.
+/// Replaces harmful characters in each line; only newlines between lines are kept.
 pub(crate) fn printable_lines(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }
 
-/// One line of JSON, with escapes where the text has something harmful. To a program it says the same.
+/// Returns one line of JSON, with escapes for harmful characters. Its meaning for programs is
+/// unchanged.
 pub(crate) fn json_line(value: &impl Serialize) -> String {
     let text = serde_json::to_string(value).expect("keys are texts");
     let mut line = String::with_capacity(text.len() + 1);
     for letter in text.chars() {
-        // Only strings can have such letters, and each is one unit of UTF-16.
+        // Such characters occur only in strings, and each is one UTF-16 unit.
         match letter {
             _ if is_harmful(letter) => line += &format!("\\u{:04x}", u32::from(letter)),
             _ => line.push(letter),
@@ -57,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn json_means_the_same_without_them() {
+    fn escaping_does_not_change_the_meaning_of_json() {
         let hostile = "\x1b[2J\u{9b}\u{7f}\u{202e}\u{61c}é\u{10348}";
         let line = json_line(&[hostile]);
         assert!(!line.trim_end_matches('\n').contains(is_harmful), "{line:?}");

@@ -1,4 +1,4 @@
-//! One line that says how far a copy has come, for a terminal of any width.
+//! The progress line of a copy, for a terminal of any width.
 
 use std::time::Duration;
 
@@ -6,23 +6,23 @@ use super::progress::per_second;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct ProgressLine {
-    /// Before anything is copied: names that were listed.
+    /// Names listed before anything is copied.
     pub(super) found: u64,
     pub(super) files: u64,
     pub(super) all_files: u64,
     pub(super) bytes: u64,
     pub(super) all_bytes: u64,
     pub(super) transferred: u64,
-    /// Bytes in a second.
+    /// Bytes per second.
     pub(super) rate: u64,
     pub(super) name: String,
 }
 
-/// A shorter piece of a name says nothing.
+/// A shorter part of a name is not useful.
 const SHORTEST_NAME: usize = 8;
 
 impl ProgressLine {
-    /// At most `columns` wide: what matters less is left out.
+    /// Returns a line of at most `columns`, omitting the less important parts.
     pub(super) fn line(&self, columns: usize) -> String {
         if self.all_files == 0 {
             return fitting(&[format!("{} found", self.found)], columns);
@@ -44,7 +44,7 @@ impl ProgressLine {
         line
     }
 
-    /// When all is over.
+    /// Returns the summary of a finished copy.
     pub(super) fn done(&self, elapsed: Duration) -> String {
         let files = if self.files == 1 { "file" } else { "files" };
         format!(
@@ -71,7 +71,7 @@ impl ProgressLine {
     }
 }
 
-/// As many parts as there is room for.
+/// Joins as many parts as fit.
 fn fitting(parts: &[String], columns: usize) -> String {
     let mut line = String::new();
     for part in parts {
@@ -84,7 +84,7 @@ fn fitting(parts: &[String], columns: usize) -> String {
     line
 }
 
-/// The end of a name tells more than its beginning.
+/// Shortens a name, keeping its end, which is more informative than its beginning.
 fn end_of(name: &str, columns: usize) -> String {
     if width(name) <= columns {
         return name.to_owned();
@@ -103,7 +103,7 @@ fn width(text: &str) -> usize {
     text.chars().map(width_of).sum()
 }
 
-/// Never less than a terminal takes: some letters take two columns, and which is a matter of opinion.
+/// Returns an upper bound: terminals differ in which characters take two columns.
 fn width_of(letter: char) -> usize {
     if letter.is_ascii() || letter == '…' { 1 } else { 2 }
 }
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_tells_what_there_is_room_for() {
+    fn a_line_shows_the_parts_that_fit() {
         let all = " 25%  3/12 files  50.0 MiB/s  ETA 0:09  150.0 MiB of 600.0 MiB  some/directory/größe.bin";
         assert_eq!(shown().line(120), all);
         assert_eq!(shown().line(45), " 25%  3/12 files  50.0 MiB/s  ETA 0:09");
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_read_well() {
+    fn numbers_are_formatted_for_people() {
         assert_eq!(size(1023), "1023 B");
         assert_eq!(size(1024), "1.0 KiB");
         assert_eq!(size(u64::MAX), "15.9 EiB");

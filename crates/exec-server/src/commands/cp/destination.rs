@@ -1,20 +1,20 @@
-//! Where a source ends up, by the rules of cp(1).
+//! Determines the destination of a source by the rules of cp(1).
 
 use std::ffi::OsStr;
 
 use exec_server_protocol::{FsMetadata, PathUri};
 
-/// What the last word of the command line means.
+/// The meaning of the destination argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Destination {
-    /// Into this directory.
+    /// Into this existing directory.
     Into(PathUri),
-    /// Under a name that something other than a directory has.
+    /// Over an existing name that is no directory.
     Over(PathUri),
-    /// Under a name that nothing has.
+    /// Under a new name.
     As {
         path: PathUri,
-        /// It was written with a slash at its end.
+        /// Whether the path ends with a slash.
         is_for_directories: bool,
     },
 }
@@ -25,14 +25,14 @@ pub(super) enum DestinationError {
     SeveralSources,
     #[error("is not a directory")]
     NotADirectory,
-    #[error("is a file, and cannot become a directory")]
+    #[error("is a file, and cannot be replaced by a directory")]
     File,
-    #[error("is not a directory; make it first, or leave out the slash")]
+    #[error("is not a directory; create it first, or omit the slash")]
     Missing,
 }
 
 impl Destination {
-    /// `found` is what has the name now.
+    /// Determines the destination; `found` is the existing file or directory of that name.
     pub(super) fn of(
         path: PathUri,
         has_slash: bool,
@@ -48,7 +48,7 @@ impl Destination {
         }
     }
 
-    /// The path that a source gets. Without a name it stands for what is in it.
+    /// Returns the path for a source. A source without a name, such as `.`, stands for its content.
     pub(super) fn path_of(
         &self,
         name: Option<&OsStr>,
@@ -97,7 +97,7 @@ mod tests {
         }
     }
 
-    /// `source` has the name `x`, and the destination is `/d`.
+    /// `source` is named `x`, and the destination is `/d`.
     fn path(
         there: Option<bool>,
         has_slash: bool,
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_copied_into() {
+    fn sources_are_copied_into_a_directory() {
         for has_slash in [false, true] {
             for source in [DIRECTORY, FILE] {
                 assert_eq!(path(Some(DIRECTORY), has_slash, source).unwrap(), "/d/x");

@@ -1,4 +1,4 @@
-//! Directories and symlinks of a tree, made on the endpoint that they are copied to.
+//! Creates the directories and symlinks of a tree on the destination endpoint.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -16,22 +16,23 @@ use super::endpoint::Endpoint;
 use super::transfer::{Links, PRESERVED_MODE};
 use super::tree::Node;
 
-/// Directories or symlinks that are made at once.
+/// The number of directories or symlinks created concurrently.
 const AT_ONCE: usize = 16;
 
-/// What its owner needs to fill a directory.
+/// The permissions that the owner needs to fill a directory.
 const FILLABLE: u32 = 0o700;
 
-/// Whose a directory is that exists already.
+/// The origin of a directory that already exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Existing {
-    /// It is used as it is.
+    /// Another program created it; its permissions are kept.
     Foreign,
-    /// An earlier run has made it, and may not have given it its permissions.
+    /// An earlier run created it, and may not have set its permissions.
     OfThisCopy,
 }
 
-/// A directory that was made here and that its owner is not to write, read or enter, once it is filled.
+/// A directory created here whose final mode denies its owner access. The mode is set once the
+/// directory is filled.
 #[derive(Debug)]
 pub(super) struct RestrictedDirectory {
     path: PathUri,
@@ -40,14 +41,14 @@ pub(super) struct RestrictedDirectory {
 
 #[derive(Debug, Default)]
 pub(super) struct Directories {
-    /// Those above before those below.
+    /// Parents precede children.
     pub(super) to_close: Vec<RestrictedDirectory>,
-    /// Relative to the root; nothing can be put there.
+    /// Relative to the root; nothing can be copied into these.
     pub(super) missing: HashSet<PathBuf>,
 }
 
 impl Directories {
-    /// Problems are told with the path that was to be made.
+    /// Creates the directories level by level. Reports errors with the path of the directory.
     pub(super) async fn make(
         endpoint: &Endpoint,
         root: &PathUri,
@@ -81,14 +82,14 @@ impl Directories {
         directories
     }
 
-    /// Whether there is no directory to put this in.
+    /// Whether the parent directory is missing.
     pub(super) fn is_missing_above(&self, relative: &Path) -> bool {
         relative.parent().is_some_and(|parent| self.missing.contains(parent))
     }
 }
 
-/// Makes a directory with its permissions, before there is anything in it: nobody is to see what is put there who may
-/// not see it in the end.
+/// Creates a directory and sets its permissions while it is empty, so that its content is never
+/// visible to users without access.
 pub(super) async fn make(
     endpoint: &Endpoint,
     path: &PathUri,
@@ -108,7 +109,7 @@ pub(super) async fn make(
     Ok((!is_final).then(|| RestrictedDirectory { path: path.clone(), mode }))
 }
 
-/// Says whether it was not there before.
+/// Creates the directory and returns whether it is new.
 async fn create(
     endpoint: &Endpoint,
     path: &PathUri,
@@ -134,7 +135,7 @@ async fn create(
             let follow_symlinks = links.on_the_wire();
             let params = FsGetMetadataParams { path: path.clone(), follow_symlinks, sandbox: None };
             match endpoint.files.metadata(params).await {
-                // After a lost call it is most likely what that call has made.
+                // After a lost connection, most likely the interrupted call created it.
                 Ok(found) if found.is_directory => Ok(was_interrupted.get()),
                 _ => Err(error),
             }
@@ -157,7 +158,8 @@ async fn set_mode(
     endpoint.retry_interrupted(async || endpoint.files.set_permissions(params()).await).await
 }
 
-/// Closes directories that are filled, those below first: what is above may not let us through afterwards.
+/// Sets the final modes of filled directories, children first: a closed parent may deny access to
+/// its children.
 pub(super) async fn close(
     endpoint: &Endpoint,
     mut directories: Vec<RestrictedDirectory>,
@@ -179,8 +181,8 @@ pub(super) async fn close(
     }
 }
 
-/// Copies a symlink to the other endpoint. Another one of the same name, or a file, gives way in one step; a
-/// directory does not.
+/// Copies a symlink to the other endpoint. Atomically replaces another symlink or file of that
+/// name, but not a directory.
 pub(super) async fn link(
     from: &Endpoint,
     source: &PathUri,
@@ -211,7 +213,7 @@ async fn replace_by_link(
         .retry_interrupted(async || endpoint.files.symlink(symlink(&temporary, target)).await)
         .await
     {
-        // The name is new each time: a lost call has made it.
+        // The name is unique, so a conflict means that the interrupted call created the link.
         Err(error) if error.kind() != Some(&ErrorKind::Conflict) => return Err(error),
         _ => {}
     }
@@ -224,7 +226,7 @@ async fn replace_by_link(
     };
     let renamed = endpoint.retry_interrupted(async || endpoint.files.rename(rename()).await).await;
     let Err(error) = renamed else { return Ok(()) };
-    // A lost call may have done it.
+    // The interrupted call may have succeeded.
     if endpoint.files.read_link(read_link(path)).await.is_ok_and(|present| present == target) {
         return Ok(());
     }
@@ -232,7 +234,7 @@ async fn replace_by_link(
         path: temporary,
         recursive: Some(false),
         force: Some(true),
-        // `Links::Refused` would also refuse to remove this link. No other file has its random name.
+        // `Links::Refused` would also refuse to remove this link. Its random name is unique.
         follow_symlinks: None,
         sandbox: None,
     };
@@ -260,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_put_where_there_is_no_directory() {
+    fn nothing_is_copied_below_a_missing_directory() {
         let missing = HashSet::from([PathBuf::from("a/b")]);
         let directories = Directories { to_close: Vec::new(), missing };
         assert!(directories.is_missing_above(Path::new("a/b/c")));

@@ -1,5 +1,5 @@
-//! The machines that a copy reads from and writes to. All file operations go through one trait, so a copy does not care
-//! which endpoint is the local machine.
+//! The machines that a copy reads from and writes to. All file operations go through one trait, so
+//! a copy works the same on local and remote endpoints.
 
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -26,16 +26,16 @@ use crate::terminal::escaped;
 pub(super) struct Endpoint {
     pub(super) files: Arc<dyn ExecutorFileSystem>,
     name: EndpointName,
-    /// Distinguishes its files from those of other endpoints, across runs too.
+    /// Distinguishes the endpoint's files from those of other endpoints, across runs.
     pub(super) identity: String,
-    /// The changes made there.
+    /// Counts the changes made there.
     pub(super) completed: CompletedCount,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum EndpointName {
     Here,
-    /// By its environment.
+    /// The server of an environment.
     Server(Option<String>),
 }
 
@@ -44,9 +44,10 @@ enum EndpointName {
 pub(super) struct EndpointPath {
     pub(super) endpoint: Rc<Endpoint>,
     pub(super) path: PathUri,
-    /// Its end was written as that of a directory.
+    /// Whether the path was written with a trailing slash.
     pub(super) has_slash: bool,
-    /// What it is called in another directory; `None` if it stands for what is in it, as `.` does.
+    /// The name that a copy gets in another directory; `None` if the path stands for the
+    /// directory's content, like `.`.
     pub(super) name: Option<OsString>,
 }
 
@@ -62,7 +63,7 @@ impl<'a> Endpoints<'a> {
         Self { servers, known: RefCell::default(), connections: RefCell::default() }
     }
 
-    /// The connections of all remote endpoints.
+    /// Returns the connection states of all remote endpoints.
     pub(super) fn connections(&self) -> Vec<watch::Receiver<ConnectionState>> {
         self.connections.borrow().clone()
     }
@@ -137,20 +138,21 @@ impl Endpoint {
         self.name == other.name
     }
 
-    /// A path as a user would write it.
+    /// Formats a path as a user would write it.
     pub(super) fn show(&self, path: &PathUri) -> String {
         format!("{}{}", self.name, escaped(path.as_path()))
     }
 }
 
-/// Not as it was written: `:` is whatever server the command line names.
+/// Returns the identity of a server, independent of how the user wrote it: `:` means a different
+/// server in each command line.
 fn identity_of(target: &Target) -> String {
     match target {
         Target::Embedded { .. } | Target::Server { origin: Origin::RuntimeFile, .. } => {
             String::new()
         }
         Target::Server { server, origin } => match server.url() {
-            // A query may be a secret, and says nothing about the machine.
+            // A query may be a secret, and does not identify the machine.
             Some(url) => url.split('?').next().unwrap_or_default().to_owned(),
             None => origin.to_string(),
         },
@@ -202,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_what_stands_last() {
+    fn the_name_is_the_last_component() {
         for (written, name) in [
             ("a", Some("a")),
             ("a/b/", Some("b")),
@@ -217,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn slashes_at_the_end_are_taken_off() {
+    fn trailing_slashes_are_removed() {
         for (path, without) in [("/a/b//", "/a/b"), ("/", "/"), ("//", "/"), ("/a", "/a")] {
             assert_eq!(without_slash(Path::new(path)).as_os_str(), without);
         }

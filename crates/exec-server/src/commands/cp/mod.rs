@@ -1,7 +1,7 @@
-//! `exec-server cp`: files and trees from one machine to another, or from one place of a server to another.
+//! `exec-server cp`: copies files and trees between machines, or within one server.
 //!
-//! Everything is listed first, then directories are made, files and symlinks copied several at once, and directories
-//! given their permissions. What fails is told, and does not keep the rest from being copied.
+//! First lists everything, then creates directories, copies files and symlinks concurrently, and
+//! sets the final permissions of directories. Errors are reported and do not stop the rest.
 
 mod bar;
 mod destination;
@@ -40,14 +40,14 @@ use crate::cli::files::Cp;
 use crate::program::exit_code::ExitStatus;
 use crate::terminal::outage;
 
-/// Files and symlinks that are copied at once.
+/// The number of files and symlinks copied concurrently.
 const AT_ONCE: usize = 16;
 
 pub(super) async fn run(servers: &Servers<'_>, cp: &Cp) -> anyhow::Result<ExitStatus> {
     let progress = Progress::new(cp.quiet, cp.verbose);
     progress.if_interrupted(match cp.no_resume {
-        true => "interrupted; run the command again without --no-resume to go on where it stopped",
-        false => "interrupted; run the same command again to go on where it stopped",
+        true => "interrupted; run the command again without --no-resume to resume",
+        false => "interrupted; run the same command again to resume",
     });
     let copying = async {
         let endpoints = Endpoints::new(servers);
@@ -82,29 +82,29 @@ pub(super) async fn run(servers: &Servers<'_>, cp: &Cp) -> anyhow::Result<ExitSt
     Ok(status)
 }
 
-/// Of either machine. Never returns, also if there is no connection.
+/// Reports outages of all connections. Never returns, even without connections.
 async fn report_outages(endpoints: &Endpoints<'_>, progress: &Progress) -> Infallible {
     let tell = |text: &str| progress.warn(text);
     join_all(endpoints.connections().into_iter().map(|state| outage::report(state, tell))).await;
     std::future::pending().await
 }
 
-/// What is to be copied, as far as it is known.
+/// The work of a copy, collected before it is performed.
 struct Copying<'a> {
     cp: &'a Cp,
     progress: &'a Progress,
     to: Rc<Endpoint>,
     destination: Destination,
-    /// Every path that is written. Two sources must not become one.
+    /// Every path that is written. Two sources must not have the same target.
     targets: HashSet<PathUri>,
     files: Vec<Job>,
     symlinks: Vec<(Rc<Endpoint>, PathUri, PathUri)>,
     to_close: Vec<RestrictedDirectory>,
-    /// While the one directory is made that gets a new name.
+    /// Set while the copy creates a directory under a new name.
     marker: Option<UnfinishedMarker>,
-    /// A connection will not come back; that was said.
+    /// Set once a connection is lost for good and that has been reported.
     is_lost: Cell<bool>,
-    /// What failed without a word, for that reason.
+    /// The number of items skipped for that reason, without a message each.
     left_out: Cell<u64>,
 }
 
@@ -141,7 +141,7 @@ impl<'a> Copying<'a> {
         })
     }
 
-    /// Finds out what a source is. What can be done by one call is done.
+    /// Examines a source. Performs work that takes a single call.
     async fn add(&mut self, source: &EndpointPath) -> anyhow::Result<()> {
         let found = metadata_of(&source.endpoint, &source.path).await?;
         anyhow::ensure!(!found.is_directory || self.cp.recursive, "is a directory; use -r");
@@ -158,14 +158,15 @@ impl<'a> Copying<'a> {
             target = unfinished;
         }
         let is_only = self.targets.insert(target.clone());
-        anyhow::ensure!(is_only, "another source has this name already");
-        // A server would leave the permissions of directories alone that it was interrupted in filling.
+        anyhow::ensure!(is_only, "another source already has this name");
+        // On its own, the server would not restore the permissions of directories left by an
+        // interruption.
         let goes_on = self.marker.is_some() && matches!(self.destination, Destination::Into(_));
         let is_there = source.endpoint.is(&self.to) && !goes_on;
         let is_new = self.marker.is_some() || (is_there && is_missing(&self.to, &target).await);
         if is_there {
             match self.copy_there(source, &found, target.clone()).await {
-                // The server made it for this copy, complete or not.
+                // The server created it for this copy, completely or not.
                 Err(ExecServerError::Interrupted { .. }) if found.is_directory && is_new => {}
                 outcome => return Ok(outcome?),
             }
@@ -185,7 +186,7 @@ impl<'a> Copying<'a> {
         Ok(())
     }
 
-    /// Where a directory goes that gets a new name, or got it from a copy that was interrupted.
+    /// Returns the target of a directory that gets a new name, or got it from an interrupted copy.
     async fn begin_unfinished(&mut self, source: &EndpointPath) -> anyhow::Result<Option<PathUri>> {
         let path = self.destination.path().clone();
         let Some(marker) =
@@ -194,7 +195,8 @@ impl<'a> Copying<'a> {
             return Ok(None);
         };
         let is_marked = match &self.destination {
-            // If no marker can be written there, no directory can be made, which is the better error.
+            // If the marker cannot be written, creating the directory fails too, with a better
+            // error.
             Destination::As { .. } => marker.write(&self.to).await.is_ok(),
             Destination::Into(_) => marker.is_of_directory(&self.to).await?,
             Destination::Over(_) => false,
@@ -203,7 +205,7 @@ impl<'a> Copying<'a> {
         Ok(self.marker.is_some().then_some(path))
     }
 
-    /// Both are on one machine, which needs no help from us.
+    /// Copies on one machine, without transferring the content.
     async fn copy_there(
         &self,
         source: &EndpointPath,
@@ -229,7 +231,8 @@ impl<'a> Copying<'a> {
             sandbox: None,
         };
         if found.is_directory {
-            // Not twice: directories that exist would keep the permissions they have while they are filled.
+            // Not retried: existing directories would keep the permissions that they have while
+            // being filled.
             return self.to.files.copy(params).await;
         }
         self.to.retry_interrupted(async || self.to.files.copy(params.clone()).await).await?;
@@ -246,7 +249,7 @@ impl<'a> Copying<'a> {
         existing: Existing,
     ) -> anyhow::Result<()> {
         let (from, counts) = (&source.endpoint, &self.progress.counts);
-        // From here on no symlink leads anywhere: neither out of the one tree nor out of the other.
+        // From here on symlinks are not followed, so neither tree can lead outside.
         let source_root = canonical(from, &source.path).await?;
         let root = directories::make(&self.to, &target, found.mode, Links::Followed, existing);
         self.to_close.extend(root.await?);
@@ -327,7 +330,7 @@ impl<'a> Copying<'a> {
         }
     }
 
-    /// Removes the marker, unless the same command has something left to do.
+    /// Removes the marker, unless repeating the command has work left to do.
     async fn end_unfinished(&self) {
         let Some(marker) = &self.marker else { return };
         if self.progress.counts.failed.get() > 0 && marker.has_directory(&self.to).await {
@@ -355,7 +358,7 @@ impl<'a> Copying<'a> {
         add(&self.progress.counts.failed, 1);
     }
 
-    /// Everything that is still to be done would fail for the same reason.
+    /// Whether a connection is lost for good, so that all remaining work would fail.
     fn is_lost(&self) -> bool {
         self.is_lost.get()
     }
@@ -366,7 +369,7 @@ impl<'a> Copying<'a> {
     }
 }
 
-/// Whether it is the end of a connection, not of one call.
+/// Whether the error ends the connection, not just one call.
 fn is_loss(error: &anyhow::Error) -> bool {
     let mut causes = error.chain().filter_map(|cause| cause.downcast_ref());
     causes.any(|cause: &ExecServerError| match cause {
@@ -395,7 +398,7 @@ async fn canonical(endpoint: &Endpoint, path: &PathUri) -> Result<PathUri, ExecS
 mod tests {
     use super::*;
 
-    /// A regular file, as a server describes it.
+    /// A regular file, as described by a server.
     pub(super) fn file(size: u64, modified_at_ms: i64, created_at_ms: i64) -> FsMetadata {
         FsMetadata {
             is_directory: false,

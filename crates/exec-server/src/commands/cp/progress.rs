@@ -1,4 +1,4 @@
-//! How far a copy has come: counted for the summary, and shown to whoever sits at a terminal.
+//! The progress of a copy: counters for the summary, and a progress line on a terminal.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -13,26 +13,26 @@ use super::bar::ProgressLine;
 use crate::program::{self, say};
 use crate::terminal;
 
-/// Between two drawings.
+/// The interval between two updates.
 const REDRAW: Duration = Duration::from_millis(100);
-/// The rate is that of this long.
+/// The rate is averaged over this period.
 const RECENT: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
 pub(super) struct Progress {
     started: Instant,
     is_verbose: bool,
-    /// Somebody looks.
+    /// Whether the progress line is shown.
     is_shown: bool,
     is_drawn: Cell<bool>,
     is_quiet: bool,
-    /// The message if it does not finish.
+    /// The message if the copy is interrupted.
     interruption: Cell<Option<&'static str>>,
-    /// A server copies a tree by itself, and does not say how much that is.
+    /// Set while a server copies a tree by itself, without reporting counts.
     is_uncounted: Cell<bool>,
     pub(super) counts: Counts,
     current: RefCell<String>,
-    /// When, and how much had been transferred.
+    /// Samples of the time and the bytes transferred.
     recent: RefCell<VecDeque<(Instant, u64)>>,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Counts {
     pub(super) files: Cell<u64>,
     pub(super) directories: Cell<u64>,
     pub(super) symlinks: Cell<u64>,
-    /// Of all bytes those that are where they should be.
+    /// The bytes already at the destination, out of all bytes.
     pub(super) bytes: Cell<u64>,
     pub(super) transferred: Cell<u64>,
     pub(super) resumed: Cell<u64>,
@@ -81,7 +81,7 @@ impl Progress {
             return work.await;
         }
         let mut work = pin!(work);
-        // What takes no time needs no bar.
+        // A short copy shows no progress line.
         let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + REDRAW, REDRAW);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -93,7 +93,7 @@ impl Progress {
         }
     }
 
-    /// A file is being copied.
+    /// Begins a file.
     pub(super) fn begin(&self, name: String) {
         if self.is_verbose {
             self.tell(&name);
@@ -105,7 +105,7 @@ impl Progress {
         self.is_uncounted.set(true);
     }
 
-    /// What is worth a line at a terminal, or to whoever wants to know more.
+    /// Prints a message on a terminal or with `--verbose`.
     pub(super) fn note(&self, text: &str) {
         if self.is_verbose || self.is_shown {
             self.tell(text);
@@ -117,7 +117,7 @@ impl Progress {
         say(text);
     }
 
-    /// The bar goes; on a terminal a line of what was done stays.
+    /// Removes the progress line; on a terminal or with `--verbose`, prints a summary.
     pub(super) fn end(&self, is_done: bool) {
         self.clear();
         self.interruption.set(None);
@@ -150,7 +150,7 @@ impl Progress {
     }
 
     fn draw_once(&self) {
-        // One column less than there are: a full line would make some terminals begin another.
+        // One column less than the width: a full line would wrap on some terminals.
         let columns = terminal::size_of_stderr().map_or(80, |(_, columns)| columns);
         let line = self.shown().line(usize::from(columns).saturating_sub(1));
         let _ = io::stderr().write_all(format!("\r{line}\x1b[K").as_bytes());
@@ -182,7 +182,7 @@ impl Progress {
         }
     }
 
-    /// Bytes in a second.
+    /// Returns bytes per second.
     fn rate(&self, now: Instant) -> u64 {
         let transferred = self.counts.transferred.get();
         let mut recent = self.recent.borrow_mut();
@@ -197,7 +197,7 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        // Interrupted: it stays to be seen how far it came.
+        // Interrupted: the last progress stays visible.
         if self.is_drawn.get() {
             let _ = writeln!(io::stderr());
         }
@@ -212,7 +212,7 @@ pub(super) fn per_second(bytes: u64, time: Duration) -> u64 {
     bytes.saturating_mul(1000) / ms
 }
 
-/// Of one file. What it counted is taken back when the file begins anew.
+/// The progress of one file. Its count is reset when the file starts over.
 #[derive(Debug)]
 pub(super) struct FileProgress<'a> {
     counts: &'a Counts,
@@ -224,7 +224,7 @@ impl<'a> FileProgress<'a> {
         Self { counts, counted: Cell::new(0) }
     }
 
-    /// Everything before this place is copied.
+    /// Everything before `place` has been copied.
     pub(super) fn reached(&self, place: u64) {
         let before = self.counted.replace(place);
         let bytes = &self.counts.bytes;
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_begins_anew_is_not_counted_twice() {
+    fn a_restarted_file_is_not_counted_twice() {
         let counts = Counts::default();
         let (one, other) = (FileProgress::new(&counts), FileProgress::new(&counts));
         one.reached(10);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_is_that_of_late() {
+    fn the_rate_covers_recent_transfers() {
         let progress = Progress::new(true, false);
         let start = Instant::now();
         assert_eq!(progress.rate(start), 0);

@@ -1,8 +1,9 @@
-//! Going on where an interrupted copy has stopped.
+//! Resumes an interrupted copy.
 //!
-//! What was written is found by a key that is made of what was read: another file, or the same one changed, has another
-//! key. Nobody can read what was written before it has its name, so it cannot be compared with the source; pieces of
-//! the source are part of the key instead. Blocks are written several at once, so the last of what was found may have
+//! The partial file is found by a key derived from the source: another source, or a changed one,
+//! has another key. A partial file cannot be read before it has its name, so it cannot be compared
+//! with the source; instead, samples of the source are part of the key. Blocks are written
+//! concurrently, so the end of a partial file may have holes; that part is written again.
 //! holes; that much is written again.
 
 use std::fmt::Write as _;
@@ -14,16 +15,17 @@ use sha2::{Digest as _, Sha256};
 
 use super::retry_budget::CompletedCount;
 
-/// Blocks of one file that are under way at once. A block is begun only when the one this many before it is written.
+/// The number of concurrent blocks per file. A block starts only when the block this far before it
+/// has been written.
 pub(super) const WINDOW: usize = 8;
 pub(super) const BLOCK: u64 = MAX_BLOCK_BYTES as u64;
 const KEY_BYTES: usize = 8;
-/// How often what was written may vanish: a lost answer to the last call of all leaves nothing to go on with.
+/// How often a partial file may vanish: a lost response to the final call leaves nothing to resume.
 const MAX_VANISHED: usize = 5;
-/// Of the content: at the beginning, in the middle, and at the end.
+/// The size of the samples from the beginning, middle and end of the content.
 const SAMPLE: u64 = 16 << 10;
 
-/// Of a file that was opened at `path` of an endpoint.
+/// Derives the key of a file opened at `path` of an endpoint.
 pub(super) async fn key_of(
     endpoint: &str,
     path: &PathUri,
@@ -56,12 +58,12 @@ fn key<'a>(
     word(digest)
 }
 
-/// A word for these paths, the first of which is on this endpoint.
+/// Derives a word from these paths, the first of which is on this endpoint.
 pub(super) fn word_of(endpoint: &str, paths: &[&PathUri]) -> String {
     word(digest_of(endpoint, paths))
 }
 
-/// The endpoint and each path end where a NUL byte is, which none of them can have.
+/// Hashes the endpoint and the paths, each terminated by NUL, which none of them can contain.
 fn digest_of(endpoint: &str, paths: &[&PathUri]) -> Sha256 {
     use std::os::unix::ffi::OsStrExt as _;
     let mut digest = Sha256::new();
@@ -82,43 +84,44 @@ fn word(digest: Sha256) -> String {
     word
 }
 
-/// Where to go on if `written` bytes are there. Invariant: everything before it was written.
+/// Returns the resume offset for a partial file of `written` bytes. Invariant: everything before it
+/// was written.
 pub(super) fn start(written: u64) -> u64 {
     let begun = written.div_ceil(BLOCK);
     begun.saturating_sub(WINDOW as u64) * BLOCK
 }
 
-/// A block that was copied.
+/// A copied block.
 #[derive(Debug)]
 pub(super) struct CopiedBlock {
-    /// Up to here.
+    /// The offset after the block.
     pub(super) end: u64,
-    /// The source did not end within it.
+    /// Whether the block has its full length, so the source does not end within it.
     pub(super) is_whole: bool,
-    /// The end of what was written of it; the rest is a hole.
+    /// The offset after the last byte written; the rest of the block is a hole.
     pub(super) written: u64,
 }
 
-/// The state of a partial file, kept from one attempt to the next.
+/// The state of a partial file, kept across attempts.
 #[derive(Debug, Default)]
 pub(super) struct PartialFile {
     pub(super) key: Option<String>,
-    /// Invariant: everything before this place was confirmed as written, or is a hole.
+    /// Invariant: everything before this offset is confirmed as written, or a hole.
     certain: u64,
-    /// It is at least this long. A shorter one is another file.
+    /// The minimum length. A shorter file is another one.
     len: u64,
-    /// As far as any attempt has come.
+    /// The furthest offset of any attempt.
     furthest: u64,
     vanished: usize,
 }
 
 impl PartialFile {
-    /// Of which nothing is known but its key.
+    /// Creates the state of a partial file of which only the key is known.
     pub(super) fn of_key(key: Option<String>) -> Self {
         Self { key, ..Self::default() }
     }
 
-    /// Where to go on if `found` bytes are there.
+    /// Returns the resume offset if `found` bytes exist.
     pub(super) fn start(&mut self, found: u64) -> u64 {
         if found < self.len {
             self.begin_anew();
@@ -152,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_source_has_another_key() {
+    fn different_sources_have_different_keys() {
         let key = |endpoint: &str, path: &str, found: FsMetadata, samples: &[&[u8]]| {
             super::key(endpoint, &path.parse().unwrap(), &found, samples.iter().copied())
         };
@@ -174,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partial_file_goes_on_where_it_was_confirmed() {
+    fn a_partial_file_resumes_where_it_was_confirmed() {
         let completed = CompletedCount::default();
         let mut partial = PartialFile::default();
         assert_eq!(partial.start(20 * BLOCK), 12 * BLOCK, "another program has written it");
@@ -182,7 +185,7 @@ mod tests {
             |block: u64, written| CopiedBlock { end: block * BLOCK, is_whole: true, written };
         partial.reached(&copied(13, 13 * BLOCK), &completed);
         assert_eq!(partial.start(20 * BLOCK), 13 * BLOCK);
-        // Holes are not written, and so not found.
+        // Holes are not written, so they do not count as found.
         partial.reached(&copied(30, 0), &completed);
         assert_eq!(partial.start(20 * BLOCK), 30 * BLOCK);
         assert_eq!(partial.start(12 * BLOCK), 4 * BLOCK, "it is another file");
@@ -190,12 +193,12 @@ mod tests {
     }
 
     #[test]
-    fn what_may_have_holes_is_written_again() {
+    fn the_part_that_may_have_holes_is_written_again() {
         assert_eq!(start(0), 0);
         assert_eq!(start(8 * BLOCK), 0);
         assert_eq!(start(8 * BLOCK + 1), BLOCK);
         assert_eq!(start(100 * BLOCK), 92 * BLOCK);
-        // The worst case: of the blocks begun only the last is there.
+        // The worst case: of the blocks started, only the last was written.
         let last = 100 * BLOCK + 7;
         assert!(start(last) <= (last.div_ceil(BLOCK) - WINDOW as u64) * BLOCK);
     }

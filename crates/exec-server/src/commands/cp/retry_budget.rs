@@ -1,11 +1,11 @@
-//! How many lost connections a copy puts up with: any number, as long as it completed in between.
+//! Limits the connection losses of a copy: any number, as long as it makes progress in between.
 
 use std::cell::Cell;
 
-/// RetryBudget in a row between which nothing was copied, neither of this file nor of another.
+/// The number of consecutive retries without progress in this file or any other.
 const MAX_LOSSES_IN_A_ROW: usize = 5;
 
-/// Counts what is done for good. The count has an end, so attempts have one, too.
+/// Counts completed pieces of work. Their number is finite, so the number of attempts is too.
 #[derive(Debug, Default)]
 pub(super) struct CompletedCount(Cell<u64>);
 
@@ -15,7 +15,7 @@ impl CompletedCount {
     }
 }
 
-/// The retries that one piece of work has met.
+/// The retries of one piece of work.
 #[derive(Debug)]
 pub(super) struct RetryBudget<'a> {
     completed: &'a CompletedCount,
@@ -28,7 +28,7 @@ impl<'a> RetryBudget<'a> {
         Self { completed, completed_before: completed.0.get(), in_a_row: 0 }
     }
 
-    /// Counts a loss. Says whether another attempt is worth it.
+    /// Counts a loss and returns whether to try again.
     pub(super) fn allows_another(&mut self) -> bool {
         let completed = self.completed.0.get();
         if completed != self.completed_before {
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_losses_without_an_advance_in_between_are_counted() {
+    fn only_losses_without_progress_in_between_are_counted() {
         let completed = CompletedCount::default();
         let mut retries = RetryBudget::new(&completed);
         for _ in 0..100 {

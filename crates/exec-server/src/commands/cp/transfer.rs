@@ -1,4 +1,4 @@
-//! One file from one endpoint to the other.
+//! Copies one file between endpoints.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -20,16 +20,17 @@ use super::resume::{self, CopiedBlock, PartialFile, WINDOW};
 use super::retry_budget::RetryBudget;
 use crate::environment::blocks::ReadBlocks;
 
-/// A file up to this size is read and written in one message each.
+/// A file up to this size is read and written with one message each.
 const SMALL: u64 = 256 << 10;
-/// Blocks and small files of all files together that are held at once.
+/// Bounds the blocks and small files in memory, across all files.
 const HELD_BLOCKS: usize = 16;
-/// How long another writer may hold the partial file. The server needs a moment to notice that the previous connection
-/// of this command is gone.
+/// How long another writer may hold the partial file. The server may need a moment to notice that
+/// this command's previous connection is gone.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 const RELEASE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Permission bits that are preserved. The others give rights on the strength of who owns the file, and that changes.
+/// The preserved permission bits. The others grant rights based on the owner of the file, which
+/// changes.
 pub(super) const PRESERVED_MODE: u32 = 0o777;
 
 #[derive(Debug)]
@@ -42,12 +43,12 @@ pub(super) struct Job {
     pub(super) links: Links,
 }
 
-/// What a symlink in the way means.
+/// How to treat a symlink at the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Links {
-    /// The user wrote the path.
+    /// The user gave the path.
     Followed,
-    /// The path was found in a tree: a symlink that is there now was put there meanwhile.
+    /// The path comes from a listed tree: a symlink there now was created after the listing.
     Refused,
 }
 
@@ -64,7 +65,7 @@ pub(super) struct Transfer<'a> {
     held: Semaphore,
 }
 
-/// Why a file was not copied.
+/// Why a file could not be copied.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CopyError {
     #[error(transparent)]
@@ -75,12 +76,12 @@ pub(super) enum CopyError {
     Shorter,
     #[error("changed while it was copied")]
     Changed,
-    #[error("a block of {got} bytes came where 1 to {asked}, or the end, were due")]
+    #[error("received a block of {got} bytes instead of 1 to {asked}, or the end of the file")]
     OddBlock { asked: usize, got: usize },
 }
 
 impl CopyError {
-    /// As callers tell it: the call that failed is what there is to be said.
+    /// Returns the error of the failed call, or this error.
     pub(super) fn into_cause(self) -> anyhow::Error {
         match self {
             Self::Source(error) | Self::Target(error) => error.into(),
@@ -88,8 +89,8 @@ impl CopyError {
         }
     }
 
-    /// Whether what was written would not be better for staying there: it could not be written for want of room, say,
-    /// or it is part of something that no longer exists.
+    /// Whether the partial file is useless: for example, because the disk is full, or because the
+    /// source has changed.
     fn spoils_partial_file(&self) -> bool {
         match self {
             Self::Source(_) => false,
@@ -108,7 +109,7 @@ impl<'a> Transfer<'a> {
         self.progress.begin(job.from.show(&job.source));
         if job.size <= SMALL {
             match self.copy_whole(job).await {
-                // It has grown meanwhile.
+                // The file has grown since the listing.
                 Err(CopyError::Source(error)) if error.kind() == Some(&ErrorKind::FileTooLarge) => {
                 }
                 outcome => return outcome,
@@ -140,7 +141,8 @@ impl<'a> Transfer<'a> {
         Ok(())
     }
 
-    /// Handles end with their connection, so after a loss both are opened again; what was written is found by its key.
+    /// Copies a large file. Handles end with their connection, so both are reopened after a loss;
+    /// the partial file is found by its key.
     async fn copy_in_blocks(&self, job: &Job) -> Result<(), CopyError> {
         let progress = FileProgress::new(&self.progress.counts);
         let mut retries = RetryBudget::new(&self.to.completed);
@@ -194,7 +196,7 @@ impl<'a> Transfer<'a> {
         let copied = tokio::select! {
             biased;
             copied = self.blocks(&file, &new, start..found.size, partial, progress) => copied,
-            // Holes are not written, so a write would not tell.
+            // Holes are not written, so a failed write cannot report the loss.
             error = new.lost() => Err(CopyError::Target(error)),
         };
         let copied = match copied {
@@ -232,7 +234,7 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// Everything in `range`. What is appended meanwhile is not copied.
+    /// Copies all blocks of `range`. Data appended meanwhile is not copied.
     async fn blocks(
         &self,
         file: &dyn ReadBlocks,
@@ -264,7 +266,7 @@ impl<'a> Transfer<'a> {
         if end > 0 {
             return Ok(());
         }
-        // Files of /proc and their like have no size, only an end.
+        // Files in /proc and the like report no size and must be read to the end.
         loop {
             let copied = self.block(file, new, place, MAX_BLOCK_BYTES, end).await?;
             place = copied.end;
@@ -275,8 +277,8 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// A hole of a file that ends at `file_end` stays one: what was never written reads as zeros. Its last byte is
-    /// written, and gives it its length.
+    /// Copies one block. A hole in a file that ends at `file_end` remains a hole, since unwritten
+    /// ranges read as zeros. The last byte of the file is always written, which sets its length.
     async fn block(
         &self,
         file: &dyn ReadBlocks,
@@ -311,7 +313,7 @@ impl<'a> Transfer<'a> {
     }
 
     async fn hold(&self) -> tokio::sync::SemaphorePermit<'_> {
-        self.held.acquire().await.expect("nobody closes it")
+        self.held.acquire().await.expect("the semaphore is never closed")
     }
 }
 
@@ -331,7 +333,7 @@ async fn open(job: &Job) -> Result<OpenFile, ExecServerError> {
     job.from.files.open(params).await
 }
 
-/// A file that is written to while it is read would become a mixture of what it was and what it is.
+/// Detects a source that changed while it was read: the copy would mix old and new content.
 async fn check_unchanged(job: &Job, before: &FsMetadata) -> Result<(), CopyError> {
     if before.size == 0 {
         return Ok(());
@@ -344,13 +346,14 @@ async fn check_unchanged(job: &Job, before: &FsMetadata) -> Result<(), CopyError
     match job.from.files.metadata(params).await {
         Ok(now) if !is_rewritten(before, &now) => Ok(()),
         Ok(_) => Err(CopyError::Changed),
-        // What was opened was read to its end, whatever has become of its name.
+        // The opened file was read to its end, whatever happened to its name.
         Err(error) if error.kind() == Some(&ErrorKind::NotFound) => Ok(()),
         Err(error) => Err(CopyError::Source(error)),
     }
 }
 
-/// What was appended since was not read, and what took the name since is another file.
+/// Whether the file was modified in place. Appended data was not read, and a file that replaced it
+/// is another file.
 fn is_rewritten(before: &FsMetadata, now: &FsMetadata) -> bool {
     let births = [before.created_at_ms, now.created_at_ms];
     let is_another = births[0] != births[1] && !births.contains(&0);
@@ -367,7 +370,7 @@ mod tests {
     use super::super::tests::file;
     use super::*;
 
-    /// A file of five blocks that says so, and something else after the first.
+    /// A file that reports five blocks, with a configurable block after the first.
     #[derive(Debug)]
     struct Odd {
         metadata: FsMetadata,
@@ -407,7 +410,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_that_ends_early_is_not_whole() {
+    async fn a_file_that_ends_early_is_incomplete() {
         for (then, eof) in [(&b""[..], true), (b"x", true)] {
             let outcome = copy_odd(then, eof).await;
             assert!(matches!(outcome, Err(CopyError::Shorter)), "{outcome:?}");
@@ -420,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_and_another_file_are_no_change() {
+    fn growth_and_replacement_are_no_modification() {
         let before = file(10, 5, 1);
         for (now, is_change) in [
             (before, false),
@@ -430,7 +433,7 @@ mod tests {
             (file(10, 6, 1), true),
             (file(9, 6, 1), true),
             (file(9, 5, 1), true),
-            // Where nobody knows when a file was born, it is the same one.
+            // Without a known birth time, it counts as the same file.
             (file(10, 6, 0), true),
         ] {
             assert_eq!(is_rewritten(&before, &now), is_change, "{now:?}");

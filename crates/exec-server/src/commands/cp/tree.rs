@@ -1,4 +1,4 @@
-//! What is in a directory, all the way down, before anything is copied: so that the progress has an end.
+//! Lists a directory recursively before anything is copied, so that the progress has a total.
 
 use std::path::PathBuf;
 
@@ -8,25 +8,25 @@ use futures_util::{StreamExt as _, stream};
 
 use super::endpoint::Endpoint;
 
-/// Directories that are read at once.
+/// The number of directories read concurrently.
 const AT_ONCE: usize = 8;
-/// A server could go on for ever.
+/// Bounds the depth, because a hostile server could report an endless tree.
 const MAX_DEPTH: usize = 256;
-/// Linux takes no longer path.
+/// Linux refuses longer paths.
 const MAX_PATH_BYTES: usize = 4095;
 
 #[derive(Debug, Default)]
 pub(super) struct Tree {
-    /// Without the root. A directory stands after the one it is in.
+    /// Excludes the root. Parents precede children.
     pub(super) directories: Vec<Node>,
     pub(super) files: Vec<Node>,
     pub(super) symlinks: Vec<Node>,
-    /// Neither of these: FIFOs, sockets, devices.
+    /// FIFOs, sockets and devices.
     pub(super) others: Vec<Node>,
     pub(super) unreadable: Vec<(PathUri, ListError)>,
 }
 
-/// Why not all that is in a directory is known.
+/// Why the content of a directory is incomplete.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ListError {
     #[error(transparent)]
@@ -51,7 +51,7 @@ impl ListError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Node {
     pub(super) path: PathUri,
-    /// From the root.
+    /// Relative to the root.
     pub(super) relative: PathBuf,
     pub(super) mode: Option<u32>,
     pub(super) size: u64,
@@ -86,7 +86,7 @@ impl Tree {
         tree
     }
 
-    /// Returns the directories that are to be listed next.
+    /// Adds entries and returns the directories to list next.
     fn add_all(
         &mut self,
         root: &PathUri,
@@ -115,7 +115,7 @@ impl Tree {
         below
     }
 
-    /// Returns the path of a directory.
+    /// Adds an entry and returns its path if it is a directory.
     fn add(&mut self, relative: PathBuf, entry: DirectoryEntry) -> Option<PathUri> {
         let (mode, size) = (entry.mode, entry.size.unwrap_or(0));
         let node = Node { path: entry.path, relative, mode, size };
@@ -130,8 +130,9 @@ impl Tree {
     }
 }
 
-/// From the root: where an entry will be written on the other endpoint. So it is not taken from a server that may name `..`
-/// in it: only a name directly in the directory that was listed counts.
+/// Returns the path of an entry relative to the root, which is where it will be written on the
+/// other endpoint. A hostile server may return paths with `..`, so only a name directly in the
+/// listed directory is accepted.
 fn relative_path(root: &PathUri, directory: &PathUri, entry: &DirectoryEntry) -> Option<PathBuf> {
     let name = entry.path.as_path().file_name()?;
     if entry.path.as_path().parent() != Some(directory.as_path()) {
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_cannot_name_what_is_not_in_its_directory() {
+    fn entries_outside_the_listed_directory_are_rejected() {
         let (root, directory): (PathUri, PathUri) =
             ("/r".parse().unwrap(), "/r/d".parse().unwrap());
         let names = ["d/../../etc/passwd", "d/..", "../x", "x", "d/a/b", "d", "d/../d/x", "d/x"];
@@ -170,11 +171,11 @@ mod tests {
         assert_eq!(tree.directories[0].relative, PathBuf::from("d/x"));
         let [(path, error)] = &tree.unreadable[..] else { panic!("{tree:?}") };
         assert_eq!(path, &directory);
-        assert!(matches!(error, ListError::Elsewhere { count: 7 }), "it is said: {error}");
+        assert!(matches!(error, ListError::Elsewhere { count: 7 }), "{error}");
     }
 
     #[test]
-    fn a_tree_has_a_bottom() {
+    fn the_depth_of_a_tree_is_bounded() {
         let root: PathUri = "/r".parse().unwrap();
         for (deep, name) in [("/d".repeat(MAX_DEPTH), "x"), ("/d".repeat(200), &*"x".repeat(3_700))]
         {
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_told_apart_by_what_they_are_themselves() {
+    fn a_symlink_to_a_directory_is_a_symlink() {
         let mut tree = Tree::default();
         let root: PathUri = "/r".parse().unwrap();
         let entries = vec![

@@ -1,9 +1,11 @@
-//! A marker file beside a directory that is being made under a new name: its copy is not finished.
+//! A marker file beside a directory that a copy creates under a new name. It says that the copy is
+//! unfinished.
 //!
-//! By the rules of cp(1) the same command, given again, would copy into the directory that now exists. With the marker it goes
-//! on filling it. The marker is written before the directory is made and removed when everything else is done, so it is there
-//! whenever the copy is interrupted, by `kill -9` too. It is named after the source, so another source is not taken for
-//! this one; and it says when the directory was born, so neither is another directory.
+//! By the rules of cp(1), repeating the command would copy into the directory, which now exists.
+//! With the marker the command resumes filling it. The marker is written before the directory is
+//! created and removed after everything else, so it exists whenever the copy was interrupted, even
+//! by `kill -9`. Its name depends on the source, so that another source does not match; its content
+//! is the birth time of the directory, so that another directory does not match.
 
 use bytes::Bytes;
 use exec_server_client::ExecServerError;
@@ -21,7 +23,8 @@ pub(super) struct UnfinishedMarker {
 }
 
 impl UnfinishedMarker {
-    /// Of a copy of `source` that `directory` names. A root has no place beside it, and always exists.
+    /// Returns the marker of a copy of `source` to `directory`. None for a root, which always
+    /// exists and has no parent.
     pub(super) fn of(source: &EndpointPath, directory: &PathUri) -> Option<Self> {
         let parent = directory.as_path().parent()?;
         let word = resume::word_of(&source.endpoint.identity, &[&source.path, directory]);
@@ -33,18 +36,19 @@ impl UnfinishedMarker {
         &self.path
     }
 
-    /// Before the directory is made: it may be of any birth.
+    /// Writes the marker before the directory exists, valid for any birth time.
     pub(super) async fn write(&self, endpoint: &Endpoint) -> Result<(), ExecServerError> {
         self.put(endpoint, Bytes::new()).await
     }
 
-    /// Since the directory is there: no other one of its name is meant.
+    /// Binds the marker to the birth time of the directory, which now exists, so that no other
+    /// directory of this name matches.
     pub(super) async fn bind(&self, endpoint: &Endpoint) -> Result<(), ExecServerError> {
         let birth = self.birth(endpoint).await?;
         self.put(endpoint, birth).await
     }
 
-    /// Whether the directory is what an interrupted copy has made.
+    /// Whether an interrupted copy created the directory.
     pub(super) async fn is_of_directory(
         &self,
         endpoint: &Endpoint,
@@ -53,7 +57,7 @@ impl UnfinishedMarker {
         params.follow_symlinks = Links::Refused.on_the_wire();
         let content = match endpoint.files.read_file(params).await {
             Ok(content) => content,
-            // There is none, or it is nothing that was written here.
+            // There is no marker, or the file is not a marker.
             Err(ExecServerError::Server(_)) => return Ok(false),
             Err(error) => return Err(error),
         };
@@ -71,7 +75,7 @@ impl UnfinishedMarker {
         endpoint.retry_interrupted(async || endpoint.files.remove(params()).await).await
     }
 
-    /// Whether there is a directory that the marker could be about.
+    /// Whether the directory of the marker exists.
     pub(super) async fn has_directory(&self, endpoint: &Endpoint) -> bool {
         !is_missing(endpoint, &self.directory).await
     }
