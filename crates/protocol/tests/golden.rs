@@ -48,7 +48,7 @@ fn sent<T: NotificationParams>(text: &str) -> T {
 }
 
 #[test]
-fn handshake() {
+fn handshake_messages_round_trip() {
     request::<rpc::Initialize>(
         r#"{"id":1,"method":"initialize","params":{"clientName":"example-client"}}"#,
         |params| assert_eq!(params.client_name, "example-client"),
@@ -69,7 +69,7 @@ fn handshake() {
 }
 
 #[test]
-fn process_session() {
+fn process_messages_round_trip() {
     request::<rpc::ProcessStart>(
         r#"{"id":2,"method":"process/start","params":{"processId":"proc-1","argv":["bash","-lc","printf 'ready\\n'; while IFS= read -r line; do printf 'echo:%s\\n' \"$line\"; done"],"cwd":"file:///tmp","env":{"PATH":"/usr/bin:/bin"},"tty":true,"pipeStdin":false,"arg0":null}}"#,
         |params| {
@@ -105,7 +105,7 @@ fn process_session() {
 }
 
 #[test]
-fn reading() {
+fn read_messages_round_trip() {
     request::<rpc::ProcessRead>(
         r#"{"id":5,"method":"process/read","params":{"processId":"proc-1","afterSeq":null,"maxBytes":65536,"waitMs":1000}}"#,
         |params| assert_eq!((params.after_seq, params.wait_ms), (None, Some(1000))),
@@ -116,7 +116,7 @@ fn reading() {
 }
 
 #[test]
-fn v0_session() {
+fn v0_messages_round_trip() {
     let exec = r#"{"id":2,"method":"command/exec","params":{"processId":"proc-1","argv":["bash","-lc","printf 'ready\\n'; while IFS= read -r line; do printf 'echo:%s\\n' \"$line\"; done"],"cwd":"/tmp","env":{"PATH":"/usr/bin:/bin"},"tty":true,"outputBytesCap":4096,"arg0":null}}"#;
     // A native path decodes but encodes as a URI, so only decoding is compared.
     let Message::Request(request) = decode(exec.as_bytes()).unwrap() else { panic!("a request") };

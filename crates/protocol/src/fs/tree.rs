@@ -185,7 +185,7 @@ impl WalkOptions {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FsWalkResponse {
     pub entries: Vec<TreeEntry>,
-    /// Directories that could not be read, and the reason.
+    /// Paths that could not be read, and the reason.
     pub errors: Vec<TreeError>,
     /// A limit ended the walk early.
     pub truncated: bool,

@@ -94,7 +94,7 @@ pub struct ProcessSummary {
     pub exit_code: Option<i32>,
     pub started_at_ms: u64,
     pub next_seq: u64,
-    /// Number of running processes that this process started (ours).
+    /// Number of descendants that are still running (ours).
     #[serde(default)]
     pub descendants: u64,
     /// The server terminated the process because its `timeoutMs` had passed (ours).

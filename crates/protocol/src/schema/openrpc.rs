@@ -1,4 +1,4 @@
-//! The document: what OpenRPC has a place for, and the rest in members that begin with `x-`.
+//! Builds the document: standard OpenRPC members, and extensions with names that begin with `x-`.
 
 use schemars::generate::SchemaSettings;
 use schemars::transform::RecursiveTransform;
@@ -11,7 +11,7 @@ use crate::*;
 
 const OPENRPC_VERSION: &str = "1.3.2";
 
-/// What clients of other servers know. All other names are extensions of this project.
+/// The names that clients of other servers know. All others are extensions of this project.
 const COMPATIBLE: &[&str] = &[
     "initialize",
     "initialized",
