@@ -25,7 +25,7 @@ fn frame(ack: u32, ack_bits: u32, body: Body) -> Frame {
     Frame { stream_id, ack, ack_bits, body, trace: None }
 }
 
-/// A frame without acknowledgement fields.
+/// Encodes a frame without acknowledgement fields.
 fn bytes_of(body: &[u8]) -> Bytes {
     [VERSION_FIELD, STREAM_ID_FIELD, body].concat().into()
 }
@@ -34,7 +34,7 @@ fn decode_body(body: &[u8]) -> Result<Body, FrameError> {
     Frame::decode(bytes_of(body)).map(|frame| frame.body)
 }
 
-/// `value` as field `number`.
+/// Encodes `value` as field `number`.
 fn delimited(number: u8, value: &[u8]) -> Vec<u8> {
     let mut bytes = vec![number << 3 | 2];
     let mut len = value.len();
@@ -46,12 +46,12 @@ fn delimited(number: u8, value: &[u8]) -> Vec<u8> {
     [&bytes, value].concat()
 }
 
-/// The body of a record in one segment.
+/// Returns the body of a record in one segment.
 fn data(payload: &[u8]) -> Vec<u8> {
     delimited(5, &[b"\x18\x01", &*delimited(4, payload)].concat())
 }
 
-/// A frame of exactly `len` bytes, filled with a field that no schema has.
+/// Returns a frame of exactly `len` bytes, filled with a field that no schema has.
 fn padded(body: &[u8], len: usize) -> Bytes {
     let unpadded = bytes_of(body).len();
     // The key and a length of three bytes.

@@ -55,7 +55,7 @@ impl Authentication {
         Self { directory, calls: rates(), validations: rates() }
     }
 
-    /// Called about once a second.
+    /// Drops unused rate limits. Called about once a second.
     pub(crate) fn forget_idle(&self, now: Instant) {
         self.calls.forget_idle(now);
         self.validations.forget_idle(now);

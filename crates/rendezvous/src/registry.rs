@@ -251,7 +251,7 @@ impl Registry {
         Ok(Admission { grant, route })
     }
 
-    /// Called about once a second.
+    /// Drops unused rate limits. Called about once a second.
     pub(crate) fn forget_idle(&self, now: Instant) {
         self.connects_of_environments.forget_idle(now);
     }

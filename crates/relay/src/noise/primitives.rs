@@ -128,7 +128,7 @@ pub(super) fn ring_key(key: &[u8; 32]) -> LessSafeKey {
     LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key).expect("AES-256 takes a key of 32 bytes"))
 }
 
-/// The nonce of Noise for AES-GCM: four zero bytes, then the counter, big-endian.
+/// Returns the nonce of Noise for AES-GCM: four zero bytes, then the counter, big-endian.
 pub(super) fn ring_nonce(counter: u64) -> Nonce {
     let mut nonce = [0; NONCE_LEN];
     nonce[4..].copy_from_slice(&counter.to_be_bytes());

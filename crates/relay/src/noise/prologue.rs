@@ -12,7 +12,7 @@ pub struct Prologue<'a> {
 }
 
 impl Prologue<'_> {
-    /// Each part follows its length, so that no text can move from one part into the next.
+    /// Encodes each part after its length, so that no text can move from one part into the next.
     pub(super) fn encode(&self) -> Vec<u8> {
         let parts = [DOMAIN, self.environment_id, self.registration_id, self.stream_id];
         let mut bytes = Vec::with_capacity(parts.iter().map(|part| 8 + part.len()).sum());

@@ -26,7 +26,7 @@ pub enum ReceiveError {
     /// The peer retransmits nothing, so the missing segment will not arrive.
     #[error("frame {seq} came where {expected} was due, beyond the window")]
     BeyondWindow { seq: u32, expected: u64 },
-    #[error("the peer goes on at {next_seq}, and {expected} never came")]
+    #[error("the peer continues at {next_seq}, but {expected} never came")]
     Gap { next_seq: u32, expected: u64 },
     #[error("frame {seq} is not the next segment of its record")]
     Segments { seq: u32 },

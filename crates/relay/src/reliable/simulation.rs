@@ -118,7 +118,7 @@ impl Simulation {
         format!("{problem}: {}; {:?}", ends.collect::<Vec<_>>().join("; "), self.link)
     }
 
-    /// Both ends do everything that they can do now.
+    /// Lets both ends do everything that they can do now.
     fn act(&mut self) -> Result<(), String> {
         for from in 0..2 {
             let end = &mut self.ends[from];

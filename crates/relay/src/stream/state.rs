@@ -315,7 +315,7 @@ impl State {
         [closing, silence, self.reliable.poll_timeout()].into_iter().flatten().min()
     }
 
-    /// A peer that sends frames needs no heartbeat.
+    /// Returns when the next heartbeat is due. A peer that sends frames needs none.
     fn next_heartbeat(&self) -> Instant {
         self.last_heard.max(self.last_heartbeat) + self.liveness.heartbeat
     }

@@ -77,7 +77,7 @@ pub(crate) fn environment() -> &'static Identity {
     &ENVIRONMENT
 }
 
-/// Message 1 of the fixed handshake, and its sender.
+/// Returns message 1 of the fixed handshake, and its sender.
 pub(crate) fn start() -> (HarnessHandshake<HarnessRng>, Bytes) {
     HarnessHandshake::start(harness(), environment().public_key(), &PROLOGUE, AUTHORIZATION)
         .unwrap()
@@ -87,7 +87,8 @@ pub(crate) fn read(message: &[u8]) -> EnvironmentHandshake<EnvironmentRng> {
     EnvironmentHandshake::read(environment(), &PROLOGUE, message).unwrap()
 }
 
-/// An established stream with fresh keys: the channel of the harness, then of the environment.
+/// Returns an established stream with fresh keys: the channel of the harness, then of the
+/// environment.
 pub(crate) fn fresh_channels() -> (Channel, Channel) {
     let (harness_handshake, message_1) =
         <HarnessHandshake>::start(harness(), environment().public_key(), &PROLOGUE, AUTHORIZATION)

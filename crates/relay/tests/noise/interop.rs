@@ -18,7 +18,7 @@ fn clatter_environment() -> Clatter<EnvironmentRng> {
     Clatter::new(environment_params(&prologue_bytes())).unwrap()
 }
 
-/// From one byte to the limit, and both sides of AES and GHASH blocks.
+/// Returns texts from one byte to the limit, and at both sides of AES and GHASH block boundaries.
 fn plaintexts() -> Vec<Vec<u8>> {
     [1, 15, 16, 17, 255, 4096, MAX_RECORD_PLAINTEXT - 1, MAX_RECORD_PLAINTEXT]
         .map(|len| (0..len).map(|index| (index % 251) as u8).collect())

@@ -247,7 +247,8 @@ impl Router {
         Arc::clone(environment)
     }
 
-    /// Called about once a second.
+    /// Ends expired streams and sockets, and forgets unused environments. Called about once a
+    /// second.
     pub(crate) fn sweep(&self, now: Instant, wall: SystemTime) {
         let mut environments = self.lock();
         let (stream_grace, environment_grace) = (self.stream_grace, self.environment_grace);

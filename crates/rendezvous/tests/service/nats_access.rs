@@ -218,7 +218,7 @@ impl Operator {
     }
 }
 
-/// A JSON Web Token as NATS defines it.
+/// Encodes a JSON Web Token as NATS defines it.
 fn sign(issuer: &KeyPair, subject: &KeyPair, nats: &Value) -> String {
     let issued_at = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
     let claims = json!({

@@ -65,7 +65,8 @@ impl ManagedProcess {
         }
     }
 
-    /// A time before the start of the clock precedes every event.
+    /// Returns the first event within this time. A time before the start of the clock precedes
+    /// every event.
     fn first_seq_within(&self, within: Duration) -> u64 {
         let at = Instant::now().checked_sub(within);
         at.map_or(1, |at| self.log().first_since(at))

@@ -272,8 +272,8 @@ impl Dispatcher {
         });
     }
 
-    /// The supervising task sends the response: it outlives this connection, and so does the
-    /// cleanup after a failed start.
+    /// Starts a process. The supervising task sends the response: it outlives this connection, and
+    /// so does the cleanup after a failed start.
     fn start_with(
         &self,
         session: &Arc<Session>,
@@ -369,7 +369,7 @@ impl Dispatcher {
         });
     }
 
-    /// The bytes are queued synchronously, in the order of the requests; only the response may
+    /// Queues the bytes synchronously, in the order of the requests; only the response may have to
     /// wait.
     fn write_with(
         &self,
@@ -439,7 +439,8 @@ impl Dispatcher {
         };
         let connection = Arc::clone(&self.connection);
         self.spawn(reply, |reply| async move {
-            // Whoever does not answer the question holds up nobody's room.
+            // Count before reserving: a keeper that does not respond must not hold up response
+            // budget.
             let counted = Counted::new(processes).await;
             let _reserved = connection.reserve_all().await;
             reply.send::<rpc::ProcessList>(counted.list(within));
@@ -493,7 +494,7 @@ pub(crate) fn check_role(principal: &Principal, call: &Call) -> Result<(), RpcEr
     Err(RpcError::invalid_request(message).with_kind(ErrorKind::Forbidden))
 }
 
-/// The error of a call in the same program that came without a sink.
+/// Returns the error of a call in the same program that came without a sink.
 fn no_events() -> RpcError {
     RpcError::internal("the call needs an event sink for its notifications")
 }

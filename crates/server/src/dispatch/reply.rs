@@ -295,9 +295,10 @@ impl Prepared {
     }
 }
 
-/// The last resort: no client accepts a larger message, or the server has no memory for it, and the
-/// connection has other requests to serve. Responses that may be large have limits of their own; a
-/// response that gets here was missed there.
+/// Replaces a response that cannot be sent by an error. This is the last resort: no client accepts
+/// a larger message, or the server has no memory for it, and the connection has other requests to
+/// serve. Responses that may be large have limits of their own; a response that gets here was
+/// missed there.
 fn sendable(outbox: &Outbox, id: &RequestId, message: Vec<u8>) -> Vec<u8> {
     let (len, max) = (message.len(), outbox.max_response());
     if len <= max {

@@ -24,7 +24,8 @@ use crate::feed::{ConfirmedBy, FeedReader};
 pub(crate) struct Session {
     id: String,
     client_name: String,
-    /// Who made it. Only the same subject can have it, and nobody else learns of it.
+    /// The principal that opened it. Only the same subject can resume it; other subjects do not see
+    /// it, except admins.
     owner: Principal,
     /// Under the ceilings of the owner, whichever principal of the same subject is attached. The
     /// owner may write to the stdin of every process here, so none may have more access than the
@@ -402,7 +403,8 @@ impl State {
     }
 }
 
-/// The v0 dialect has no sequence numbers, so its events cannot be acknowledged.
+/// Returns the reader for the owner's feed. The v0 dialect has no sequence numbers, so its events
+/// cannot be acknowledged.
 fn owner(process: &ManagedProcess, confirmed_by: ConfirmedBy) -> FeedReader {
     match process.dialect() {
         NotificationDialect::Current => FeedReader::Owner { confirmed_by },

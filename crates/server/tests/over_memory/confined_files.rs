@@ -55,7 +55,8 @@ async fn open_client(server: &Server) -> RpcClient {
     RpcClient::open(server, json!({"clientName": "files"})).await.0
 }
 
-/// Every method that names files, about entries of `directory`, and whether it changes something.
+/// Returns every method that names files, with params about entries of `directory`, and whether it
+/// changes something.
 fn requests(scene: &Scene, directory: &str, sandbox: &Value) -> Vec<(&'static str, Value, bool)> {
     let at = |name: &str| format!("{}/{name}", scene.uri(directory));
     let (file, new) = (at("file"), at("new"));

@@ -194,5 +194,5 @@ async fn a_file_too_large_for_the_budget_is_not_read() {
     let refused = client.call("fs/readFile", json!({"path": uri(&path)})).await.unwrap_err();
     assert_eq!(refused["data"]["kind"], "answerTooLarge", "{refused}");
     let read = bytes_read() - before;
-    assert!(read < 1 << 20, "{read} bytes were read in vain");
+    assert!(read < 1 << 20, "{read} bytes were read without budget");
 }

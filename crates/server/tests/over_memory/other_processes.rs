@@ -33,7 +33,8 @@ impl Drop for Victim {
     }
 }
 
-/// Without a sandbox everything is readable, so the tests below prove something.
+/// Checks that everything is readable without a sandbox; otherwise the tests below would prove
+/// nothing.
 async fn expect_readable(victim: &Victim) {
     let server = TestServer::new(ServerConfig::default());
     let mut client = open(&server).await;

@@ -17,7 +17,7 @@ fn with_role(name: &str, role: Role) -> Principal {
     Principal { role, ..named(name) }
 }
 
-/// A principal under a ceiling that every machine can enforce for files.
+/// Returns a principal under a ceiling that every machine can enforce for files.
 fn agent(name: &str) -> Principal {
     let require = Some(SandboxLevel::ReadOnly);
     Principal { ceiling: SandboxCeiling { require, ..SandboxCeiling::default() }, ..named(name) }

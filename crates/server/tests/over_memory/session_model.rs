@@ -134,7 +134,7 @@ impl Model {
         self.processes.insert(id, Process { expected, is_cat, ..Process::default() });
     }
 
-    /// The id of a program that failed to start is free again.
+    /// Starts a missing program, and checks that its id is free again.
     async fn start_in_vain(&mut self) {
         let params = json!({
             "processId": "vain", "argv": ["/no/such/program"], "cwd": "file:///", "env": {},

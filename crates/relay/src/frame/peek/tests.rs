@@ -48,7 +48,7 @@ fn bodies() -> impl Strategy<Value = Body> {
     ]
 }
 
-/// Everything that the schema can express, whether or not it is a valid frame of a relay.
+/// Generates everything that the schema can express, whether or not it is a valid frame of a relay.
 fn frames() -> impl Strategy<Value = RelayMessageFrame> {
     let trace = || option::of(".{0,20}");
     (any::<(u32, u32, u32)>(), ".{0,200}", option::of(bodies()), trace(), trace()).prop_map(
@@ -64,7 +64,7 @@ fn frames() -> impl Strategy<Value = RelayMessageFrame> {
     )
 }
 
-/// Trailing zeros make a varint longer and keep its value.
+/// Encodes a varint. Trailing zeros make it longer and keep its value.
 fn varint(mut value: u64, zeros: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     while value >= 0x80 {
@@ -89,7 +89,7 @@ fn varints() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Well-formed fields, known and unknown, mostly with short keys and lengths.
+/// Generates well-formed fields, known and unknown, mostly with short keys and lengths.
 fn fields() -> impl Strategy<Value = Vec<u8>> {
     let zeros = || prop_oneof![3 => Just(0), 1 => 0..10_usize];
     let number = || prop_oneof![1..16_u64, Just(u64::from(u32::MAX >> 3))];
@@ -113,7 +113,7 @@ fn fields() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// A field with any key, followed by bytes that may not match it.
+/// Generates a field with any key, followed by bytes that may not match it.
 fn malformed_fields() -> impl Strategy<Value = Vec<u8>> {
     let key = prop_oneof![(0..0x80_u8).prop_map(|key| vec![key]), varints()];
     (key, vec(any::<u8>(), 0..9)).prop_map(|(key, value)| [key, value].concat())

@@ -107,7 +107,8 @@ impl Credentials {
         }
     }
 
-    /// Invariant: the bucket is not empty; otherwise the watch would not report when it is current.
+    /// Follows the bucket until the watch fails. Invariant: the bucket is not empty; otherwise the
+    /// watch would not report when it is current.
     async fn follow_once(&self, is_current: &watch::Sender<bool>) -> Result<(), DirectoryError> {
         let mut changes = self.bucket.store().watch_with_history(">").await.map_err(failed)?;
         let mut first_keys = Some(HashSet::new());

@@ -64,7 +64,7 @@ pub(crate) struct RequestedSandbox {
 }
 
 impl RequestedSandbox {
-    /// For a process that is confined for other reasons.
+    /// Requests no sandbox, for a process that is confined for other reasons.
     pub(crate) fn unrestricted(cwd: &Path) -> Self {
         Self { requested: None, cwd: Some(cwd.to_owned()) }
     }
@@ -180,7 +180,7 @@ impl SandboxResolver {
         Ok(policy)
     }
 
-    /// Never blocks. Returns `None` if the policy is not cached.
+    /// Returns a cached policy, or `None` if there is none. Never blocks.
     pub(crate) fn known_file_policy(
         &self,
         sandbox: Option<&SandboxRequest>,

@@ -30,7 +30,7 @@ fn connect(server: &Server) -> RpcClient<Served> {
     RpcClient::over(Served { connection, serving })
 }
 
-/// A server, a client of it, and the client's session.
+/// Opens a server, a client of it, and the client's session.
 async fn open() -> (Server, RpcClient<Served>, Arc<Session>) {
     let server = Server::new(ServerConfig::default(), Launcher::plain());
     let mut client = connect(&server);

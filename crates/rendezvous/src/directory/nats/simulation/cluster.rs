@@ -211,7 +211,7 @@ impl Cluster {
         }
     }
 
-    /// The load balancer checks all nodes, and the simulation its invariants.
+    /// Lets the load balancer check all nodes, and checks the invariants of the simulation.
     fn check_health(&mut self) {
         self.agenda.add(HEALTH_CHECK_INTERVAL, Event::CheckHealth);
         for node in &mut self.nodes {

@@ -68,7 +68,7 @@ impl Environment {
 }
 
 impl Cluster {
-    /// For the initial state.
+    /// Connects an environment in the initial state.
     pub(crate) fn connect_at_once(&mut self, environment: usize) {
         let node = self.rng.random_range(0..self.nodes.len());
         let registered = self.register_at_once(environment, node);
@@ -112,7 +112,8 @@ impl Cluster {
         }
     }
 
-    /// The load balancer selects among the nodes that were ready at the last check.
+    /// Sends a registration. The load balancer selects among the nodes that were ready at the last
+    /// check.
     pub(crate) fn register(&mut self, environment: usize, attempt: u64) {
         if !self.environments[environment].is_at(attempt, State::Pausing) {
             return;
@@ -166,7 +167,7 @@ impl Cluster {
         }
     }
 
-    /// The outage begins before the environment notices it.
+    /// Notes that an outage begins, before the environment notices it.
     pub(crate) fn begin_outage(&mut self, environment: usize) {
         let it = &mut self.environments[environment];
         if it.lost_at.is_none() {

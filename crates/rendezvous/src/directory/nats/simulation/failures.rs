@@ -78,14 +78,14 @@ impl Cluster {
         }
     }
 
-    /// The new process of a node knows nothing of the previous one.
+    /// Starts a node. The new process knows nothing of the previous one.
     pub(crate) fn start(&mut self, node: usize) {
         let it = &mut self.nodes[node];
         it.state = NodeState::Ready;
         it.leases = Arc::new(Leases::new(Arc::clone(&self.store)));
     }
 
-    /// In a rolling restart a node leaves once the load balancer sees the previous one.
+    /// Continues a rolling restart: a node leaves once the load balancer sees the previous one.
     pub(crate) fn restart_next(&mut self) {
         let Some(node) = self.restarting.filter(|node| self.nodes[*node].is_seen_ready) else {
             return;

@@ -94,7 +94,7 @@ impl LeaseStore for Arc<MemoryStore> {
     }
 }
 
-/// Is pending once.
+/// Simulates a round trip: pending once.
 async fn round_trip() {
     let mut was_sent = false;
     poll_fn(|_| match std::mem::replace(&mut was_sent, true) {

@@ -130,7 +130,7 @@ impl Cluster {
         self.agenda.add(begins - now, Event::CallProgresses { call: number });
     }
 
-    /// A call in progress continues even if its caller has given up.
+    /// Advances a call. A call in progress continues even if its caller has given up.
     pub(crate) fn progress_call(&mut self, number: u64) {
         let Some(call) = self.calls.get_mut(&number) else { return };
         let Call { environment, attempt, registered, .. } = *call;
@@ -173,7 +173,7 @@ impl Cluster {
         Call { environment, attempt, waits_until: None, registered, lease }
     }
 
-    /// An environment dials the node of its registration.
+    /// Handles the dial of an environment to the node of its registration.
     pub(crate) fn admit(&mut self, environment: usize, attempt: u64) {
         let it = &self.environments[environment];
         let registered = it.registered();
@@ -203,7 +203,7 @@ impl Cluster {
         Some(number)
     }
 
-    /// The node has noticed the end of a socket. A late end changes nothing.
+    /// Handles the end of a socket when the node notices it. A late end changes nothing.
     pub(crate) fn detach(&mut self, node: usize, environment: usize, socket: u64) {
         let it = &mut self.nodes[node];
         let Some(online) = it.online.get(&environment).filter(|it| it.number == socket) else {
@@ -214,7 +214,7 @@ impl Cluster {
         it.online.remove(&environment);
     }
 
-    /// The node closes a socket.
+    /// Closes a socket at the node.
     pub(crate) fn close(&mut self, node: usize, environment: usize) {
         let Some(socket) = self.nodes[node].online.get(&environment).copied() else { return };
         self.detach(node, environment, socket.number);
@@ -237,7 +237,7 @@ impl Cluster {
         self.agenda.add(renew_interval().mul_f64(phase), Event::Renew { node });
     }
 
-    /// As in the service, a leaving node does not renew.
+    /// Renews the leases of a node. As in the service, a leaving node does not renew.
     pub(crate) fn renew_all(&mut self, node: usize) {
         self.agenda.add(renew_interval(), Event::Renew { node });
         if self.nodes[node].state == NodeState::Ready {

@@ -150,7 +150,8 @@ impl<P: Clone + Eq + Hash, J> PoolScheduler<P, J> {
         self.call_worker(policy, now);
     }
 
-    /// Called by a worker that was started, was woken, has slept or has run its job.
+    /// Returns what a worker must do. Called by a worker that was started, was woken, has slept or
+    /// has run its job.
     pub(super) fn next(&mut self, id: WorkerId, now: Instant) -> Next<J> {
         let worker = self.workers.get_mut(&id).expect("a worker that asks has not ended");
         let policy = worker.policy.clone();
@@ -230,7 +231,7 @@ impl<P: Clone + Eq + Hash, J> PoolScheduler<P, J> {
         failed
     }
 
-    /// Called by the starter whenever it wakes.
+    /// Checks for late jobs. Called by the starter whenever it wakes.
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         if self.check_at.is_some_and(|at| at <= now) {
             self.check_at = None;
@@ -264,7 +265,7 @@ impl<P: Clone + Eq + Hash, J> PoolScheduler<P, J> {
         self.workers.is_empty()
     }
 
-    /// Called when a worker of a queue sleeps or has ended. Its own queue comes first.
+    /// Calls workers after one of a queue sleeps or has ended. Its own queue comes first.
     fn settle(&mut self, policy: &Option<P>, now: Instant) {
         self.call_worker(policy, now);
         if self.held_back {
