@@ -113,7 +113,7 @@ mod tests {
                 let words =
                     line.split_whitespace().take_while(|word| !["|", ">", "#"].contains(word));
                 let words = ["exec-server"].into_iter().chain(words).map(OsString::from);
-                let parsed = program().try_get_matches_from(words);
+                let parsed = crate::cli::program().try_get_matches_from(words);
                 assert!(parsed.is_ok(), "{line}: {parsed:?}");
             }
         }
