@@ -166,7 +166,7 @@ fn a_secret_that_others_can_read_is_warned_of() {
     let arguments = ["--ws-auth", "capability-token", "--ws-token-file", text(&token)];
     let mut server = ServerBuilder::new().arguments(&arguments).capture_stderr().start();
     let line = server.error_line();
-    assert!(line.contains(text(&token)) && line.contains("mode 600"), "{line}");
+    assert!(line.contains(text(&token)) && line.contains("mode to 600"), "{line}");
 }
 
 #[test]

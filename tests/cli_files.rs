@@ -419,7 +419,7 @@ fn files_need_no_server_that_runs() {
     }
     let unknown = run_program(&["cat", "box:/x"]);
     assert_eq!(unknown.code, Some(2));
-    let expected = "exec-server: no environment \"box\" is defined; there are \"local\"\n";
+    let expected = "exec-server: unknown environment \"box\"; known environments: \"local\"\n";
     assert_eq!(unknown.stderr, expected, "it is no path's fault");
 }
 

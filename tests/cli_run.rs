@@ -269,7 +269,7 @@ fn who_does_not_want_to_wait_for_the_connection_gives_up() {
     server.wait();
     assert_eq!(run.error_line(), "exec-server: connection lost, reconnecting…\n");
     run.signal(Signal::INT);
-    assert!(run.error_line().contains("left running"));
+    assert!(run.error_line().contains("keeps running"));
     assert_eq!(run.finish().0.code(), Some(130));
 }
 

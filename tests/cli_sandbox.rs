@@ -394,7 +394,7 @@ fn a_sandbox_that_cannot_be_had_is_no_reason_to_go_without() {
 fn a_denial_that_would_deny_nothing_is_refused() {
     let place = Place::new();
     let environments = place.path("environments.toml");
-    for (denied, because) in [("~/.ssh", "only a shell knows ~"), ("**.pem", "**/*.pem")] {
+    for (denied, because) in [("~/.ssh", "only a shell expands ~"), ("**.pem", "**/*.pem")] {
         let text = format!(
             "[[environments]]\nid = \"box\"\nurl = \"ws://127.0.0.1:1\"\n\
              sandbox = {{ mode = \"workspace-write\", deny = [{denied:?}] }}\n"

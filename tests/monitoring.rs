@@ -408,7 +408,7 @@ fn an_audit_log_that_cannot_be_opened_stops_the_server() {
     for (flags, why) in [
         (&["--audit-log=/no/such/directory/audit"][..], "cannot open the audit log"),
         (&["--audit-log=audit"], "journald or an absolute path"),
-        (&["--audit-required"], "need audit.log"),
+        (&["--audit-required"], "no effect without audit.log"),
     ] {
         let mut program = command(PROGRAM);
         program.args(["--listen", "ws://127.0.0.1:0"]).args(flags);

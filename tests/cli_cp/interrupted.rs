@@ -147,8 +147,7 @@ fn a_copy_resumes_after_ctrl_c() {
         copy.wait_until_halfway();
         interrupted.signal(Signal::INT);
         let (status, _, errors) = interrupted.finish();
-        let hint =
-            "exec-server: interrupted; run the same command again to go on where it stopped\n";
+        let hint = "exec-server: interrupted; run the same command again to resume\n";
         assert_eq!((status.code(), errors.as_str()), (Some(130), hint), "{way:?}");
         copy.proxy.resume();
         copy.assert_resumed(&copy.finish(copy.start(&[])));

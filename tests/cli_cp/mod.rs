@@ -235,8 +235,8 @@ fn destinations_work_as_in_cp() {
     let nothing = machines.local("nothing");
     machines.refused(&[&nothing, &new], &format!(" {nothing}: No such file or directory\n"));
     machines.refused(&[&dir, &machines.local("x")], "is a directory; use -r");
-    machines.refused(&["-r", &dir, &a], "cannot become a directory");
-    machines.refused(&[&a, &a, &dir], "another source has this name");
+    machines.refused(&["-r", &dir, &a], "cannot be replaced by a directory");
+    machines.refused(&[&a, &a, &dir], "another source already has this name");
     assert_eq!(fs::read(machines.there("new")).unwrap(), b"b", "a refused copy changes nothing");
 }
 

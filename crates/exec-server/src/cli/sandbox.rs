@@ -117,9 +117,9 @@ mod tests {
         for (line, expected) in [
             ("run --writable a true", "--sandbox <MODE>"),
             ("run --deny a true", "--sandbox <MODE>"),
-            ("run --sandbox read-only --deny ~/.ssh true", "only a shell knows ~"),
-            ("run --sandbox read-only --deny **.pem true", "** stands for directories"),
-            ("run --sandbox read-only --deny $HOME/.ssh true", "only a shell knows variables"),
+            ("run --sandbox read-only --deny ~/.ssh true", "only a shell expands ~"),
+            ("run --sandbox read-only --deny **.pem true", "** matches directories"),
+            ("run --sandbox read-only --deny $HOME/.ssh true", "only a shell expands variables"),
             ("run --sandbox read-only --deny file:///etc true", "write the path without file://"),
             ("shell --network", "--sandbox <MODE>"),
             (

@@ -1,4 +1,4 @@
-//! An environment's files and HTTP: what stands behind it is opened at the first call, as for processes.
+//! An environment's files and HTTP. Like processes, they connect on the first call.
 
 use std::ffi::OsString;
 
@@ -20,7 +20,7 @@ use super::file_system::ExecutorFileSystem;
 use super::http::HttpClient;
 use super::named::Environment;
 
-/// Writes a trait's methods that do the same with what is opened.
+/// Implements methods of a trait by forwarding to the client.
 macro_rules! through {
     ($trait:ident { $($method:ident($params:ty) -> $result:ty;)* }) => {
         #[async_trait]

@@ -1,4 +1,4 @@
-//! What every environment can do with processes, wherever they run. The client does it: over a connection, or in the
+//! The process API of every environment. The client implements it, over a connection or within the
 //! same program.
 
 use std::fmt::Debug;
@@ -14,25 +14,27 @@ use exec_server_protocol::{
 };
 use tokio::sync::watch;
 
-/// A place where processes can be started.
+/// A location where processes can be started.
 #[async_trait]
 pub trait ExecBackend: Debug + Send + Sync {
-    /// Starts a process, and returns when its program runs. Dropping the future before gives the process up.
+    /// Starts a process and returns when its program runs. Dropping the future before that abandons
+    /// the process.
     async fn start(&self, params: StartParams) -> Result<Arc<dyn ExecProcess>, ExecServerError>;
 
-    /// What may be known about the machine.
+    /// Returns information about the machine.
     async fn info(&self) -> Result<EnvironmentInfo, ExecServerError>;
 }
 
-/// A process that was started. Helpers on top of these few calls are methods of `dyn ExecProcess`.
+/// A started process. Helpers based on these methods are methods of `dyn ExecProcess`.
 ///
-/// Dropping the handle does not end the process: it belongs to the environment, and ends with it at the latest.
+/// Dropping the handle does not end the process: it belongs to the environment, and ends with it at
+/// the latest.
 #[async_trait]
 pub trait ExecProcess: Debug + Send + Sync {
     fn process_id(&self) -> &str;
 
-    /// Output after `after_seq`, at most `max_bytes` of it but at least one chunk. Waits up to `wait` for something
-    /// new.
+    /// Returns output after `after_seq`: at most `max_bytes`, but at least one chunk. Waits up to
+    /// `wait` for new output.
     async fn read(
         &self,
         after_seq: Option<u64>,
@@ -40,28 +42,29 @@ pub trait ExecProcess: Debug + Send + Sync {
         wait: Option<Duration>,
     ) -> Result<ReadResponse, ExecServerError>;
 
-    /// Writes to the standard input. The answer waits while the process leaves too much unread.
+    /// Writes to standard input. Resolves later if the process leaves too much unread.
     async fn write(&self, chunk: Bytes) -> Result<WriteStatus, ExecServerError>;
 
-    /// Ends the standard input after what was written; a terminal gets an EOT instead.
+    /// Ends standard input after the bytes already written; a terminal gets EOT instead.
     async fn close_stdin(&self) -> Result<WriteStatus, ExecServerError>;
 
     async fn resize(&self, size: TerminalSize) -> Result<(), ExecServerError>;
 
-    /// Nothing happens once the process has exited.
+    /// Sends a signal. Does nothing once the process has exited.
     async fn signal(&self, signal: SignalName) -> Result<(), ExecServerError>;
 
-    /// Ends the process with all its descendants. Says whether it was running.
+    /// Ends the process with all its descendants. Returns whether it was running.
     async fn terminate(&self, mode: TerminateMode) -> Result<bool, ExecServerError>;
 
-    /// Changes with every event, to the next sequence number.
+    /// Holds the next sequence number, which changes with every event.
     fn subscribe_wake(&self) -> watch::Receiver<u64>;
 
-    /// The events that are retained, then live: in order and each once. The first subscriber of a process that was
-    /// started here gets all of them, however late it comes, unless the process was polled with [`Self::read`] before.
+    /// Subscribes to events: first the retained ones, then live, in order and each once. The first
+    /// subscriber of a process started here gets all of them, however late it subscribes, unless
+    /// the process was polled with [`Self::read`] before.
     ///
-    /// Whoever holds this and does not read it holds back this process once its log is full. So does a handle that
-    /// nobody has subscribed to or read from yet.
+    /// A subscriber that does not read blocks the process once its log is full. So does a handle
+    /// that has never been subscribed to or read from.
     fn subscribe_events(&self) -> ProcessEvents;
 }
 

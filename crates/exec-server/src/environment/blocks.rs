@@ -1,4 +1,5 @@
-//! What the streams and `cp` need of a file at a server. Tests have other files.
+//! The operations on a server's file that streams and `cp` need. A trait, so that tests can
+//! substitute other files.
 
 use async_trait::async_trait;
 use bytes::Bytes;

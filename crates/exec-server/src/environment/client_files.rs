@@ -1,4 +1,4 @@
-//! The files that a client has access to, of this machine or another.
+//! Files through a client, local or remote.
 
 use std::ffi::OsString;
 

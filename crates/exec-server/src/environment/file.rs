@@ -1,4 +1,4 @@
-//! `environments.toml`: where it is, and what it says. Nothing is connected here, and no other file opened.
+//! `environments.toml`: its location and content. Connects to nothing and opens no other file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -20,56 +20,58 @@ use super::remote::RemoteServer;
 use super::sandbox_table::{SandboxTable, SandboxTableMistake};
 use crate::config::Location;
 
-/// Names the file.
+/// Names the variable with the path of the file.
 pub(crate) const ENVIRONMENTS_VARIABLE: &str = "EXEC_SERVER_ENVIRONMENTS";
 
-/// What a file says, checked.
+/// The checked content of a file.
 #[derive(Debug)]
 pub(super) struct EnvironmentsFile {
     pub(super) default: Option<String>,
     pub(super) include_local: bool,
-    /// In the order of the file.
+    /// In file order.
     pub(super) environments: Vec<(String, RemoteServer)>,
 }
 
-/// What is wrong with a file, in one line.
+/// An error in a file, on one line.
 #[derive(Debug, thiserror::Error)]
 pub enum EnvironmentsFileError {
-    #[error("{}: cannot read the environments: {source}", .path.display())]
+    #[error("{}: cannot read the environments file: {source}", .path.display())]
     Unreadable { path: PathBuf, source: io::Error },
     #[error("{}:{line}: {mistake}", .path.display())]
     Mistake { path: PathBuf, line: usize, mistake: EnvironmentsFileMistake },
 }
 
-/// A mistake in a file.
+/// The kinds of mistakes in a file.
 #[derive(Debug, thiserror::Error)]
 pub enum EnvironmentsFileMistake {
     #[error("{0}")]
     Syntax(String),
     #[error("environment {id:?} is defined twice")]
     DuplicateId { id: String },
-    #[error("an id must not be empty")]
+    #[error("the id of an environment must not be empty")]
     EmptyId,
-    #[error("the id \"local\" is this machine's; choose another one, or say include_local = false")]
+    #[error("the id \"local\" means this machine; choose another id, or set include_local = false")]
     LocalId,
-    #[error("default: no environment {id:?} is defined; there are {known}")]
+    #[error("default: unknown environment {id:?}; known environments: {known}")]
     UnknownDefault { id: String, known: String },
-    #[error("no environment is defined and include_local is false, so there is none at all")]
+    #[error(
+        "no environment is defined, and include_local is false; define one, or remove include_local"
+    )]
     Nothing,
-    #[error("environment {id:?} needs a url, a program or a remote")]
+    #[error("environment {id:?} needs one of url, program and remote")]
     NoKind { id: String },
     #[error("environment {id:?}: {source}")]
     Relay { id: String, source: Box<RegistryError> },
-    #[error("environment {id:?}: {key} means nothing without program")]
+    #[error("environment {id:?}: {key} has no effect without program")]
     NoProgram { id: String, key: &'static str },
-    #[error("environment {id:?}: {key} means nothing without url")]
+    #[error("environment {id:?}: {key} has no effect without url")]
     NoUrl { id: String, key: &'static str },
     #[error(
-        "environment {id:?}: {key} means nothing without a url that begins with wss://, or a remote \
-         that begins with https://"
+        "environment {id:?}: {key} has no effect without a wss:// url or an https:// \
+         remote"
     )]
     NoTls { id: String, key: &'static str },
-    #[error("environment {id:?} has both {first} and {second}; it can have only one")]
+    #[error("environment {id:?} has both {first} and {second}; remove one of them")]
     Both { id: String, first: &'static str, second: &'static str },
     #[error("environment {id:?}: {first} needs {second}")]
     Needs { id: String, first: &'static str, second: &'static str },
@@ -86,7 +88,7 @@ pub enum EnvironmentsFileMistake {
 }
 
 impl EnvironmentsFile {
-    /// Reads the file that a variable names, or else the customary one if there is one.
+    /// Reads the file from the variable, or else the default file if it exists.
     pub(super) fn find(
         variable: impl Fn(&str) -> Option<OsString>,
     ) -> Result<Option<Self>, EnvironmentsFileError> {
@@ -95,7 +97,7 @@ impl EnvironmentsFile {
 
     pub(super) fn read(path: &Path) -> Result<Self, EnvironmentsFileError> {
         let file = Self::read_at(&Location::Named(path.to_owned()))?;
-        Ok(file.expect("only a customary file may be missing"))
+        Ok(file.expect("only the default file may be missing"))
     }
 
     fn read_at(location: &Location) -> Result<Option<Self>, EnvironmentsFileError> {
@@ -119,7 +121,7 @@ fn locate(variable: impl Fn(&str) -> Option<OsString>) -> Option<Location> {
     Location::new(named, "environments.toml", variable)
 }
 
-/// A mistake and where it is in the text.
+/// A mistake and its position in the text.
 #[derive(Debug)]
 struct MistakeAt {
     offset: usize,
@@ -163,7 +165,7 @@ fn yes() -> bool {
     true
 }
 
-/// Paths in the text are relative to `directory`.
+/// Parses the text. Its paths are relative to `directory`.
 fn parse(text: &str, directory: &Path) -> Result<EnvironmentsFile, MistakeAt> {
     let file: FileText = toml::from_str(text).map_err(|error| MistakeAt {
         offset: error.span().map_or(0, |span| span.start),
@@ -207,7 +209,7 @@ fn parse(text: &str, directory: &Path) -> Result<EnvironmentsFile, MistakeAt> {
 }
 
 impl EnvironmentText {
-    /// `at` is where it begins.
+    /// Checks an environment; `at` is its position.
     fn check(self, at: usize, directory: &Path) -> Result<RemoteServer, MistakeAt> {
         let id = self.id.get_ref();
         let timeout = |key, seconds: &Option<Spanned<f64>>| {
@@ -236,7 +238,8 @@ impl EnvironmentText {
         Ok(server)
     }
 
-    /// A server listens somewhere, is started, or is reached through a relay.
+    /// Checks that exactly one way to reach the server is given: by URL, by starting it, or through
+    /// a relay.
     fn check_kind(&self) -> Result<(), MistakeAt> {
         let id = || self.id.get_ref().clone();
         let kinds = [
@@ -312,7 +315,7 @@ impl EnvironmentText {
         Ok(server)
     }
 
-    /// For servers that were there before their clients.
+    /// Adds the credentials to a server that exists independently of its clients.
     fn with_credentials(
         &self,
         mut server: RemoteServer,
@@ -349,7 +352,7 @@ impl EnvironmentText {
         Ok(server)
     }
 
-    /// Keys that exclude each other, need each other, or need TLS.
+    /// Checks for keys that exclude each other, depend on each other, or require TLS.
     fn check_pairs(&self, is_tls: bool) -> Result<(), MistakeAt> {
         let id = || self.id.get_ref().clone();
         let tls_keys = self.tls_keys();
@@ -380,7 +383,7 @@ impl EnvironmentText {
         }
     }
 
-    /// The keys about TLS that are given, and where.
+    /// Returns the given TLS keys and their positions.
     fn tls_keys(&self) -> Vec<(&'static str, usize)> {
         let keys = [
             ("tls_ca", start(&self.tls_ca)),
@@ -456,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_says_where_environments_are() {
+    fn a_file_defines_environments() {
         let file = read(
             r#"
             default = "box"
@@ -509,13 +512,13 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_file_is_one() {
+    fn an_empty_file_is_valid() {
         let file = read("").unwrap();
         assert!(file.include_local && file.environments.is_empty() && file.default.is_none());
     }
 
     #[test]
-    fn mistakes_are_named_with_their_line() {
+    fn mistakes_are_reported_with_their_line() {
         let one = "[[environments]]\nid = \"a\"\n";
         let boxed = &format!("{one}url = \"ws://a\"\n[environments.sandbox]\n");
         for (text, expected) in [
@@ -525,12 +528,21 @@ mod tests {
             (&format!("{one}url = \"ws://a\"\nurl = \"ws://b\""), "4: duplicate key"),
             ("[[environments]]\nurl = \"ws://a\"", "1: missing field `id`"),
             (&format!("{one}url = \"ws://a\"\n{one}"), "5: environment \"a\" is defined twice"),
-            ("[[environments]]\nid = \"\"\nurl = \"ws://a\"", "2: an id must not be empty"),
-            ("[[environments]]\nid = \"local\"\nurl = \"ws://a\"", "2: the id \"local\" is this"),
-            ("default = \"b\"", "1: default: no environment \"b\" is defined; there are \"local\""),
+            (
+                "[[environments]]\nid = \"\"\nurl = \"ws://a\"",
+                "2: the id of an environment must not be empty",
+            ),
+            (
+                "[[environments]]\nid = \"local\"\nurl = \"ws://a\"",
+                "2: the id \"local\" means this",
+            ),
+            (
+                "default = \"b\"",
+                "1: default: unknown environment \"b\"; known environments: \"local\"",
+            ),
             ("include_local = false", "1: no environment is defined"),
             (&format!("{one}url = \"ws://a\"\nprogram = \"x\""), "4: environment \"a\" has both"),
-            (one, "1: environment \"a\" needs a url, a program or a remote"),
+            (one, "1: environment \"a\" needs one of url, program and remote"),
             (
                 &format!("{one}remote = \"https://a\""),
                 "3: environment \"a\": remote needs environment_id",
@@ -549,11 +561,11 @@ mod tests {
             ),
             (
                 &format!("{one}url = \"ws://a\"\nargs = []"),
-                "4: environment \"a\": args means nothing without program",
+                "4: environment \"a\": args has no effect without program",
             ),
             (
                 &format!("{one}program = \"x\"\ntoken_file = \"t\""),
-                "4: environment \"a\": token_file means nothing without url",
+                "4: environment \"a\": token_file has no effect without url",
             ),
             (&format!("{one}program = \"\""), "3: environment \"a\": program must not be empty"),
             (
@@ -589,11 +601,11 @@ mod tests {
             ),
             (
                 &format!("{boxed}mode = \"read-only\"\ndeny = [\n\"/a\",\n\"~/.ssh\"]"),
-                "8: environment \"a\": sandbox: deny: \"~/.ssh\": only a shell knows ~",
+                "8: environment \"a\": sandbox: deny: \"~/.ssh\": only a shell expands ~",
             ),
             (
                 &format!("{boxed}mode = \"read-only\"\ndeny = [\"$HOME/.ssh\"]"),
-                "6: environment \"a\": sandbox: deny: \"$HOME/.ssh\": only a shell knows variables",
+                "6: environment \"a\": sandbox: deny: \"$HOME/.ssh\": only a shell expands variables",
             ),
             (
                 &format!("{boxed}mode = \"read-only\"\ndeny = [\"file:///etc\"]"),
@@ -601,7 +613,7 @@ mod tests {
             ),
             (
                 &format!("{boxed}mode = \"read-only\"\ndeny = [\"**.pem\"]"),
-                "6: environment \"a\": sandbox: deny: \"**.pem\": ** stands for directories",
+                "6: environment \"a\": sandbox: deny: \"**.pem\": ** matches directories",
             ),
             (
                 &format!("{boxed}mode = \"read-only\"\nallow_hosts = [\n\"a.example\",\n\"*\"]"),
@@ -613,8 +625,8 @@ mod tests {
             ),
             (
                 &format!("{boxed}mode = \"read-only\"\nnetwork = true\nallow_hosts = [\"a\"]"),
-                "7: environment \"a\": sandbox: network = true allows every host; leave it out, or \
-                 leave out allow_hosts",
+                "7: environment \"a\": sandbox: network = true allows every host; omit it, or \
+                 omit allow_hosts",
             ),
             (
                 &format!("{boxed}mode = \"read-only\"\ndeny_hosts = [\"a\"]"),
@@ -631,7 +643,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sandbox_names_the_hosts_that_may_be_reached() {
+    fn a_sandbox_can_have_host_rules() {
         let text = r#"
             [[environments]]
             id = "a"
@@ -651,13 +663,13 @@ mod tests {
     }
 
     #[test]
-    fn local_may_be_another_machine_if_this_one_is_left_out() {
+    fn local_may_be_another_machine_without_include_local() {
         let text = "include_local = false\n[[environments]]\nid = \"local\"\nurl = \"ws://a\"";
         assert_eq!(read(text).unwrap().environments[0].0, "local");
     }
 
     #[test]
-    fn the_file_is_looked_for_in_order() {
+    fn the_file_is_searched_in_order() {
         let located = |variables: &[(&str, &str)]| {
             locate(|wanted| {
                 let found = variables.iter().find(|(name, _)| *name == wanted);
@@ -679,13 +691,13 @@ mod tests {
     }
 
     #[test]
-    fn only_a_customary_file_may_be_missing() {
+    fn only_the_default_file_may_be_missing() {
         let directory = tempfile::tempdir().unwrap();
         let home = |name: &str| (name == "HOME").then(|| directory.path().into());
         assert!(EnvironmentsFile::find(home).unwrap().is_none());
         let missing = directory.path().join("missing.toml");
         let named = |name: &str| (name == ENVIRONMENTS_VARIABLE).then(|| missing.clone().into());
         let error = EnvironmentsFile::find(named).unwrap_err().to_string();
-        assert!(error.contains("missing.toml: cannot read the environments: "), "{error}");
+        assert!(error.contains("missing.toml: cannot read the environments file: "), "{error}");
     }
 }

@@ -13,16 +13,16 @@ use tokio::io::{AsyncRead, ReadBuf};
 use super::blocks::ReadBlocks;
 use crate::process::pieces::Pieces;
 
-/// Blocks that are fetched before they are asked for.
+/// The number of blocks to read ahead.
 const BLOCKS_AHEAD: usize = 4;
 
-/// Reads a file from its beginning to its end, a few blocks ahead. It stays the file that was opened, whatever
-/// happens to its name. A lost connection is an error: nobody could tell whether another one finds the same file.
+/// Reads a file sequentially with a few blocks of read-ahead. It stays the opened file, whatever
+/// happens to its name. A lost connection is an error, because a new one might find another file.
 pub struct FileReader {
     file: Arc<dyn ReadBlocks>,
-    /// In the order of their offsets.
+    /// In order of their offsets.
     blocks: VecDeque<Block>,
-    /// Where the next block begins that is not asked for yet.
+    /// The offset of the next block to request.
     ahead: u64,
     pieces: Pieces,
 }
@@ -49,7 +49,7 @@ impl FileReader {
         Self { file, blocks: VecDeque::new(), ahead: 0, pieces: Pieces::default() }
     }
 
-    /// Begins elsewhere than at the beginning.
+    /// Starts at `offset` instead of the beginning.
     #[must_use]
     pub fn starting_at(mut self, offset: u64) -> Self {
         self.blocks.clear();
@@ -58,13 +58,13 @@ impl FileReader {
         self
     }
 
-    /// The file's metadata when it was opened.
+    /// Returns the file's metadata from when it was opened.
     #[must_use]
     pub fn metadata(&self) -> &FsMetadata {
         self.file.metadata()
     }
 
-    /// Asks for blocks: one always, several as far as the file is known to go.
+    /// Requests blocks: always at least one, and more up to the known size.
     fn ask(&mut self) {
         let known = self.file.metadata().size;
         while self.blocks.is_empty() || (self.blocks.len() < BLOCKS_AHEAD && self.ahead < known) {
@@ -76,11 +76,11 @@ impl FileReader {
         }
     }
 
-    /// Fetches until there is something to read or to say.
+    /// Fetches blocks until there are bytes, the end or an error to return.
     fn poll_advance(&mut self, context: &mut Context<'_>) -> Poll<()> {
         while self.pieces.is_wanting() {
             self.ask();
-            // All of them: a future does nothing before it is polled.
+            // Polls all blocks, because a future does nothing before its first poll.
             for block in &mut self.blocks {
                 block.poll(context);
             }
@@ -102,11 +102,11 @@ impl FileReader {
                     self.pieces.end();
                     self.blocks.clear();
                 } else if chunk.is_empty() {
-                    // Asking again could go on for ever, and the file is not whole.
+                    // Retrying could loop forever, and the file would be incomplete.
                     self.pieces.fail(Violation::EmptyBlock.into());
                     self.blocks.clear();
                 } else if chunk.len() < MAX_BLOCK_BYTES {
-                    // What was asked for ahead does not follow on this.
+                    // After a short block, the blocks requested ahead are not contiguous.
                     self.blocks.clear();
                     self.ahead = offset + chunk.len() as u64;
                 }
@@ -156,7 +156,7 @@ mod tests {
 
     use super::*;
 
-    /// A file whose content comes in pieces of its own choosing.
+    /// A file that returns blocks of arbitrary sizes.
     #[derive(Debug)]
     struct Odd {
         metadata: FsMetadata,
@@ -203,16 +203,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_byte_comes_once_and_in_order() {
+    async fn every_byte_is_read_once_and_in_order() {
         let mebi = 1 << 20;
         for (len, largest, said) in [
             (0, mebi, 0),
             (10, mebi, 10),
-            // `/proc` does not know how much there is.
+            // Files in `/proc` report no size.
             (10_000, 4096, 0),
             (5 * mebi, mebi, 5 * mebi as u64),
             (5 * mebi + 1, mebi, 5 * mebi as u64),
-            // Grown and shrunk since it was opened.
+            // Grown and shrunk after it was opened.
             (3 * mebi, mebi, 10),
             (10, mebi, 3 * mebi as u64),
             (3 * mebi, 700_000, 3 * mebi as u64),
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_can_begin_anywhere() {
+    async fn a_reader_can_start_anywhere() {
         let file = Odd::new(3 << 20, 1 << 20, 3 << 20);
         let expected = file.content[2_000_000..].to_vec();
         let mut read = Vec::new();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_few_blocks_are_asked_for_at_once_and_not_more() {
+    async fn read_ahead_is_bounded() {
         let file = Arc::new(Odd::new(10 << 20, 1 << 20, 10 << 20));
         let mut reader = FileReader::of(Arc::clone(&file) as Arc<dyn ReadBlocks>);
         reader.read_u8().await.unwrap();
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failure_comes_after_what_was_read_and_keeps_its_reason() {
+    async fn a_failure_follows_the_read_bytes_and_keeps_its_reason() {
         let mut file = Odd::new(4 << 20, 1 << 20, 4 << 20);
         file.fails_at = Some(2 << 20);
         let mut read = Vec::new();

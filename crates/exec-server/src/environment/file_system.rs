@@ -1,5 +1,5 @@
-//! The files of an environment, as callers see them. Params and results are those of the protocol: there is one
-//! vocabulary, wherever the files are.
+//! The file API of an environment. Params and results are those of the protocol, so local and
+//! remote files share one vocabulary.
 
 use std::ffi::OsString;
 use std::fmt::Debug;
@@ -18,22 +18,22 @@ use exec_server_protocol::{
 use super::file_reader::FileReader;
 use super::file_writer::FileWriter;
 
-/// Reads and changes the files of the machine on which the processes of an environment run.
+/// Reads and changes the files of the machine on which an environment's processes run.
 ///
-/// Every call may carry the policy under which it is to be done; without one it has the rights of the server. Ids in
-/// the params (`handle_id`, `watch_id`, `search_id`) are chosen by the implementation; what callers put there is
-/// ignored.
+/// Every call may carry a sandbox policy; without one it has the rights of the server. The
+/// implementation chooses the ids in the params (`handle_id`, `watch_id`, `search_id`) and ignores
+/// those of callers.
 ///
-/// Calls in flight at the same time have no promised order. One that changes something and loses its connection fails
-/// as [`ExecServerError::Interrupted`]; one that only looks is done again.
+/// Concurrent calls have no guaranteed order. If the connection is lost, a call that changes
+/// something fails as [`ExecServerError::Interrupted`], and a call that only reads is repeated.
 #[async_trait]
 pub trait ExecutorFileSystem: Debug + Send + Sync {
-    /// The content of a regular file that fits into one message, at most 47 MiB. Larger ones are read in blocks; see
+    /// Reads a regular file that fits into one message, at most 47 MiB. For larger files see
     /// [`Self::read_file_stream`].
     async fn read_file(&self, params: FsReadFileParams) -> Result<Bytes, ExecServerError>;
 
-    /// Replaces the content, in place or atomically. A condition that does not hold is refused with the kind
-    /// `conflict`.
+    /// Replaces the content of a file, in place or atomically. If a condition does not hold, fails
+    /// with the kind `conflict`.
     async fn write_file(
         &self,
         params: FsWriteFileParams,
@@ -48,37 +48,37 @@ pub trait ExecutorFileSystem: Debug + Send + Sync {
 
     async fn canonicalize(&self, params: FsCanonicalizeParams) -> Result<PathUri, ExecServerError>;
 
-    /// The entries of one directory, or a page of them if `limit` or `after` are given. Without `details` types are those of
-    /// symlinks' targets, and a dangling symlink is left out.
+    /// Lists a directory, or one page of it with `limit` or `after`. Without `details`, entries
+    /// have the types of symlink targets, and dangling symlinks are omitted.
     async fn read_directory_page(
         &self,
         params: FsReadDirectoryParams,
     ) -> Result<FsReadDirectoryResponse, ExecServerError>;
 
-    /// The same for all entries from `after` on, however many there are: `limit` is the size of the pages in which they are
-    /// read.
+    /// Lists all entries of a directory from `after` on; `limit` is the size of the pages in which
+    /// they are read.
     async fn read_directory(
         &self,
         params: FsReadDirectoryParams,
     ) -> Result<Vec<DirectoryEntry>, ExecServerError>;
 
-    /// The tree below a directory, as far as the options go.
+    /// Lists the tree below a directory, as far as the options allow.
     async fn walk(&self, params: FsWalkParams) -> Result<FsWalkResponse, ExecServerError>;
 
-    /// The names below a directory that patterns match.
+    /// Lists the paths below a directory that match patterns.
     async fn glob(&self, params: FsGlobParams) -> Result<FsWalkResponse, ExecServerError>;
 
-    /// A symlink is removed, never its target.
+    /// Removes a file or directory. Removes a symlink, never its target.
     async fn remove(&self, params: FsRemoveParams) -> Result<(), ExecServerError>;
 
-    /// Symlinks are copied as symlinks.
+    /// Copies files or directories. Symlinks are copied as symlinks.
     async fn copy(&self, params: FsCopyParams) -> Result<(), ExecServerError>;
 
     async fn rename(&self, params: FsRenameParams) -> Result<(), ExecServerError>;
 
     async fn symlink(&self, params: FsSymlinkParams) -> Result<(), ExecServerError>;
 
-    /// The target of a symlink, byte for byte.
+    /// Returns the target of a symlink, byte for byte.
     async fn read_link(&self, params: FsReadLinkParams) -> Result<OsString, ExecServerError>;
 
     async fn set_permissions(&self, params: FsSetPermissionsParams) -> Result<(), ExecServerError>;
@@ -86,21 +86,23 @@ pub trait ExecutorFileSystem: Debug + Send + Sync {
     /// Opens a regular file for reading in blocks.
     async fn open(&self, params: FsOpenParams) -> Result<OpenFile, ExecServerError>;
 
-    /// Begins a file, to be written in blocks.
+    /// Creates a file, to be written in blocks.
     async fn create(&self, params: FsCreateParams) -> Result<NewFile, ExecServerError>;
 
-    /// Reports changes of a file, or of a directory, until the watch is dropped.
+    /// Reports changes to a file or directory until the watch is dropped.
     async fn watch(&self, params: FsWatchParams) -> Result<WatchEvents, ExecServerError>;
 
-    /// Looks for lines in files. Returns with the first results, or at the end. Dropping the search ends it.
+    /// Searches the lines of files. Returns with the first results or at the end. Dropping the
+    /// search ends it.
     async fn search(&self, params: FsSearchParams) -> Result<SearchResults, ExecServerError>;
 
-    /// A file of any size, a few blocks of it read ahead.
+    /// Opens a file of any size for streaming, with a few blocks of read-ahead.
     async fn read_file_stream(&self, params: FsOpenParams) -> Result<FileReader, ExecServerError> {
         Ok(FileReader::new(self.open(params).await?))
     }
 
-    /// A new file of any size. It takes its name with `shutdown`; before that nobody sees any of it.
+    /// Creates a file of any size. It gets its name with `shutdown`, and is not visible before
+    /// that.
     async fn write_file_stream(
         &self,
         params: FsCreateParams,

@@ -14,27 +14,29 @@ use tokio::sync::RwLock;
 
 use super::blocks::WriteBlocks;
 
-/// Blocks that may be under way at once.
+/// The maximum number of blocks in flight.
 const BLOCKS_IN_FLIGHT: usize = 4;
 
-/// Writes a new file in order. `shutdown` gives it its name, and returns when that is done; who drops the writer before
-/// drops the [`NewFile`]. A failed write fails all that follows.
+/// Writes a new file sequentially. `shutdown` commits the file under its name and returns once that
+/// is done; dropping the writer before that drops the [`NewFile`]. After a failed write, all
+/// further writes fail.
 pub struct FileWriter {
     file: SharedFile,
-    /// What is not a whole block yet.
+    /// Data short of a full block.
     buffer: BytesMut,
-    /// Where the buffer begins in the file.
+    /// The file offset of the buffer.
     offset: u64,
     state: State,
 }
 
-/// Blocks are written under the shared lock, several at once. The commit takes the file away.
+/// Blocks are written concurrently under the shared lock. The commit takes the file out.
 type SharedFile = Arc<RwLock<Option<Box<dyn WriteBlocks>>>>;
 
 type Work<T> = Pin<Box<dyn Future<Output = Result<T, ExecServerError>> + Send>>;
 
-/// In the order of the file. Those that are done are `None`, and stay while one before them is not: how far the last
-/// one is ahead of the first is what a later writer must not trust.
+/// The blocks in flight, in file order. Completed blocks become `None` and remain until all blocks
+/// before them are completed: the distance between the first incomplete block and the last one is
+/// what a resuming writer must not trust.
 type Blocks = VecDeque<Option<Work<()>>>;
 
 enum State {
@@ -45,14 +47,14 @@ enum State {
 }
 
 impl FileWriter {
-    /// Goes on where an earlier writer of the same `resume_key` stopped, as far as that is certain.
+    /// Resumes where an earlier writer of the same `resume_key` stopped, as far as that is certain.
     #[must_use]
     pub fn new(file: NewFile) -> Self {
         Self::of(Box::new(file))
     }
 
     fn of(file: Box<dyn WriteBlocks>) -> Self {
-        // The last blocks may have been written without those before them.
+        // The last blocks may have been written although earlier ones were not.
         let unsure = (BLOCKS_IN_FLIGHT * MAX_BLOCK_BYTES) as u64;
         let offset = file.written().saturating_sub(unsure);
         Self {
@@ -63,14 +65,14 @@ impl FileWriter {
         }
     }
 
-    /// Where in the file the next byte goes. After [`Self::new`] that is not always the beginning: a part may have been
-    /// found by its `resume_key`.
+    /// Returns the file offset of the next byte. After [`Self::new`] it may be more than 0, if a
+    /// partial file was found by its `resume_key`.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.offset + self.buffer.len() as u64
     }
 
-    /// What is known about the file since it has its name.
+    /// Returns the result of the commit, once the file has its name.
     #[must_use]
     pub fn committed(&self) -> Option<FsCloseResponse> {
         match self.state {
@@ -79,7 +81,7 @@ impl FileWriter {
         }
     }
 
-    /// The blocks under way; an error if there can be none.
+    /// Returns the blocks in flight, or an error if no more can be written.
     fn in_flight(&mut self) -> io::Result<&mut Blocks> {
         match &mut self.state {
             State::Writing(blocks) => Ok(blocks),
@@ -88,8 +90,8 @@ impl FileWriter {
         }
     }
 
-    /// Moves the blocks under way; resolves when fewer than `fewer_than` lie between the first that is not done and the
-    /// last.
+    /// Polls the blocks in flight. Resolves when fewer than `fewer_than` blocks remain from the
+    /// first incomplete one to the last.
     fn poll_blocks(
         &mut self,
         context: &mut Context<'_>,
@@ -113,14 +115,15 @@ impl FileWriter {
         if room { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
-    /// Sends the buffer on its way, and waits while too many are.
+    /// Starts writing the buffer, after waiting for room.
     fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_blocks(context, BLOCKS_IN_FLIGHT))?;
         let bytes = self.buffer.split().freeze();
         let (file, offset) = (Arc::clone(&self.file), self.offset);
         self.offset += bytes.len() as u64;
         self.in_flight()?.push_back(Some(Box::pin(write_block(file, offset, bytes))));
-        // A future does nothing before it is polled; whether there is room for another is not the question here.
+        // Polls the new block, because a future does nothing before its first poll. Does not wait
+        // for room.
         self.poll_blocks(context, usize::MAX)
     }
 }
@@ -153,7 +156,7 @@ impl AsyncWrite for FileWriter {
         Poll::Ready(Ok(len))
     }
 
-    /// Waits until the executor has everything; the file has its name only after `shutdown`.
+    /// Waits until the server has all data. The file gets its name only with `shutdown`.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.buffer.is_empty() {
             ready!(self.poll_send(context))?;
@@ -200,7 +203,7 @@ mod tests {
 
     use super::*;
 
-    /// What became of a file.
+    /// The recorded fate of a file.
     #[derive(Debug, Default)]
     struct Fate {
         content: Vec<u8>,
@@ -235,7 +238,7 @@ mod tests {
             if self.hangs_at == Some(offset) {
                 std::future::pending::<()>().await;
             }
-            // Longer than it takes to write the next block.
+            // Longer than writing the next block takes.
             for _ in 0..20 {
                 tokio::task::yield_now().await;
             }
@@ -275,7 +278,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_written_is_there_after_the_commit() {
+    async fn a_committed_file_has_all_written_bytes() {
         for len in [0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 9_000_000] {
             let fake = Fake::default();
             let fate = Arc::clone(&fake.fate);
@@ -297,7 +300,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_flush_brings_everything_over_and_names_nothing() {
+    async fn a_flush_sends_everything_without_committing() {
         let fake = Fake::default();
         let fate = Arc::clone(&fake.fate);
         let mut writer = FileWriter::of(Box::new(fake));
@@ -311,7 +314,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_goes_on_after_what_was_found() {
+    async fn a_writer_resumes_a_partial_file() {
         let content = pattern(9 << 20);
         let mut fake = Fake::default();
         fake.found = 7 << 20;
@@ -319,7 +322,7 @@ mod tests {
         {
             let found = &mut fate.lock().unwrap().content;
             found.extend_from_slice(&content[..7 << 20]);
-            // A block that had not arrived when those after it had.
+            // A block that was lost although later ones were written.
             found[4 << 20..5 << 20].fill(0);
         }
         let mut writer = FileWriter::of(Box::new(fake));
@@ -331,7 +334,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failed_block_fails_the_file_and_keeps_its_reason() {
+    async fn a_failed_block_fails_the_writer_with_its_reason() {
         let mut fake = Fake::default();
         fake.fails_at = Some(2 << 20);
         let fate = Arc::clone(&fake.fate);
@@ -345,7 +348,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failed_commit_is_an_error_however_often_it_is_asked_for() {
+    async fn a_failed_commit_stays_failed() {
         let mut fake = Fake::default();
         fake.conflict = true;
         let fate = Arc::clone(&fake.fate);
@@ -356,7 +359,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_written_far_ahead_of_a_block_that_hangs() {
+    async fn writes_stay_within_a_window_after_a_hanging_block() {
         let fate = Arc::new(Mutex::new(Fate::default()));
         let fake = Fake { fate: Arc::clone(&fate), hangs_at: Some(0), ..Fake::default() };
         let mut writer = FileWriter::of(Box::new(fake));

@@ -1,4 +1,4 @@
-//! The hosts that a process may reach, as the flags of `run` and `environments.toml` name them.
+//! The hosts that a process may reach, as in the flags of `run` and in `environments.toml`.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -6,42 +6,42 @@ use std::time::Duration;
 use exec_server_host::network::policy::{HostPattern, PatternError};
 use exec_server_protocol::{NetworkEnforcement, NetworkRules};
 
-/// Rules about hosts. Without any, the sandbox decides about the network as a whole.
+/// Host rules. Without any, the sandbox decides about the network as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HostOptions {
     /// Patterns such as `example.org`, `*.example.org` or `example.org:8443`.
     pub allow: Vec<String>,
-    /// Patterns that win over `allow`.
+    /// Patterns that take precedence over `allow`.
     pub deny: Vec<String>,
-    /// Ask about hosts that no pattern names.
+    /// Ask about hosts that match no pattern.
     pub ask: bool,
-    /// Refuse the start where programs that ignore proxies would not be covered.
+    /// Refuse the start if the rules would not cover programs that ignore proxies.
     pub require_transparent: bool,
 }
 
 impl HostOptions {
-    /// How long the client may take to answer a question.
+    /// The timeout of the client's response to a question.
     pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_millis(Self::ANSWER_TIMEOUT_MS);
     const ANSWER_TIMEOUT_MS: u64 = 120_000;
 
-    /// Whether a pattern can be used in [`Self::allow`] and [`Self::deny`].
+    /// Checks whether a pattern is valid in [`Self::allow`] and [`Self::deny`].
     pub fn check_pattern(text: &str) -> Result<(), PatternError> {
         text.parse::<HostPattern>().map(drop)
     }
 
-    /// Whether there are rules at all.
+    /// Whether there are any rules.
     #[must_use]
     pub fn has_rules(&self) -> bool {
         *self != Self::default()
     }
 
-    /// Whether any host can be reached, or asked about.
+    /// Whether any host is allowed or can be asked about.
     #[must_use]
     pub fn can_reach_any(&self) -> bool {
         self.ask || !self.allow.is_empty()
     }
 
-    /// Adds further rules.
+    /// Adds the rules of `other`.
     pub(crate) fn extend(&mut self, other: &Self) {
         self.allow.extend_from_slice(&other.allow);
         self.deny.extend_from_slice(&other.deny);
@@ -49,7 +49,7 @@ impl HostOptions {
         self.require_transparent |= other.require_transparent;
     }
 
-    /// `None` if there are no rules.
+    /// Returns `None` without rules.
     #[must_use]
     pub fn rules(&self) -> Option<NetworkRules> {
         self.has_rules().then(|| NetworkRules {
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_are_sent_only_if_there_are_some() {
+    fn rules_are_sent_only_if_there_are_any() {
         assert_eq!(HostOptions::default().rules(), None);
         let options = HostOptions {
             allow: vec!["a.example".to_owned()],

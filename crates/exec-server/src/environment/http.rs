@@ -1,4 +1,4 @@
-//! HTTP requests made by an environment, from its network and with its credentials.
+//! HTTP requests from an environment, with its network and its credentials.
 
 use std::fmt::Debug;
 
@@ -6,17 +6,17 @@ use async_trait::async_trait;
 use exec_server_client::{ExecServerClient, ExecServerError, HttpBody};
 use exec_server_protocol::{HttpRequestParams, HttpResponse};
 
-/// Makes requests from the machine on which the processes of an environment run.
+/// Sends requests from the machine on which an environment's processes run.
 ///
-/// The implementation chooses `request_id`, `stream_response` and `acks`; what callers put there is ignored. Dropping a
-/// future or a body ends the request. A request is never made twice: one that loses its connection fails as
-/// [`ExecServerError::Interrupted`].
+/// The implementation chooses `request_id`, `stream_response` and `acks` and ignores those of
+/// callers. Dropping a future or a body ends the request. A request is never repeated: if its
+/// connection is lost, it fails as [`ExecServerError::Interrupted`].
 #[async_trait]
 pub trait HttpClient: Debug + Send + Sync {
-    /// The whole response at once; its body must fit into one message.
+    /// Returns the complete response; its body must fit into one message.
     async fn request(&self, params: HttpRequestParams) -> Result<HttpResponse, ExecServerError>;
 
-    /// Status and headers at once, and the body as it comes.
+    /// Returns the status and headers at once, and the body as it arrives.
     async fn request_streamed(
         &self,
         params: HttpRequestParams,

@@ -1,17 +1,18 @@
-//! Something that is made at its first use, and made again when it has become useless.
+//! A value that is created on first use, and again once it is unusable.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::Mutex;
 
-/// A value that takes time to make and may fail to be made, with the error `E`.
+/// A value whose creation is asynchronous and may fail with the error `E`.
 ///
-/// Those who come at the same time share one attempt, also when it fails. A failure is not remembered: who comes later
-/// tries again.
+/// Concurrent callers share one attempt, including its failure. A failure is not cached: later
+/// callers try again.
 #[derive(Debug)]
 pub(super) struct Lazy<T, E> {
     failures: AtomicU64,
-    /// Held during an attempt. If whoever makes it gives up, the next in line tries.
+    /// Held during an attempt. If the caller that makes it is cancelled, the next one in line makes
+    /// its own.
     slot: Mutex<Slot<T, E>>,
 }
 
@@ -36,7 +37,7 @@ impl<T: Clone, E: Clone> Lazy<T, E> {
         let mut slot = self.slot.lock().await;
         match &*slot {
             Slot::Made(value) if is_usable(value) => return Ok(value.clone()),
-            // It failed while we waited for it.
+            // The attempt that this caller waited for failed.
             Slot::Failed(error) if self.failures.load(Ordering::Acquire) > failures_before => {
                 return Err(error.clone());
             }
@@ -63,7 +64,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn one_attempt_serves_all_who_wait_for_it() {
+    async fn concurrent_callers_share_one_attempt() {
         let lazy = Lazy::new();
         let (attempts, gate) = (Cell::new(0), Notify::new());
         let make = |outcome: Result<u32, &'static str>| {
@@ -81,17 +82,17 @@ mod tests {
         assert_eq!(attempts.get(), 1);
 
         gate.notify_one();
-        assert_eq!(get(Ok(3)).await, Ok(3), "a failure is not remembered");
+        assert_eq!(get(Ok(3)).await, Ok(3), "a failure is not cached");
         assert_eq!(get(Ok(4)).await, Ok(3));
         assert_eq!(attempts.get(), 2);
 
         gate.notify_one();
         let replaced = lazy.get(|value| *value != 3, make(Ok(5))).await;
-        assert_eq!(replaced, Ok(5), "what is useless is replaced");
+        assert_eq!(replaced, Ok(5), "an unusable value is replaced");
     }
 
     #[tokio::test]
-    async fn who_gives_up_leaves_the_attempt_to_the_next() {
+    async fn after_a_cancelled_attempt_the_next_caller_tries() {
         let lazy = Lazy::<u32, ()>::new();
         let stuck = lazy.get(|_| true, std::future::pending());
         let next = lazy.get(|_| true, async { Ok(7) });

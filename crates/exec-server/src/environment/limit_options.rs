@@ -1,10 +1,10 @@
-//! Limits of processes in the words of flags, settings and messages: `memory=512M`, `cpu-time=10s`.
+//! The text form of process limits in flags, settings and messages: `memory=512M`, `cpu-time=10s`.
 
 use std::time::Duration;
 
 use exec_server_protocol::{Cpus, LimitName, LimitValues, LimitsRequest, RequiredLimits};
 
-/// How the value of a limit is written.
+/// The unit of a limit's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LimitUnit {
     Bytes,
@@ -13,7 +13,7 @@ pub(crate) enum LimitUnit {
     Processors,
 }
 
-/// The names, in the order in which limits are shown.
+/// The names, in display order.
 const NAMES: [(&str, LimitName, LimitUnit); 8] = [
     ("memory", LimitName::Memory, LimitUnit::Bytes),
     ("pids", LimitName::Pids, LimitUnit::Count),
@@ -25,14 +25,14 @@ const NAMES: [(&str, LimitName, LimitUnit); 8] = [
     ("core-size", LimitName::CoreSize, LimitUnit::Bytes),
 ];
 
-/// One limit, `NAME=VALUE`.
+/// Parses one limit, `NAME=VALUE`.
 pub(crate) fn parse_limit(text: &str) -> Result<LimitValues, String> {
     let names = || NAMES.map(|(name, ..)| name).join(", ");
     let (name, value) = text
         .split_once('=')
-        .ok_or_else(|| format!("expected NAME=VALUE, with one of the names {}", names()))?;
+        .ok_or_else(|| format!("expected NAME=VALUE, where NAME is one of {}", names()))?;
     let Some((_, limit, unit)) = NAMES.into_iter().find(|(known, ..)| *known == name) else {
-        return Err(format!("unknown limit {name:?}; expected {}", names()));
+        return Err(format!("unknown limit {name:?}; expected one of {}", names()));
     };
     let mut values = LimitValues::default();
     if unit == LimitUnit::Processors {
@@ -53,25 +53,25 @@ pub(crate) fn parse_limit(text: &str) -> Result<LimitValues, String> {
     Ok(values)
 }
 
-/// Of each limit the last that was given.
+/// Combines limits; the last value of each limit wins.
 pub(crate) fn combined(given: &[LimitValues]) -> LimitValues {
     given.iter().fold(LimitValues::default(), |earlier, later| later.or(earlier))
 }
 
-/// `None` if nothing is asked for.
+/// Returns `None` if nothing is requested.
 pub(crate) fn request(given: &[LimitValues], is_required: bool) -> Option<Box<LimitsRequest>> {
     let required = is_required.then_some(RequiredLimits::Cgroup);
     let request = LimitsRequest::new(combined(given), required);
     (request != LimitsRequest::default()).then(|| Box::new(request))
 }
 
-/// All limits that are set, such as `memory 512M, pids 100`.
+/// Formats all limits that are set, such as `memory 512M, pids 100`.
 pub(crate) fn describe(values: &LimitValues) -> String {
     let set = NAMES.into_iter().filter_map(|(_, limit, _)| describe_one(values, limit));
     set.collect::<Vec<_>>().join(", ")
 }
 
-/// One of them with its value, if it is set.
+/// Formats one limit with its value, if it is set.
 pub(crate) fn describe_one(values: &LimitValues, limit: LimitName) -> Option<String> {
     let (name, _, unit) = NAMES.into_iter().find(|(_, known, _)| *known == limit)?;
     let value = match unit {
@@ -86,7 +86,7 @@ pub(crate) fn describe_one(values: &LimitValues, limit: LimitName) -> Option<Str
     Some(format!("{name} {value}"))
 }
 
-/// The name of a limit on the command line.
+/// Returns the name of a limit on the command line.
 pub(crate) fn name(limit: LimitName) -> &'static str {
     NAMES.into_iter().find(|(_, known, _)| *known == limit).map_or("unknown", |(name, ..)| name)
 }
@@ -97,12 +97,12 @@ impl LimitUnit {
             Self::Bytes => "a size such as \"512M\" or \"2G\"",
             Self::Count => "a whole number",
             Self::Time => "a duration such as \"500ms\", \"30s\" or \"10m\"",
-            Self::Processors => "a number of processors from 0.01, such as 1.5",
+            Self::Processors => "a number of CPUs from 0.01, such as 1.5",
         }
     }
 }
 
-/// A number of bytes, or one with a unit: K, M, G and T are powers of 1024.
+/// Parses a number of bytes with an optional unit: K, M, G and T are powers of 1024.
 pub(crate) fn parse_size(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|last: char| last.is_ascii_alphabetic());
     let shift = match text.get(digits.len()..)?.to_ascii_uppercase().as_str() {
@@ -119,7 +119,7 @@ pub(crate) fn parse_size(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
-/// With the largest unit that is exact.
+/// Formats a size with the largest unit that is exact.
 pub(crate) fn show_size(bytes: u64) -> String {
     for (shift, unit) in [(40, "T"), (30, "G"), (20, "M"), (10, "K")] {
         if bytes > 0 && bytes.trailing_zeros() >= shift {
@@ -129,12 +129,12 @@ pub(crate) fn show_size(bytes: u64) -> String {
     bytes.to_string()
 }
 
-/// Rounded up: less than a millisecond is not none.
+/// Rounds up, so that a fraction of a millisecond does not become 0.
 fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// Invariant: not asked for processors, which have a type of their own.
+/// Invariant: never called for CPUs, which have a type of their own.
 fn field_mut(values: &mut LimitValues, limit: LimitName) -> &mut Option<u64> {
     match limit {
         LimitName::Memory => &mut values.memory_bytes,
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_shown_as_they_are_written() {
+    fn limits_are_shown_in_the_units_of_their_input() {
         let given = [
             "memory=512M",
             "pids=100",
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn invalid_limits_are_refused() {
         for (text, expected) in [
             ("memory", "NAME=VALUE"),
             ("ram=1G", "unknown limit \"ram\""),
@@ -188,10 +188,10 @@ mod tests {
             ("pids=1.5", "a whole number"),
             ("cpu-time=soon", "a duration"),
             ("cpu-time=0s", "cpu-time must be more than 0"),
-            ("cpus=0", "a number of processors"),
-            ("cpus=NaN", "a number of processors"),
-            ("cpus=inf", "a number of processors"),
-            ("cpus=1e300", "a number of processors"),
+            ("cpus=0", "a number of CPUs"),
+            ("cpus=NaN", "a number of CPUs"),
+            ("cpus=inf", "a number of CPUs"),
+            ("cpus=1e300", "a number of CPUs"),
         ] {
             let error = parse_limit(text).unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");

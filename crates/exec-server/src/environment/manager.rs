@@ -1,4 +1,4 @@
-//! The environments that a program can use, by name.
+//! The environments of a program, by id.
 
 use std::path::Path;
 
@@ -9,39 +9,39 @@ use super::named::Environment;
 use super::remote::RemoteServer;
 use crate::environment::runtime_paths::ExecServerRuntimePaths;
 
-/// The id of an environment that is only known by its URL.
+/// The id of an environment created from a URL.
 const URL_ENVIRONMENT_ID: &str = "remote";
 
-/// All environments, one of which is the default. Holds at least one.
+/// A set of at least one environment, one of which is the default.
 #[derive(Debug, Clone)]
 pub struct EnvironmentManager {
     environments: Vec<Environment>,
-    /// Its place in `environments`.
+    /// Index in `environments`.
     default: usize,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no environment {id:?} is defined; there are {}", quoted(.known))]
+#[error("unknown environment {id:?}; known environments: {}", quoted(.known))]
 pub struct UnknownEnvironment {
     pub id: String,
     pub known: Vec<String>,
 }
 
 impl EnvironmentManager {
-    /// This machine and no other.
+    /// Creates a manager with only this machine.
     #[must_use]
     pub fn local_only(runtime_paths: ExecServerRuntimePaths) -> Self {
         Self { environments: vec![Environment::local(runtime_paths)], default: 0 }
     }
 
-    /// One server and no other.
+    /// Creates a manager with only one server.
     pub fn from_url(url: impl Into<String>) -> Result<Self, DialUrlParseError> {
         let environment = Environment::remote(URL_ENVIRONMENT_ID, RemoteServer::at(url)?);
         Ok(Self { environments: vec![environment], default: 0 })
     }
 
-    /// What the user's `environments.toml` says: the one that `EXEC_SERVER_ENVIRONMENTS` names, else the customary
-    /// one. Without a file there is this machine only.
+    /// Reads the user's `environments.toml`: the file from `EXEC_SERVER_ENVIRONMENTS`, or else the
+    /// default file. Without a file, only this machine is available.
     pub fn from_user_file(
         runtime_paths: ExecServerRuntimePaths,
     ) -> Result<Self, EnvironmentsFileError> {
@@ -51,7 +51,7 @@ impl EnvironmentManager {
         }
     }
 
-    /// What this file says.
+    /// Reads a file.
     pub fn from_file(
         path: &Path,
         runtime_paths: ExecServerRuntimePaths,
@@ -66,7 +66,8 @@ impl EnvironmentManager {
         let environments: Vec<_> = local.into_iter().chain(remote).collect();
         let is_default =
             |environment: &Environment| Some(environment.id()) == file.default.as_deref();
-        // Nothing goes to another machine unless somebody said so: without a default it is this one, if it is there.
+        // Another machine is used only on request: the default is this machine unless the file says
+        // otherwise.
         let default = environments.iter().position(is_default).unwrap_or(0);
         Self { environments, default }
     }
@@ -107,7 +108,7 @@ mod tests {
     const BOX: &str = "[[environments]]\nid = \"box\"\nurl = \"ws://box:1?token=SESAME\"\n";
 
     #[test]
-    fn the_default_is_named_or_here_or_the_first() {
+    fn the_default_is_the_named_the_local_or_the_first() {
         assert_eq!(manager("").default().id(), "local");
         assert_eq!(manager(BOX).default().id(), "local");
         assert_eq!(manager(&format!("default = \"box\"\n{BOX}")).default().id(), "box");
@@ -117,12 +118,12 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_another_one_is_told_which_there_are() {
+    fn the_error_for_an_unknown_id_lists_the_known_ones() {
         let manager = manager(BOX);
         assert_eq!(manager.ids().collect::<Vec<_>>(), ["local", "box"]);
         assert_eq!(manager.get("box").unwrap().id(), "box");
         let error = manager.get("bix").unwrap_err().to_string();
-        assert_eq!(error, "no environment \"bix\" is defined; there are \"local\", \"box\"");
+        assert_eq!(error, "unknown environment \"bix\"; known environments: \"local\", \"box\"");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Where processes run, and where files are. A caller holds an [`Environment`] and cannot tell whether it is this
-//! machine or another: both keep the same promises, and the same tests hold them to it.
+//! Where processes run and files are. A caller holds an [`Environment`], which behaves the same for
+//! this machine and for others: both pass the same tests.
 //!
 //! ```
 //! use exec_server::protocol::{PathUri, StartParams};
@@ -16,7 +16,8 @@
 //! # }
 //! ```
 //!
-//! Files and HTTP come with it: an environment is an [`ExecutorFileSystem`] and an [`HttpClient`].
+//! An environment also provides files and HTTP: it is an [`ExecutorFileSystem`] and an
+//! [`HttpClient`].
 //!
 //! ```
 //! use exec_server::protocol::{FsReadFileParams, FsWriteFileParams, PathUri};
@@ -64,11 +65,12 @@ pub use named::{Environment, LOCAL_ENVIRONMENT_ID};
 pub use remote::RemoteServer;
 pub use sandbox_table::SandboxTableMistake;
 
-/// A process of this machine. Local and remote processes have one type.
+/// A process on this machine. Local and remote processes have the same type.
 pub type LocalProcess = exec_server_client::ExecServerProcess;
-/// A process of another machine.
+/// A process on another machine.
 pub type RemoteProcess = exec_server_client::ExecServerProcess;
-/// The files of this machine. Local and remote files have one type: the client that has access to them.
+/// The files of this machine. Local and remote files have the same type, the client that accesses
+/// them.
 pub type LocalFileSystem = exec_server_client::ExecServerClient;
 /// The files of another machine.
 pub type RemoteFileSystem = exec_server_client::ExecServerClient;

@@ -1,4 +1,4 @@
-//! An environment: a name, and what stands behind it once it is used.
+//! An environment: an id, and the server behind it, which is connected on first use.
 
 use std::sync::Arc;
 
@@ -19,14 +19,14 @@ use super::remote::RemoteServer;
 use crate::environment::runtime_paths::ExecServerRuntimePaths;
 use crate::program::serve::new_server;
 
-/// The id of the environment that is this machine.
+/// The id of the local environment.
 pub const LOCAL_ENVIRONMENT_ID: &str = "local";
 
-/// A location where processes can be started, here or elsewhere, with its files and its network. Clones are the same
-/// environment.
+/// A location where processes run, local or remote, with its files and its network. Clones refer to
+/// the same environment.
 ///
-/// Nothing happens before the first use, which connects. When a connection is lost for good, its processes keep
-/// their error and the next use connects anew.
+/// The first use connects. When a connection is lost for good, its processes report the error, and
+/// the next use connects again.
 #[derive(Debug, Clone)]
 pub struct Environment {
     shared: Arc<Shared>,
@@ -40,26 +40,26 @@ struct Shared {
 }
 
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "there is one for each environment")]
+#[expect(clippy::large_enum_variant, reason = "there is only one per environment")]
 enum Location {
     Local { runtime_paths: ExecServerRuntimePaths, config: ServerConfig },
     Remote(RemoteServer),
 }
 
 impl Environment {
-    /// This machine, under the id `local`.
+    /// Creates the local environment, with the id `local`.
     #[must_use]
     pub fn local(runtime_paths: ExecServerRuntimePaths) -> Self {
         Self::local_with(runtime_paths, ServerConfig::default())
     }
 
-    /// The same with limits other than the usual ones.
+    /// Creates the local environment with other limits than the defaults.
     #[must_use]
     pub fn local_with(runtime_paths: ExecServerRuntimePaths, config: ServerConfig) -> Self {
         Self::new(LOCAL_ENVIRONMENT_ID.to_owned(), Location::Local { runtime_paths, config })
     }
 
-    /// The machine of another server.
+    /// Creates the environment of a server.
     pub fn remote(id: impl Into<String>, server: RemoteServer) -> Self {
         Self::new(id.into(), Location::Remote(server))
     }
@@ -73,7 +73,7 @@ impl Environment {
         &self.shared.id
     }
 
-    /// Where it is, unless it is here.
+    /// Returns the server, or `None` for the local environment.
     #[must_use]
     pub fn server(&self) -> Option<&RemoteServer> {
         match &self.shared.location {
@@ -82,19 +82,21 @@ impl Environment {
         }
     }
 
-    /// Its files. An environment is its own [`ExecutorFileSystem`], so a clone of it serves where one is to be owned.
+    /// Returns the files. An environment implements [`ExecutorFileSystem`], so a clone of it can be
+    /// used as an owned value.
     #[must_use]
     pub fn file_system(&self) -> &dyn ExecutorFileSystem {
         self
     }
 
-    /// HTTP from where it is. An environment is its own [`HttpClient`], as with files.
+    /// Returns an HTTP client that sends requests from the environment. An environment implements
+    /// [`HttpClient`].
     #[must_use]
     pub fn http(&self) -> &dyn HttpClient {
         self
     }
 
-    /// The client of what stands behind it, connected at the first use and again when it is over.
+    /// Returns the client of the server, connected on first use and again after a permanent loss.
     pub(super) async fn client(&self) -> Result<ExecServerClient, ExecServerError> {
         let is_usable = |client: &ExecServerClient| match *client.connection_state().borrow() {
             ConnectionState::Connected | ConnectionState::Recovering { .. } => true,
@@ -109,7 +111,7 @@ impl Shared {
         match &self.location {
             Location::Local { runtime_paths, config } => {
                 let launcher = runtime_paths.launcher().map_err(|source| {
-                    let program = "the spawner of processes".to_owned();
+                    let program = "the spawner process".to_owned();
                     ConnectError::Launch { program, source }
                 })?;
                 let server = new_server(config.clone(), launcher, Arc::default());
@@ -138,7 +140,7 @@ impl ExecBackend for Environment {
         {
             params.sandbox = Some(options.request(&params.cwd));
             if !params.asks_for_managed_network() {
-                // There is no handler that could be asked.
+                // There is no handler for questions.
                 let hosts = HostOptions { ask: false, ..options.hosts.clone() };
                 params.network = hosts.rules().map(Box::new);
             }

@@ -1,4 +1,4 @@
-//! A server that stands behind an environment, and how to reach it.
+//! The server of an environment, and how to reach it.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -20,19 +20,19 @@ use crate::registry_credentials::{CredentialChoice, NoCredentials};
 #[derive(Debug, Clone)]
 pub struct RemoteServer {
     address: Address,
-    /// How long each attempt to connect may take.
+    /// The timeout of each attempt to connect.
     pub connect_timeout: Option<Duration>,
-    /// How long the server may take to answer `initialize`.
+    /// The timeout of the response to `initialize`.
     pub initialize_timeout: Option<Duration>,
-    /// Holds the bearer token. Read at every connect, so that it may be renewed.
+    /// The file with the bearer token. Read for each connection, so that the token can be renewed.
     pub token_file: Option<PathBuf>,
-    /// Names the variable that holds it instead.
+    /// The variable with the bearer token, instead of a file.
     pub token_env: Option<String>,
-    /// For a relay: signs calls to its registry with the identity in `EXEC_SERVER_ACCESS_TOKEN`.
+    /// For a relay: sign requests to its registry with the identity in `EXEC_SERVER_ACCESS_TOKEN`.
     pub use_agent_identity_auth: bool,
-    /// Which servers are trusted, and how this client proves itself, over `wss://`.
+    /// For `wss://`: which servers are trusted, and the client certificate.
     pub tls: TlsOptions,
-    /// The sandbox of processes whose start names none.
+    /// The sandbox of processes whose start sets none.
     pub sandbox: Option<SandboxOptions>,
 }
 
@@ -51,20 +51,22 @@ enum Address {
 }
 
 impl RemoteServer {
-    /// One that listens at `wss://HOST:PORT[/PATH]`, `ws://HOST:PORT[/PATH]` or `unix:///PATH`.
+    /// Creates a server that listens at `wss://HOST:PORT[/PATH]`, `ws://HOST:PORT[/PATH]` or
+    /// `unix:///PATH`.
     pub fn at(url: impl Into<String>) -> Result<Self, DialUrlParseError> {
         let url = url.into();
         let parsed = url.parse()?;
         Ok(Self::new(Address::Url { url, parsed }))
     }
 
-    /// One that is started when it is needed, and ends with its environment.
+    /// Creates a server that is started on demand and ends with its environment.
     #[must_use]
     pub fn launched(command: ExecServerLaunchCommand) -> Self {
         Self::new(Address::Program(command))
     }
 
-    /// One that is reached through the relay of this registry, `https://HOST[:PORT][/PATH]`.
+    /// Creates a server that is reached through the relay of this registry,
+    /// `https://HOST[:PORT][/PATH]`.
     pub fn through_relay(
         registry: impl Into<String>,
         environment_id: impl Into<String>,
@@ -89,7 +91,7 @@ impl RemoteServer {
         }
     }
 
-    /// Where it listens, with a query if there is one; that may be a secret.
+    /// Returns its URL, including a query, which may be a secret.
     #[must_use]
     pub fn url(&self) -> Option<&str> {
         match &self.address {
@@ -98,7 +100,7 @@ impl RemoteServer {
         }
     }
 
-    /// Whether it was there before its clients, and goes on without them.
+    /// Whether the server exists independently of its clients.
     #[must_use]
     pub fn outlives_clients(&self) -> bool {
         match &self.address {
@@ -107,7 +109,7 @@ impl RemoteServer {
         }
     }
 
-    /// Whether it is reached over TLS.
+    /// Whether connections use TLS.
     #[must_use]
     pub fn is_tls(&self) -> bool {
         match &self.address {
@@ -117,7 +119,7 @@ impl RemoteServer {
         }
     }
 
-    /// How it is started.
+    /// Returns the command that starts it, if it is started on demand.
     #[must_use]
     pub fn launch_command(&self) -> Option<&ExecServerLaunchCommand> {
         match &self.address {
@@ -126,7 +128,7 @@ impl RemoteServer {
         }
     }
 
-    /// A new session on this server. Its own time limits come before those of `options`.
+    /// Opens a new session. Timeouts of this server take precedence over those of `options`.
     pub async fn connect(
         &self,
         mut options: ExecServerClientConnectOptions,
@@ -175,7 +177,7 @@ impl RemoteServer {
         let credentials = choice.find(registry).map_err(failed)?.credentials;
         let (base, id) = (registry.to_owned(), environment_id.to_owned());
         let tls = self.tls.clone();
-        // It reads files.
+        // Blocking, because it reads files.
         let made =
             tokio::task::spawn_blocking(move || RegistryClient::new(&base, &id, credentials, &tls));
         let made = made.await.map_err(|_| ConnectError::EndedEarly)?;
@@ -186,7 +188,7 @@ impl RemoteServer {
 impl fmt::Debug for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // Without the query.
+            // Omits the query.
             Self::Url { parsed, .. } => parsed.fmt(f),
             Self::Program(command) => f.debug_tuple("Program").field(&command.program).finish(),
             Self::Relay { registry, environment_id } => {
@@ -218,7 +220,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_token_is_read_when_it_is_needed_and_sent_without_its_newline() {
+    async fn a_token_is_read_on_connect_and_sent_without_its_newline() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let directory = tempfile::tempdir().unwrap();
         let token_file = directory.path().join("token");

@@ -1,4 +1,4 @@
-//! The executables that a server needs at run time: its own.
+//! The executables that a server needs at run time.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,30 +9,30 @@ use exec_server_host::process::launch::Launcher;
 use exec_server_host::process::launch::{SPAWNER_ARG, run_spawner};
 use exec_server_host::sandbox::{PROBE_ARG, run_probe};
 
-/// Where a server finds the program that keeps its process trees.
+/// The path of the program that runs the keepers of process trees.
 #[derive(Debug, Clone)]
 pub struct ExecServerRuntimePaths {
     spawner: Option<PathBuf>,
 }
 
 impl ExecServerRuntimePaths {
-    /// This very program, whose `main` calls [`run_spawner_if_asked`] first.
+    /// Uses this program, whose `main` must first call [`run_spawner_if_asked`].
     #[must_use]
     pub fn this_program() -> Self {
         if cfg!(target_os = "linux") {
-            // Not its path: the file may be replaced while we run.
+            // Not the path of the file, which may be replaced while this program runs.
             Self::with_spawner("/proc/self/exe")
         } else {
             Self::without_helpers()
         }
     }
 
-    /// Another program whose `main` calls [`run_spawner_if_asked`] first.
+    /// Uses another program, whose `main` must first call [`run_spawner_if_asked`].
     pub fn with_spawner(program: impl Into<PathBuf>) -> Self {
         Self { spawner: Some(program.into()) }
     }
 
-    /// No such program: processes are ended by group only, and `environment/info` says so.
+    /// Uses no such program: only process groups can be ended, and `environment/info` reports that.
     #[must_use]
     pub fn without_helpers() -> Self {
         Self { spawner: None }
@@ -46,8 +46,9 @@ impl ExecServerRuntimePaths {
     }
 }
 
-/// Call this before anything else in `main`. Returns `None` unless this process was started to help a server, as its
-/// spawner or to find out what it can enforce sandboxes with; then it does that work and returns how it ended.
+/// Must be called before anything else in `main`. Returns `None` unless this process was started to
+/// help a server: as its spawner, or to probe the sandbox mechanisms. In that case does that work
+/// and returns its exit code.
 #[must_use]
 pub fn run_spawner_if_asked() -> Option<ExitCode> {
     let asked_for = std::env::args_os().nth(1)?;

@@ -1,5 +1,5 @@
-//! A sandbox in the words of users, as the flags of `run` and `environments.toml` have them, and the object that says
-//! the same to a server. Whether a machine can enforce it is that server's business.
+//! A sandbox in terms of the flags of `run` and of `environments.toml`, and its conversion to the
+//! protocol. Whether a machine can enforce it is up to its server.
 
 use exec_server_protocol::{
     FileSystemPermissions, NetworkPermission, PathUri, Permissions, SandboxAccess, SandboxEntry,
@@ -9,41 +9,44 @@ use exec_server_server::SandboxLevel;
 
 use super::host_options::HostOptions;
 
-/// What a process may do: read everything that is not denied, and write where it is said.
+/// The rights of a process: it may read everything that is not denied, and write only in the given
+/// directories.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SandboxOptions {
     pub level: SandboxLevel,
-    /// With [`SandboxLevel::WorkspaceWrite`]: besides the working directory and the temporary directories.
+    /// With [`SandboxLevel::WorkspaceWrite`]: writable directories besides the working directory
+    /// and the temporary directories.
     pub writable: Vec<PathUri>,
-    /// Can neither be read nor written. A path, below the working directory if it is relative; or a pattern, below
-    /// the working directory and every writable one if it is relative.
+    /// Paths that can be neither read nor written. A relative path is below the working directory;
+    /// a relative pattern applies below the working directory and every writable directory.
     pub deny: Vec<String>,
-    /// Whether every host can be reached.
+    /// Whether all hosts are reachable.
     pub network: bool,
-    /// Rules about hosts, which replace [`Self::network`].
+    /// Host rules, which replace [`Self::network`].
     pub hosts: HostOptions,
 }
 
-/// Why a denial would deny less than its writer has in mind, which is worse than none: nobody looks again.
+/// Why a pattern would deny less than its author expects. That must be an error, because the gap
+/// would go unnoticed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DenyPatternError {
     #[error("an empty name denies nothing")]
     Empty,
-    #[error("only a shell knows ~, outside of quotes; write the whole path")]
+    #[error("only a shell expands ~, outside of quotes; write the whole path")]
     Home,
     #[error(
-        "only a shell knows variables, outside of single quotes; write the whole path, or ./ before a name with $"
+        "only a shell expands variables, outside of single quotes; write the whole path, or ./ before a name with $"
     )]
     Variable,
     #[error("this is a URI; write the path without file://")]
     Uri,
-    #[error("** stands for directories and is a name of its own, as in **/*.pem")]
+    #[error("** matches directories and must be a whole component, as in **/*.pem")]
     StarsInName,
 }
 
 impl SandboxOptions {
-    /// Whether what may be in [`Self::deny`] can mean what it seems to. Servers refuse other patterns that are not
-    /// valid.
+    /// Checks that a pattern in [`Self::deny`] means what it seems to. Servers refuse other invalid
+    /// patterns.
     pub fn check_deny_pattern(text: &str) -> Result<(), DenyPatternError> {
         if text.is_empty() {
             return Err(DenyPatternError::Empty);
@@ -57,7 +60,7 @@ impl SandboxOptions {
         if text.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("file:")) {
             return Err(DenyPatternError::Uri);
         }
-        // Where letters are escaped or alternatives given, it takes a server to tell.
+        // With escapes or alternatives, only a server can tell.
         let is_plain = !text.contains(['\\', '[', '{']);
         if is_plain && text.split('/').any(|name| name.contains("**") && name != "**") {
             return Err(DenyPatternError::StarsInName);
@@ -65,7 +68,7 @@ impl SandboxOptions {
         Ok(())
     }
 
-    /// For a process that starts in `cwd`.
+    /// Converts the options for a process that starts in `cwd`.
     #[must_use]
     pub fn request(&self, cwd: &PathUri) -> SandboxRequest {
         if !self.deny.is_empty() {
@@ -83,7 +86,7 @@ impl SandboxOptions {
         })
     }
 
-    /// The only form that can deny.
+    /// Returns the only form of request that can deny paths.
     fn profile(&self, cwd: &PathUri) -> SandboxProfile {
         let mut entries = vec![entry(special("root"), SandboxAccess::Read)];
         let mut workspace_roots = vec![cwd.clone()];
@@ -111,7 +114,7 @@ impl SandboxOptions {
     }
 }
 
-/// As in `$HOME/.ssh` and `${HOME}`.
+/// Whether a text starts like `$HOME/.ssh` or `${HOME}`.
 fn starts_with_variable(text: &str) -> bool {
     let Some(rest) = text.strip_prefix('$') else { return false };
     let name = rest.split('/').next().unwrap_or(rest);
@@ -120,8 +123,8 @@ fn starts_with_variable(text: &str) -> bool {
     !name.is_empty() && name.chars().all(is_of_name)
 }
 
-/// What is no pattern is named exactly: then symlinks on the way are followed, and it stays denied if it comes into
-/// being later.
+/// Converts a denial. A text without pattern characters becomes an exact path: then symlinks on the
+/// way are resolved, and a path that is created later is denied too.
 fn denied(text: &str, cwd: &PathUri) -> SandboxEntryPath {
     const OF_PATTERNS: &[char] = &['*', '?', '[', ']', '{', '}', '\\'];
     let pattern = || SandboxEntryPath::GlobPattern { pattern: text.to_owned() };
@@ -130,7 +133,7 @@ fn denied(text: &str, cwd: &PathUri) -> SandboxEntryPath {
     }
     match PathUri::from_path(cwd.as_path().join(text)) {
         Some(path) => SandboxEntryPath::Path { path },
-        // The server says what is wrong with it.
+        // The server reports the error.
         None => pattern(),
     }
 }
@@ -170,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_are_enough_unless_something_is_denied() {
+    fn modes_suffice_unless_a_path_is_denied() {
         assert_eq!(
             object(&SandboxOptions { network: true, ..options(SandboxLevel::ReadOnly) }),
             json!({"type": "read-only", "network_access": true})
@@ -185,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_denial_that_denies_less_than_it_seems_to_is_a_mistake() {
+    fn denials_that_deny_less_than_expected_are_refused() {
         for (text, mistake) in [
             ("", DenyPatternError::Empty),
             ("~", DenyPatternError::Home),

@@ -34,7 +34,7 @@ enum Mode {
     WorkspaceWrite,
 }
 
-/// What is wrong with a table.
+/// The mistakes in a table.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxTableMistake {
     #[error("{path:?} is not an absolute path")]
@@ -45,19 +45,19 @@ pub enum SandboxTableMistake {
     Denial { pattern: String, source: DenyPatternError },
     #[error("{key}: {source}")]
     Host { key: &'static str, source: PatternError },
-    #[error("network = true allows every host; leave it out, or leave out {key}")]
+    #[error("network = true allows every host; omit it, or omit {key}")]
     HostsAndNetwork { key: &'static str },
     #[error("{key} needs allow_hosts or ask_network = true")]
     NoHosts { key: &'static str },
 }
 
 impl SandboxTable {
-    /// A mistake comes with its place in the text.
+    /// Checks the table. A mistake includes its position in the text.
     pub(super) fn check(&self) -> Result<SandboxOptions, (usize, SandboxTableMistake)> {
         if let (Mode::ReadOnly, Some(first)) = (self.mode, self.writable.first()) {
             return Err((first.span().start, SandboxTableMistake::NothingWritable));
         }
-        // Not relative to the directory of the file: these are paths of another machine.
+        // Not relative to the directory of the file, because these are paths on another machine.
         let writable = self.writable.iter().map(|path| {
             PathUri::from_path(path.get_ref()).ok_or_else(|| {
                 let mistake =
@@ -113,7 +113,7 @@ impl SandboxTable {
         }
     }
 
-    /// The first key that makes a rule about hosts, and its place in the text.
+    /// Returns the first key that sets a host rule, and its position in the text.
     fn first_host_key(&self) -> Option<(&'static str, usize)> {
         let of_list = |key, patterns: &[Spanned<String>]| {
             patterns.first().map(|pattern| (key, pattern.span().start))

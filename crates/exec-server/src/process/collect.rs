@@ -1,4 +1,4 @@
-//! Waiting for a process to its end, with and without its output.
+//! Waiting for a process to end, and collecting its output.
 
 use std::pin::pin;
 
@@ -9,21 +9,21 @@ use exec_server_protocol::{OutputStream, WriteStatus};
 use super::head_tail::{CollectedOutput, DEFAULT_OUTPUT_BOUND, HeadTail};
 use crate::ExecProcess;
 
-/// What a process wrote, and how it ended.
+/// The output of a process, and its exit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessOutput {
     pub stdout: CollectedOutput,
     pub stderr: CollectedOutput,
-    /// What it wrote to its terminal, if it had one.
+    /// The output on its terminal, if it had one.
     pub terminal: CollectedOutput,
-    /// Output that was gone before it could be collected, of whichever stream: the process was started with
-    /// `onFull: discard`, or collecting began late.
+    /// Output of any stream that was lost before it could be collected, because the process was
+    /// started with `onFull: discard` or collecting began late.
     pub missed_bytes: u64,
     pub exit: ProcessExit,
 }
 
 impl dyn ExecProcess + '_ {
-    /// Waits until the process has exited. What it left running may still write.
+    /// Waits until the process has exited. Its descendants may still write.
     pub async fn wait(&self) -> Result<ProcessExit, ExecServerError> {
         let mut events = self.subscribe_events();
         while let Some(event) = events.next().await {
@@ -38,30 +38,30 @@ impl dyn ExecProcess + '_ {
         Err(ExecServerError::Closed)
     }
 
-    /// Waits until the process is closed and returns what it wrote, 1 MiB of each stream at most.
+    /// Waits until the process has closed and returns its output, at most 1 MiB per stream.
     ///
-    /// It does not end the standard input; `communicate` does.
+    /// Does not end standard input; `communicate` does.
     pub async fn output(&self) -> Result<ProcessOutput, ExecServerError> {
         self.output_within(DEFAULT_OUTPUT_BOUND).await
     }
 
-    /// The same with another bound for each stream.
+    /// Like [`Self::output`](Self::output), with another bound per stream.
     pub async fn output_within(&self, bound: usize) -> Result<ProcessOutput, ExecServerError> {
         self.collect(self.subscribe_events(), bound).await
     }
 
-    /// Writes all of `stdin`, ends it, and returns what the process wrote meanwhile and after, 1 MiB of each stream at
-    /// most. A process that does not want all of its input is no error.
+    /// Writes all of `stdin`, ends it, and returns the output, at most 1 MiB per stream. It is no
+    /// error if the process does not read all of its input.
     pub async fn communicate(
         &self,
         stdin: impl Into<Bytes> + Send,
     ) -> Result<ProcessOutput, ExecServerError> {
         let mut collecting = pin!(self.collect(self.subscribe_events(), DEFAULT_OUTPUT_BOUND));
         let mut feeding = pin!(self.feed(stdin.into()));
-        // At the same time: a process may write more than anybody keeps for it before it reads.
+        // Concurrently: a process may write more than its log holds before it reads.
         tokio::select! {
             fed = &mut feeding => fed?,
-            // Somebody else may hold the other end of its input for ever.
+            // Another process may hold the other end of the input forever.
             output = &mut collecting => return output,
         }
         collecting.await
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn streams_are_collected_apart() {
+    async fn streams_are_collected_separately() {
         let process = FakeProcess::new();
         process.output(OutputStream::Stdout, "out");
         process.output(OutputStream::Stderr, "err");

@@ -1,4 +1,4 @@
-//! A process that does what a test says.
+//! A fake process that tests control.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -26,7 +26,7 @@ struct Shared {
     calls: Mutex<Vec<String>>,
     /// Changes with every call.
     noted: watch::Sender<()>,
-    /// Writes take one permit each.
+    /// Each write takes a permit.
     writes: Semaphore,
     stdin: Mutex<WriteStatus>,
 }
@@ -87,7 +87,7 @@ impl FakeProcess {
         *self.shared.stdin.lock().unwrap() = WriteStatus::StdinClosed;
     }
 
-    /// From now on a write waits for [`Self::accept_write`].
+    /// Makes writes wait for [`Self::accept_write`].
     pub(crate) fn hold_writes(&self) {
         self.shared.writes.forget_permits(Semaphore::MAX_PERMITS);
     }
@@ -100,7 +100,7 @@ impl FakeProcess {
         self.shared.calls.lock().unwrap().clone()
     }
 
-    /// Resolves when this has been called.
+    /// Resolves once this call has been made.
     pub(crate) async fn called(&self, call: &str) {
         let mut noted = self.shared.noted.subscribe();
         noted.wait_for(|()| self.calls().iter().any(|noted| noted == call)).await.unwrap();

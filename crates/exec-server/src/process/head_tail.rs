@@ -1,26 +1,27 @@
-//! Output of any length in bounded memory: its beginning, its end, and how much is left out between them.
+//! Output of any length in bounded memory: the beginning, the end, and the number of bytes omitted
+//! between them.
 
 use std::collections::VecDeque;
 
-/// What is kept when nobody says otherwise.
+/// The default bound.
 pub const DEFAULT_OUTPUT_BOUND: usize = 1 << 20;
 
-/// Collects bytes and keeps the first and the last of them.
+/// Collects bytes, keeping the first and the last of them.
 #[derive(Debug, Clone)]
 pub struct HeadTail {
     bound: usize,
     head: Vec<u8>,
-    /// Nothing is added to the head any more: it is full, or a gap follows it.
+    /// Whether the head is complete: it is full, or a gap follows it.
     sealed: bool,
     tail: VecDeque<u8>,
     omitted: u64,
 }
 
-/// What was collected.
+/// Collected output.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CollectedOutput {
     pub head: Vec<u8>,
-    /// Exactly how many bytes are missing between head and tail.
+    /// The exact number of bytes missing between head and tail.
     pub omitted_bytes: u64,
     pub tail: Vec<u8>,
 }
@@ -47,8 +48,8 @@ impl HeadTail {
         self.omitted += (passing.len() + displaced) as u64;
     }
 
-    /// Notes that `lost` bytes are missing here. What the tail held before them is left out, too, so that there is only
-    /// one place where something is missing.
+    /// Records `lost` bytes as missing at this position. Discards the tail, so that output is
+    /// missing in only one place.
     pub fn skip(&mut self, lost: u64) {
         self.sealed = true;
         self.omitted += lost + self.tail.len() as u64;
@@ -70,13 +71,13 @@ impl HeadTail {
         }
     }
 
-    /// Whether there was nothing to collect yet.
+    /// Whether nothing has been collected yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.head.is_empty() && self.tail.is_empty() && self.omitted == 0
     }
 
-    /// What has been collected so far; the next collection begins after it.
+    /// Returns the output collected so far, and starts over.
     #[must_use]
     pub fn take(&mut self) -> CollectedOutput {
         std::mem::replace(self, Self::new(self.bound)).finish()
@@ -99,25 +100,25 @@ impl Default for HeadTail {
 }
 
 impl CollectedOutput {
-    /// How many bytes are here.
+    /// Returns the number of bytes present.
     #[must_use]
     pub fn len(&self) -> usize {
         self.head.len() + self.tail.len()
     }
 
-    /// Whether there was nothing to collect.
+    /// Whether there was no output.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0 && self.omitted_bytes == 0
     }
 
-    /// All of it, if nothing is left out.
+    /// Returns the whole output, if nothing is omitted.
     #[must_use]
     pub fn complete(&self) -> Option<&[u8]> {
         (self.omitted_bytes == 0).then_some(self.head.as_slice())
     }
 
-    /// The same with at most `bound` bytes.
+    /// Shortens the output to at most `bound` bytes.
     #[must_use]
     pub fn within(self, bound: usize) -> Self {
         if self.len() <= bound {
@@ -128,8 +129,8 @@ impl CollectedOutput {
         shorter.finish()
     }
 
-    /// As text, with a line in place of what is left out. Bytes that are not UTF-8 are replaced, also characters that
-    /// were cut in two.
+    /// Converts to text, with a line in place of the omitted bytes. Replaces bytes that are not
+    /// UTF-8, including characters cut in two.
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut text = String::from_utf8_lossy(&self.head).into_owned();
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_whole() {
+    fn output_within_the_bound_is_complete() {
         assert_eq!(collected(8, &[]), expected("", 0, ""));
         assert_eq!(collected(8, &["abc", "defgh"]), expected("abcdefgh", 0, ""));
         assert_eq!(collected(8, &["abcdefgh"]), expected("abcdefgh", 0, ""));
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_is_counted() {
+    fn output_beyond_the_bound_is_counted() {
         assert_eq!(collected(8, &["abcdefghi"]), expected("abcd", 1, "fghi"));
         assert_eq!(collected(4, &["ab", "cd", "efghij", "k"]), expected("ab", 7, "jk"));
         assert_eq!(collected(1, &["abc"]), expected("", 2, "c"));
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn however_it_is_cut_the_result_is_the_same() {
+    fn the_result_does_not_depend_on_chunk_boundaries() {
         let text: String = ('a'..='z').collect();
         for bound in 0..30 {
             let whole = collected(bound, &[&text]);
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_leaves_one_place_where_something_is_missing() {
+    fn after_a_gap_output_is_missing_in_one_place() {
         let mut buffer = HeadTail::new(8);
         buffer.push(b"ab");
         buffer.skip(100);
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn text_says_what_is_left_out() {
+    fn text_shows_the_number_of_omitted_bytes() {
         let output =
             CollectedOutput { head: b"ab".to_vec(), omitted_bytes: 3, tail: b"\xffz".to_vec() };
         assert_eq!(output.to_text(), "ab\n[… 3 bytes left out …]\n\u{fffd}z");

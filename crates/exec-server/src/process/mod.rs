@@ -1,7 +1,7 @@
-//! What callers do with a process again and again: wait for it, collect its output, talk to it as one talks over pipes.
+//! Helpers for processes: waiting, collecting output, and using streams like pipes.
 //!
-//! Everything here stands on [`ExecProcess`](crate::ExecProcess) alone, so it works wherever the process runs. All
-//! collections are bounded.
+//! All of them use only [`ExecProcess`](crate::ExecProcess), so they work wherever the process
+//! runs. All collections are bounded.
 
 mod collect;
 mod head_tail;

@@ -1,5 +1,5 @@
-//! Bytes that come in pieces, as an `AsyncRead` gives them out: what is left of the last piece, then the end or the
-//! failure.
+//! A buffer between a source of chunks and an `AsyncRead`: returns the rest of the last chunk, then
+//! the end or the error.
 
 use std::io;
 
@@ -22,23 +22,23 @@ enum State {
 }
 
 impl Pieces {
-    /// Nothing is left to give out, and more may come.
+    /// Whether all bytes are consumed and more may follow.
     pub(crate) fn is_wanting(&self) -> bool {
         self.rest.is_empty() && matches!(self.state, State::Open)
     }
 
-    /// Follows on what was given out; the caller waits until that is all.
+    /// Adds the next chunk; the previous one must be consumed.
     pub(crate) fn put(&mut self, piece: Bytes) {
         debug_assert!(self.rest.is_empty(), "a piece was still being given out");
         self.rest = piece;
     }
 
-    /// After what was put.
+    /// Marks the end, after the chunk in the buffer.
     pub(crate) fn end(&mut self) {
         self.state = State::Ended;
     }
 
-    /// After what was put. Stays.
+    /// Marks a permanent error, after the chunk in the buffer.
     pub(crate) fn fail(&mut self, error: ExecServerError) {
         self.state = State::Failed(error);
     }

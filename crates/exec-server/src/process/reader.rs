@@ -12,14 +12,15 @@ use super::head_tail::{CollectedOutput, HeadTail};
 use crate::ExecProcess;
 use crate::process::pieces::Pieces;
 
-/// Reads one stream of a process, from the start of what is retained to its end.
+/// Reads one stream of a process, from the start of the retained output to the end.
 ///
-/// What comes on the other streams is passed over, or collected within a bound ([`Self::collecting_others`]); so a
-/// reader of one stream never waits for a reader of another. Two readers, one for each stream, are like two pipes:
-/// each must be read, or what it has not read (1 MiB) holds back the process and so the other reader.
+/// Output on other streams is discarded, or collected within a bound ([`Self::collecting_others`]),
+/// so a reader of one stream never waits for a reader of another. Two readers, one per stream,
+/// behave like two pipes: both must be read, or the unread output (1 MiB) of one blocks the process
+/// and thereby the other reader.
 ///
-/// The end of the file is where the process closes, and not at its exit: what it left running may still write.
-/// A gap in the output is an error, and so is a process that is lost. Errors stay.
+/// End of file means that the process has closed, not only exited: its descendants may still write.
+/// A gap in the output is an error, and so is a lost process. Errors are permanent.
 #[derive(Debug)]
 pub struct StdoutReader {
     process_id: String,
@@ -30,7 +31,7 @@ pub struct StdoutReader {
 }
 
 impl StdoutReader {
-    /// Reads the standard output, or whichever stream is meant.
+    /// Reads the given stream.
     pub fn new(process: &dyn ExecProcess, stream: OutputStream) -> Self {
         Self {
             process_id: process.process_id().to_owned(),
@@ -41,19 +42,19 @@ impl StdoutReader {
         }
     }
 
-    /// Keeps what comes on the other streams, at most `bound` bytes of it.
+    /// Keeps the output of other streams, up to `bound` bytes.
     #[must_use]
     pub fn collecting_others(mut self, bound: usize) -> Self {
         self.others = Some(HeadTail::new(bound));
         self
     }
 
-    /// What came on the other streams since the last call, as far as this reader has read.
+    /// Returns the output of other streams since the last call, as far as this reader has read.
     pub fn take_others(&mut self) -> CollectedOutput {
         self.others.as_mut().map(HeadTail::take).unwrap_or_default()
     }
 
-    /// Fetches events until there is something to read or to say.
+    /// Fetches events until there are bytes, the end or an error to return.
     fn poll_advance(&mut self, context: &mut Context<'_>) -> Poll<()> {
         while self.pieces.is_wanting() {
             match ready!(self.events.poll_next_event(context)) {
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn one_stream_is_read_and_the_others_are_kept() {
+    async fn one_stream_is_read_and_the_others_are_collected() {
         let process = FakeProcess::new();
         let mut stdout = StdoutReader::new(&process, OutputStream::Stdout).collecting_others(100);
         process.print("one ");
@@ -110,7 +111,7 @@ mod tests {
         stdout.read_to_string(&mut text).await.unwrap();
         assert_eq!(text, "one two late");
         assert_eq!(stdout.take_others().to_text(), "warning");
-        assert_eq!(stdout.read(&mut [0; 4]).await.unwrap(), 0, "the end stays");
+        assert_eq!(stdout.read(&mut [0; 4]).await.unwrap(), 0, "the end is permanent");
     }
 
     #[tokio::test]
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_gap_and_a_loss_are_errors_that_stay() {
+    async fn gaps_and_losses_are_permanent_errors() {
         let process = FakeProcess::new();
         process.print("before");
         process.gap(9);

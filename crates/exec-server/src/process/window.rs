@@ -1,5 +1,5 @@
-//! Output in windows: what a process writes until it is over, pauses, or the time is up. The process goes on, and
-//! the next window begins where the last one ended.
+//! Output in windows: the output of a process until it closes, pauses, or a deadline passes. The
+//! process continues, and the next window starts where the previous one ended.
 
 use std::time::Duration;
 
@@ -9,51 +9,51 @@ use tokio::time::Instant;
 use super::head_tail::{CollectedOutput, DEFAULT_OUTPUT_BOUND, HeadTail};
 use crate::ExecProcess;
 
-/// When a window ends and how much of its output is kept.
+/// When a window ends, and how much of its output is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WindowOptions {
     pub deadline: Duration,
-    /// Ends the window once something was written and then nothing for so long.
+    /// Ends the window when, after some output, nothing more follows for this long.
     pub quiet: Option<Duration>,
     pub max_output: usize,
 }
 
-/// What happened in one window.
+/// The output of one window.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
-    /// All streams together, in the order in which they were read.
+    /// All streams combined, in the order in which they were read.
     pub output: CollectedOutput,
     pub wall_time: Duration,
-    /// Also when the exit was in an earlier window.
+    /// Also set if the exit was in an earlier window.
     pub exit: Option<ProcessExit>,
     pub end: WindowEnd,
 }
 
 #[derive(Debug, Clone)]
 pub enum WindowEnd {
-    /// The process is over and everything was shown.
+    /// The process has closed, and all its output has been returned.
     Closed,
     Quiet,
     Deadline,
     Failed(ExecServerError),
 }
 
-/// The windows of one process. Between two of them nothing is lost and nothing shown twice; a window that is dropped
-/// before its end leaves what it collected to the next.
+/// The windows of one process. No output is lost or repeated between windows; a window dropped
+/// before its end leaves its output to the next.
 ///
-/// Between windows it holds a place in the process's log: a process that writes more than its log can hold waits for
-/// the next window.
+/// Between windows it holds a cursor in the process's log: a process that writes more than the log
+/// can hold waits for the next window.
 #[derive(Debug)]
 pub struct WindowedOutput {
     events: ProcessEvents,
     collected: HeadTail,
     exit: Option<ProcessExit>,
-    /// How it ended, once it has.
+    /// How the process ended, once it has.
     over: Option<WindowEnd>,
 }
 
 impl WindowedOutput {
-    /// The first window begins at the start of what is retained.
+    /// The first window starts at the beginning of the retained output.
     pub fn new(process: &dyn ExecProcess) -> Self {
         Self {
             events: process.subscribe_events(),
@@ -175,13 +175,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_flood_does_not_hold_a_window_open() {
+    async fn continuous_output_does_not_extend_a_window() {
         let process = FakeProcess::new();
         let mut windows = WindowedOutput::new(&process);
         (0..5000).for_each(|_| process.print("x"));
         let window = WindowOptions { deadline: Duration::ZERO, quiet: None, max_output: 5000 };
         let first = windows.collect(window).await.output.len();
-        assert!(first < 5000, "the window ended while there was more");
+        assert!(first < 5000, "the window ended before all output was read");
         let rest = windows.collect(WindowOptions { max_output: 5000, ..WINDOW }).await.output.len();
         assert_eq!(first + rest, 5000);
     }

@@ -13,14 +13,15 @@ use tokio::task::JoinHandle;
 
 use crate::ExecProcess;
 
-/// What the pipe holds, as much as one of the kernel's.
+/// The capacity of the pipe, like that of a kernel pipe.
 const PIPE_BYTES: usize = 64 << 10;
 
-/// Writes to a process in order, without anybody having to flush: a task of its own hands over what is written, one
-/// call at a time, and gathers up to 64 KiB meanwhile.
+/// Writes to a process in order, without explicit flushes: a task sends the written bytes, one call
+/// at a time, and meanwhile collects up to 64 KiB.
 ///
-/// As with a pipe, dropping the writer ends the standard input after what was written. `shutdown` does so too, and
-/// waits for it. A process that no longer reads is a `BrokenPipe`. Must be made within a tokio runtime.
+/// As with a pipe, dropping the writer ends standard input after the written bytes. `shutdown` does
+/// so too, and waits for it. If the process no longer reads, writes fail with `BrokenPipe`. Must be
+/// created within a tokio runtime.
 #[derive(Debug)]
 pub struct StdinWriter {
     pipe: DuplexStream,
@@ -28,7 +29,7 @@ pub struct StdinWriter {
     failure: Arc<OnceLock<Failure>>,
 }
 
-/// Why what was written did not all arrive.
+/// Why not all written bytes have arrived.
 #[derive(Debug)]
 enum Failure {
     StdinClosed,
@@ -44,7 +45,8 @@ impl StdinWriter {
             async move {
                 let mut other_end = other_end;
                 if let Err(why) = carry(&mut other_end, &*process).await {
-                    // Before the pipe breaks: whoever meets the broken pipe looks here for the reason.
+                    // Set before the pipe breaks, so that a writer that sees the broken pipe finds
+                    // the reason.
                     let _ = failure.set(why);
                 }
             }
@@ -52,7 +54,7 @@ impl StdinWriter {
         Self { pipe, carrier: Some(carrier), failure }
     }
 
-    /// The pipe's own error, or better the reason for it.
+    /// Replaces the pipe's own error by the reason, if there is one.
     fn explain(&self, error: io::Error) -> io::Error {
         match self.failure.get() {
             None => error,
@@ -71,7 +73,7 @@ impl AsyncWrite for StdinWriter {
         Poll::Ready(written.map_err(|error| self.explain(error)))
     }
 
-    /// Nothing to do: what is written is on its way.
+    /// Does nothing: written bytes are sent without a flush.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(match self.failure.get() {
             None => Ok(()),
@@ -98,7 +100,7 @@ impl Failure {
     }
 }
 
-/// Hands over what comes through the pipe, then ends the standard input.
+/// Forwards bytes from the pipe, then ends standard input.
 async fn carry(pipe: &mut DuplexStream, process: &dyn ExecProcess) -> Result<(), Failure> {
     let mut buffer = BytesMut::with_capacity(PIPE_BYTES);
     while pipe.read_buf(&mut buffer).await.unwrap_or(0) > 0 {
@@ -108,7 +110,7 @@ async fn carry(pipe: &mut DuplexStream, process: &dyn ExecProcess) -> Result<(),
         }
         buffer.reserve(PIPE_BYTES);
     }
-    // Whoever closed it, it is closed.
+    // An error would only mean that it is already closed.
     process.close_stdin().await.map(drop).map_err(Failure::Error)
 }
 
@@ -120,7 +122,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_written_sets_out_without_a_flush() {
+    async fn written_bytes_are_sent_without_a_flush() {
         let process = FakeProcess::new();
         let mut stdin = StdinWriter::new(process.handle());
         for word in ["one", "two"] {
@@ -130,7 +132,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_comes_while_a_write_is_under_way_is_gathered() {
+    async fn bytes_are_collected_while_a_write_is_in_flight() {
         let process = FakeProcess::new();
         process.hold_writes();
         let mut stdin = StdinWriter::new(process.handle());
@@ -146,7 +148,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn dropping_it_ends_the_input_after_what_was_written() {
+    async fn dropping_the_writer_ends_the_input_after_its_bytes() {
         let process = FakeProcess::new();
         let mut stdin = StdinWriter::new(process.handle());
         stdin.write_all(b"last words").await.unwrap();
@@ -156,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_waits_is_bounded() {
+    async fn buffered_input_is_bounded() {
         let process = FakeProcess::new();
         process.hold_writes();
         let mut stdin = StdinWriter::new(process.handle());
@@ -185,7 +187,11 @@ mod tests {
             stdin.shutdown().await
         };
         assert_eq!(error.await.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
-        assert_eq!(stdin.flush().await.unwrap_err().kind(), io::ErrorKind::BrokenPipe, "it stays");
+        assert_eq!(
+            stdin.flush().await.unwrap_err().kind(),
+            io::ErrorKind::BrokenPipe,
+            "the error is permanent"
+        );
 
         let mut only_closed = StdinWriter::new(process.handle());
         only_closed.shutdown().await.unwrap();

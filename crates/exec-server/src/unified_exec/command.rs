@@ -1,4 +1,4 @@
-//! What is asked of unified exec, and what it answers.
+//! The parameters and results of unified exec.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,64 +11,64 @@ use exec_server_protocol::{EnvPolicy, EnvironmentInfo, PathUri, SandboxRequest, 
 #[derive(Debug, Clone)]
 pub struct ExecCommand {
     pub line: CommandLine,
-    /// The environment's own directory when left out.
+    /// Default: the environment's working directory.
     pub cwd: Option<PathUri>,
-    /// On top of what `env_policy` lets through.
+    /// Added to the variables that `env_policy` passes.
     pub env: BTreeMap<String, String>,
     pub env_policy: EnvPolicy,
     pub sandbox: Option<SandboxRequest>,
-    /// A terminal, which can be written to. Without one the standard input is empty.
+    /// Whether to use a terminal, which accepts input. Without one, standard input is empty.
     pub tty: bool,
-    /// How long to wait for the end before the answer says that it still runs.
+    /// How long to wait for the end before the call returns with the command running.
     pub yield_time: Duration,
-    /// The most that the answer shows, in bytes.
+    /// The maximum size of the returned output, in bytes.
     pub max_output: usize,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CommandLine {
     Argv(Vec<String>),
-    /// For the shell of the environment.
+    /// Run by the environment's shell.
     Shell(String),
 }
 
-/// Names a command in later calls. Small, and never used twice.
+/// Identifies a command in later calls. Small, and never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessHandleId(pub u64);
 
-/// What is known when a call returns.
+/// The state of a command when a call returns.
 #[derive(Debug, Clone)]
 pub struct ExecCommandOutput {
-    /// What was written since the last call, as text, with a line in place of what is left out.
+    /// The output since the last call, as text, with a line in place of omitted bytes.
     pub output: String,
-    /// Exactly how much is left out.
+    /// The exact number of omitted bytes.
     pub omitted_bytes: u64,
-    /// How long this call took.
+    /// The duration of this call.
     pub wall_time: Duration,
-    /// There once the command has ended.
+    /// Set once the command has ended.
     pub exit_code: Option<i32>,
-    /// There while it runs.
+    /// Set while the command runs.
     pub running_id: Option<ProcessHandleId>,
 }
 
-/// Why a call was not carried out.
+/// Why a call failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum UnifiedExecError {
-    #[error("no process {id} is known; {}", KnownHandles(.known))]
+    #[error("unknown process {id}; {}", KnownHandles(.known))]
     UnknownProcess { id: ProcessHandleId, known: Vec<ProcessHandleId> },
     #[error("process {id} takes no input; start the command with a terminal to write to it")]
     NoInput { id: ProcessHandleId },
     #[error("process {id} does not read its input; a part of it may have been written")]
     InputNotRead { id: ProcessHandleId },
-    #[error("all {max} places for processes are taken by commands that are just being started")]
+    #[error("{max} commands are being started, the maximum; wait for one of them")]
     TooManyStarts { max: usize },
-    /// The environment did not do it, or lost the process.
+    /// The environment refused the call, or lost the process.
     #[error(transparent)]
     Environment(#[from] ExecServerError),
 }
 
 impl ExecCommand {
-    /// With ten seconds to end and 64 KiB to show.
+    /// Creates a command with a yield time of ten seconds and an output of 64 KiB.
     #[must_use]
     pub fn new(line: CommandLine) -> Self {
         Self {
@@ -104,7 +104,8 @@ impl ExecCommand {
             env_policy: Some(self.env_policy),
             sandbox: self.sandbox,
             tty: self.tty,
-            // A command that reads must find the end of its input, not wait for somebody who does not know.
+            // A command that reads its input gets end of file, instead of waiting forever for
+            // input.
             pipe_stdin: false,
             ..StartParams::new(process_id, argv, cwd)
         }
@@ -121,8 +122,10 @@ struct KnownHandles<'a>(&'a [ProcessHandleId]);
 
 impl fmt::Display for KnownHandles<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some((first, rest)) = self.0.split_first() else { return f.write_str("there is none") };
-        write!(f, "known are {first}")?;
+        let Some((first, rest)) = self.0.split_first() else {
+            return f.write_str("there are none");
+        };
+        write!(f, "the known ones are {first}")?;
         rest.iter().try_for_each(|id| write!(f, ", {id}"))
     }
 }

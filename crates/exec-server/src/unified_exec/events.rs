@@ -1,9 +1,10 @@
-//! What unified exec reports while it works, to whoever shows it to a person.
+//! The events that unified exec reports, for a program that shows them to a user.
 //!
-//! The queue is bounded. It has two places for each command that may be known, and some to spare; when only half of the
-//! spare ones are left, output is left out of it and counted. A command is started only once there are places for its
-//! `Begin` and its `End`, so these are never lost; a call that has an `Interaction` to report waits for a place. So a
-//! reader that stalls stalls calls in the end, but never a process.
+//! The queue is bounded. It has two places for each known command, and spare places; when only half
+//! of the spare places are free, output is dropped and counted. A command starts only after places
+//! for its `Begin` and its `End` are reserved, so these are never lost; a call with an
+//! `Interaction` waits for a place. So a stalled reader eventually blocks calls, but never a
+//! process.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::process::CollectedOutput;
 
 /// Places beyond those for the first and last events of all commands.
 const SPARE: usize = 512;
-/// Free places that output does not take.
+/// Free places that are not used for output.
 const KEPT_FOR_OTHERS: usize = SPARE / 2;
 
 #[derive(Debug, Clone)]
@@ -28,39 +29,40 @@ pub enum UnifiedExecEvent {
         id: ProcessHandleId,
         stream: OutputStream,
         chunk: Bytes,
-        /// Output that was left out just before, because the reader of these events was slow or the process
-        /// itself lost it.
+        /// Output omitted just before, because the reader of these events was slow or the process's
+        /// log lost it.
         left_out_bytes: u64,
     },
-    /// Something is written to the command.
+    /// Input was written to the command.
     Interaction { id: ProcessHandleId, bytes: Bytes },
-    /// The last event of a command, once for each.
+    /// The last event of a command; each command has exactly one.
     End {
         id: ProcessHandleId,
-        /// How it ended, or why that will not be known.
+        /// The exit code, or why it is unknown.
         exit_code: Result<i32, ExecServerError>,
         duration: Duration,
-        /// What it wrote from its beginning to its end, bounded.
+        /// The whole output of the command, bounded.
         transcript: CollectedOutput,
-        /// Output that is in no delta after the last one.
+        /// Output omitted after the last delta.
         left_out_bytes: u64,
     },
 }
 
-/// The events of all commands, in order for each of them.
+/// The events of all commands, in order for each command.
 #[derive(Debug)]
 pub struct UnifiedExecEvents {
     receiver: mpsc::Receiver<UnifiedExecEvent>,
 }
 
 impl UnifiedExecEvents {
-    /// `None` when the layer is gone and everything was read. Cancel-safe.
+    /// Returns `None` when the [`UnifiedExec`](super::UnifiedExec) has been dropped and everything
+    /// was read. Cancel-safe.
     pub async fn next(&mut self) -> Option<UnifiedExecEvent> {
         self.receiver.recv().await
     }
 }
 
-/// Where events go in. Without a reader they go nowhere.
+/// The sending side. Without a reader events are dropped.
 #[derive(Debug, Clone)]
 pub(super) struct Reports {
     sender: Option<mpsc::Sender<UnifiedExecEvent>>,
@@ -72,13 +74,14 @@ impl Reports {
     }
 
     pub(super) fn to_reader(max_processes: usize) -> (Self, UnifiedExecEvents) {
-        // Invariant: while the reader keeps up, commands that run hold no spare place, so that output has some.
+        // Invariant: while the reader keeps up, running commands use no spare places, so output has
+        // some.
         let capacity = max_processes.saturating_mul(2).saturating_add(SPARE);
         let (sender, receiver) = mpsc::channel(capacity.min(Semaphore::MAX_PERMITS));
         (Self { sender: Some(sender) }, UnifiedExecEvents { receiver })
     }
 
-    /// Waits for permits for a command's first and last event.
+    /// Waits for the permits of a command's first and last event.
     pub(super) async fn reserve_pair(&self) -> (EventPermit, EventPermit) {
         (self.reserve().await, self.reserve().await)
     }
@@ -86,11 +89,11 @@ impl Reports {
     /// Waits for a permit.
     pub(super) async fn reserve(&self) -> EventPermit {
         let Some(sender) = &self.sender else { return EventPermit(None) };
-        // A reader that went away wants nothing more.
+        // A dropped reader needs no more events.
         EventPermit(sender.clone().reserve_owned().await.ok())
     }
 
-    /// Whether there was a place.
+    /// Sends output and returns whether there was a place.
     pub(super) fn offer(&self, event: UnifiedExecEvent) -> bool {
         match &self.sender {
             Some(sender) => sender.capacity() > KEPT_FOR_OTHERS && sender.try_send(event).is_ok(),

@@ -1,8 +1,8 @@
-//! Commands as a model runs them: each call returns within a bounded time with a bounded piece of text, and a command
-//! that takes longer goes on and is asked again by a small number.
+//! Runs commands for a model: each call returns within a bounded time with bounded text, and a
+//! longer command continues and is polled by a small number.
 //!
-//! Approval, sandboxes and retries are decided by the caller, before. What a command left running in the background
-//! when it ended is not known here any more: it belongs to the environment, and ends with it.
+//! The caller decides about approval, sandboxes and retries beforehand. Background processes that
+//! outlive a command are not tracked here: they belong to the environment and end with it.
 
 mod command;
 mod events;
@@ -30,25 +30,26 @@ use table::Table;
 use crate::ExecBackend;
 use crate::process::DEFAULT_OUTPUT_BOUND;
 
-/// Thirty years stand for any longer time: a sum near the end of the clock would overflow, here or in a timer.
+/// Replaces any longer time: a sum near the end of the clock's range would overflow, here or in a
+/// timer.
 const MAX_WAIT: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
-/// What calls may ask for, and how much is kept for them.
+/// Limits on calls, and on the state kept for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnifiedExecLimits {
-    /// Commands that are known at once, running or not yet reported as ended.
+    /// The maximum number of known commands: running, or not yet reported as ended.
     pub max_processes: usize,
-    /// Yield times are brought into these.
+    /// Yield times are clamped to this range.
     pub min_yield_time: Duration,
     pub max_yield_time: Duration,
-    /// The most of a command's output that is kept for the next call, and in the transcript of its end.
+    /// Bounds the output kept for the next call, and the transcript of the end.
     pub max_output: usize,
 }
 
 /// Runs commands in one environment.
 ///
-/// Must be used within a tokio runtime. Dropping it stops following the commands, and does not end them;
-/// [`Self::terminate_all`] does.
+/// Must be used within a tokio runtime. Dropping it stops following the commands but does not end
+/// them; [`Self::terminate_all`] does.
 #[derive(Debug)]
 pub struct UnifiedExec {
     backend: Arc<dyn ExecBackend>,
@@ -56,18 +57,19 @@ pub struct UnifiedExec {
     info: OnceCell<EnvironmentInfo>,
     reports: Reports,
     table: Mutex<Table>,
-    /// One follows each command.
+    /// One task follows each command.
     tasks: Mutex<JoinSet<()>>,
 }
 
 impl UnifiedExec {
-    /// Without events.
+    /// Creates an instance without events.
     #[must_use]
     pub fn new(backend: Arc<dyn ExecBackend>, limits: UnifiedExecLimits) -> Self {
         Self::reporting(backend, limits, Reports::to_nobody())
     }
 
-    /// With events, which must be read while calls are made; see [`UnifiedExecEvents`].
+    /// Creates an instance with events, which must be read while calls are made; see
+    /// [`UnifiedExecEvents`].
     #[must_use]
     pub fn with_events(
         backend: Arc<dyn ExecBackend>,
@@ -92,9 +94,9 @@ impl UnifiedExec {
         }
     }
 
-    /// Starts a command and waits for its end, or as long as it says.
+    /// Starts a command and waits for its end, at most for its yield time.
     ///
-    /// If this is dropped once the command runs, the command goes on under its number.
+    /// If this future is dropped once the command runs, the command continues under its number.
     pub async fn exec_command(
         &self,
         command: ExecCommand,
@@ -107,7 +109,7 @@ impl UnifiedExec {
         let params = command.into_start(Uuid::new_v4().to_string(), info);
         let (argv, tty) = (params.argv.clone(), params.tty);
         let process = self.backend.start(params).await?;
-        // No await from here until the command is in the table: a call that is dropped must not lose it.
+        // No await from here until the command is in the table: a dropped call must not lose it.
         let id = place.id;
         begin.send(UnifiedExecEvent::Begin { id, argv, tty });
         let takes_input = tty;
@@ -120,8 +122,8 @@ impl UnifiedExec {
         self.snapshot(&running, began, max_output)
     }
 
-    /// Writes to a command and waits for its end, or as long as `yield_time` says. Empty bytes only ask for what is
-    /// new.
+    /// Writes to a command and waits for its end, at most for `yield_time`. With empty bytes, only
+    /// returns new output.
     pub async fn write_stdin(
         &self,
         id: ProcessHandleId,
@@ -135,21 +137,22 @@ impl UnifiedExec {
         let running = self.table().find(id)?;
         let accepted = bytes.is_empty() || self.write(&running, bytes, deadline).await?;
         let ended = running.ended_by(deadline).await;
-        // A command that ends takes its input with it; only one that goes on without is a mistake of the caller.
+        // If the command ends, its unread input is no error. If it continues without accepting
+        // input, the caller made a mistake.
         if !accepted && !ended {
             return Err(UnifiedExecError::NoInput { id });
         }
         self.snapshot(&running, began, max_output)
     }
 
-    /// The commands that can be asked.
+    /// Returns the commands that can be polled.
     #[must_use]
     pub fn known(&self) -> Vec<ProcessHandleId> {
         self.table().known()
     }
 
-    /// Ends all commands and forgets them; those that are just being started are not among them. Their `End` events
-    /// come as their processes end.
+    /// Ends and forgets all commands, except those being started. Their `End` events follow when
+    /// their processes end.
     pub async fn terminate_all(&self) -> Result<(), ExecServerError> {
         let commands = self.table().take_all();
         let mut outcome = Ok(());
@@ -161,17 +164,21 @@ impl UnifiedExec {
     }
 
     fn make_place(&self, evicted: RunningCommand) {
-        // Not by this call, which may be dropped: nobody else knows the command any more.
+        // In a separate task, because this call may be dropped, and the command is no longer in the
+        // table.
         self.spawn(async move {
             let process = evicted.process();
-            tracing::info!(process = process.process_id(), "making place for a new command");
+            tracing::info!(
+                process = process.process_id(),
+                "ending a command to make room for a new one"
+            );
             if let Err(error) = process.terminate(TerminateMode::Force).await {
-                tracing::warn!(%error, "a command that made place may still run");
+                tracing::warn!(%error, "a command that was ended to make room may still run");
             }
         });
     }
 
-    /// Whether the command took it.
+    /// Returns whether the command accepted the input.
     async fn write(
         &self,
         running: &RunningCommand,
@@ -217,7 +224,7 @@ impl UnifiedExec {
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let mut tasks = self.tasks.lock().expect("no code panics while it holds the tasks");
+        let mut tasks = self.tasks.lock().expect("no code panics while it holds the lock");
         while tasks.try_join_next().is_some() {}
         tasks.spawn(task);
     }
@@ -238,14 +245,14 @@ impl Default for UnifiedExecLimits {
     }
 }
 
-/// A place in the table, given back when the start fails or is given up.
+/// A place in the table, released if the start fails or is cancelled.
 struct ReservedSlot<'a> {
     table: &'a Mutex<Table>,
     id: ProcessHandleId,
 }
 
 impl ReservedSlot<'_> {
-    /// Returns a command that must be terminated for it.
+    /// Fills the place and returns a command that must be terminated to make room.
     fn fill(self, command: RunningCommand) -> Option<RunningCommand> {
         lock(self.table).fill(self.id, command)
     }
@@ -258,7 +265,7 @@ impl Drop for ReservedSlot<'_> {
 }
 
 fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
-    table.lock().expect("no code panics while it holds the table of commands")
+    table.lock().expect("no code panics while it holds the lock")
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! One command: the task that follows it, and what calls see of it.
+//! One command: the task that follows it, and its state for calls.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -14,7 +14,7 @@ use super::text::incomplete_suffix;
 use crate::ExecProcess;
 use crate::process::{CollectedOutput, HeadTail};
 
-/// Clones are the same command.
+/// Clones refer to the same command.
 #[derive(Debug, Clone)]
 pub(super) struct RunningCommand {
     shared: Arc<Shared>,
@@ -33,18 +33,18 @@ struct Shared {
 
 #[derive(Debug)]
 struct State {
-    /// What no call has shown yet.
+    /// Output that no call has returned yet.
     unseen: HeadTail,
-    /// Everything from the beginning.
+    /// All output from the beginning.
     transcript: HeadTail,
     outcome: Option<Outcome>,
 }
 
-/// How a command ended, or why that will not be known.
+/// The exit code of a command, or why it is unknown.
 pub(super) type Outcome = Result<i32, ExecServerError>;
 
 impl RunningCommand {
-    /// `bound` is how much of its output is kept.
+    /// `bound` limits the retained output.
     pub(super) fn new(
         id: ProcessHandleId,
         process: Arc<dyn ExecProcess>,
@@ -77,13 +77,13 @@ impl RunningCommand {
     /// Waits for the end of the command, at most until `deadline`.
     pub(super) async fn ended_by(&self, deadline: Instant) -> bool {
         let mut ended = self.shared.ended.subscribe();
-        // The sender lives as long as `self`.
+        // Cannot fail: the sender lives as long as `self`.
         let ended = async { ended.wait_for(|ended| *ended).await.is_ok() };
         tokio::time::timeout_at(deadline, ended).await.unwrap_or(false)
     }
 
-    /// What no call has shown yet, and how the command ended if it has. While it runs, the beginning of a character
-    /// whose rest has not come yet stays for the next call.
+    /// Returns the output that no call has returned yet, and the outcome if the command has ended.
+    /// While it runs, an incomplete character at the end is kept for the next call.
     pub(super) fn take(&self) -> (CollectedOutput, Option<Outcome>) {
         let mut state = self.lock();
         let mut output = state.unseen.take();
@@ -95,16 +95,16 @@ impl RunningCommand {
         (output, state.outcome.clone())
     }
 
-    /// Nothing is reported after the end.
+    /// Reports an interaction, unless the command has ended.
     pub(super) fn report_interaction(&self, permit: EventPermit, bytes: Bytes) {
-        // The lock keeps the end from coming in between.
+        // The lock keeps the command from ending in between.
         let state = self.lock();
         if state.outcome.is_none() {
             permit.send(UnifiedExecEvent::Interaction { id: self.shared.id, bytes });
         }
     }
 
-    /// Follows the command to its end, which is reported in `permit`.
+    /// Follows the command to its end, and reports the end with `permit`.
     pub(super) async fn follow(self, reports: Reports, permit: EventPermit) {
         let Shared { id, process, began, .. } = &*self.shared;
         let (outcome, left_out_bytes) =
@@ -122,8 +122,8 @@ impl RunningCommand {
         self.shared.ended.send_replace(true);
     }
 
-    /// Everything that the command wrote is reported before its exit; what comes later is of those that it left
-    /// running, and none of its business.
+    /// Follows the output until the exit. All output of the command precedes its exit; later output
+    /// belongs to its descendants and is ignored.
     async fn follow_output(&self, mut events: ProcessEvents, reports: &Reports) -> (Outcome, u64) {
         let mut left_out = 0;
         loop {
@@ -145,7 +145,7 @@ impl RunningCommand {
         }
     }
 
-    /// Returns what has now been left out.
+    /// Reports output and returns the number of bytes omitted so far.
     fn report(&self, output: OutputChunk, left_out_bytes: u64, reports: &Reports) -> u64 {
         let OutputChunk { stream, chunk, .. } = output;
         let chunk: Bytes = chunk.into_bytes();
@@ -168,6 +168,6 @@ impl RunningCommand {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.shared.state.lock().expect("no code panics while it holds a command")
+        self.shared.state.lock().expect("no code panics while it holds the lock")
     }
 }

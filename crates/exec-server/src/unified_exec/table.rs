@@ -1,4 +1,5 @@
-//! Which commands are known, and which one makes slot for the next. Decisions only: nothing is started or ended here.
+//! The table of known commands, and the choice of a command to evict. Makes decisions only: starts
+//! and ends nothing.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ pub(super) struct Table {
     max: usize,
     slots: BTreeMap<ProcessHandleId, Slot>,
     next_id: u64,
-    /// Counts uses, so that the least recent one can be told.
+    /// Counts uses, to find the least recently used command.
     uses: u64,
 }
 
@@ -25,8 +26,8 @@ impl Table {
         Self { max, slots: BTreeMap::new(), next_id: 1, uses: 0 }
     }
 
-    /// Takes a slot for a command that is about to be started. No other command is ended for it yet: the
-    /// start may fail.
+    /// Reserves a slot for a command about to start. Evicts no other command yet, because the start
+    /// may fail.
     pub(super) fn reserve(&mut self) -> Result<ProcessHandleId, UnifiedExecError> {
         let starting = self.slots.values().filter(|slot| matches!(slot, Slot::Starting));
         if starting.count() >= self.max {
@@ -38,8 +39,8 @@ impl Table {
         Ok(id)
     }
 
-    /// Puts a command that was started into its slot. If there are too many now, another one leaves: the oldest that
-    /// has ended, or else the least recently used one, which is returned to be terminated.
+    /// Puts a started command into its slot. If there are now too many, evicts one: the oldest that
+    /// has ended, or else the least recently used, which is returned to be terminated.
     pub(super) fn fill(
         &mut self,
         id: ProcessHandleId,
@@ -64,7 +65,7 @@ impl Table {
         }
     }
 
-    /// Gives back a slot that was not filled.
+    /// Releases a slot that was not filled.
     pub(super) fn release(&mut self, id: ProcessHandleId) {
         if matches!(self.slots.get(&id), Some(Slot::Starting)) {
             self.slots.remove(&id);
@@ -75,7 +76,7 @@ impl Table {
         self.slots.remove(&id);
     }
 
-    /// Empties the table, but for what is being started.
+    /// Empties the table, except commands being started.
     pub(super) fn take_all(&mut self) -> Vec<RunningCommand> {
         let taken = self.slots.extract_if(.., |_, slot| matches!(slot, Slot::Taken { .. }));
         let commands = taken.filter_map(|(_, slot)| match slot {
@@ -98,7 +99,7 @@ impl Table {
         Some(command)
     }
 
-    /// Commands with their last use, oldest first.
+    /// Iterates over commands with their last use, oldest first.
     fn taken(&self) -> impl Iterator<Item = (ProcessHandleId, &RunningCommand, u64)> {
         self.slots.iter().filter_map(|(id, slot)| match slot {
             Slot::Taken { command, last_use } => Some((*id, command, *last_use)),

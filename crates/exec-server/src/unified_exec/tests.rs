@@ -1,4 +1,4 @@
-//! In virtual time, with processes that do what the test says.
+//! In virtual time, with processes that the test controls.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ use crate::process::FakeProcess;
 
 #[derive(Debug, Default)]
 struct FakeBackend {
-    /// What the next starts return; a process that just runs when there is none.
+    /// The results of the next starts; when empty, a process that just runs.
     prepared: Mutex<VecDeque<FakeProcess>>,
     started: Mutex<Vec<StartParams>>,
 }
@@ -67,7 +67,7 @@ const POLL: &[u8] = b"";
 const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test(start_paused = true)]
-async fn a_command_that_ends_has_a_code_and_no_id() {
+async fn a_command_that_ends_has_an_exit_code_and_no_id() {
     let process = FakeProcess::new();
     process.print("hello");
     process.exit(3);
@@ -83,7 +83,7 @@ async fn a_command_that_ends_has_a_code_and_no_id() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_command_that_goes_on_is_asked_again() {
+async fn a_running_command_can_be_polled() {
     let process = FakeProcess::new();
     process.print("one é");
     let exec = UnifiedExec::new(with_processes(std::slice::from_ref(&process)), limits());
@@ -103,11 +103,11 @@ async fn a_command_that_goes_on_is_asked_again() {
     let output = exec.write_stdin(id, POLL, SECOND, 1000).await.unwrap();
     assert_eq!((output.output.as_str(), output.exit_code), ("three", Some(0)));
     let error = exec.write_stdin(id, POLL, SECOND, 1000).await.unwrap_err();
-    assert_eq!(error.to_string(), "no process 1 is known; there is none");
+    assert_eq!(error.to_string(), "unknown process 1; there are none");
 }
 
 #[tokio::test(start_paused = true)]
-async fn yield_times_are_brought_into_their_limits() {
+async fn yield_times_are_clamped() {
     let exec = UnifiedExec::new(with_processes(&[]), limits());
     let shortest = ExecCommand { yield_time: Duration::ZERO, ..command() };
     let output = exec.exec_command(shortest).await.unwrap();
@@ -118,7 +118,7 @@ async fn yield_times_are_brought_into_their_limits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_yield_time_that_no_clock_holds_waits_for_the_end() {
+async fn a_yield_time_beyond_the_clock_waits_for_the_end() {
     let process = FakeProcess::new();
     process.exit(0);
     let limits = UnifiedExecLimits { max_yield_time: Duration::MAX, ..limits() };
@@ -139,7 +139,7 @@ async fn output_is_bounded_by_the_call_and_by_the_layer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_character_is_not_torn_between_two_calls() {
+async fn a_character_is_not_split_between_calls() {
     let process = FakeProcess::new();
     let exec = UnifiedExec::new(with_processes(std::slice::from_ref(&process)), limits());
     process.print_bytes(b"a\xc3");
@@ -151,7 +151,7 @@ async fn a_character_is_not_torn_between_two_calls() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn input_that_is_not_wanted_is_an_error_unless_the_command_ends() {
+async fn refused_input_is_an_error_unless_the_command_ends() {
     let process = FakeProcess::new();
     process.close_input();
     let exec = UnifiedExec::new(with_processes(std::slice::from_ref(&process)), limits());
@@ -169,7 +169,7 @@ async fn input_that_is_not_wanted_is_an_error_unless_the_command_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn input_that_is_not_read_does_not_hold_a_call_for_ever() {
+async fn unread_input_does_not_block_a_call_forever() {
     let process = FakeProcess::new();
     process.hold_writes();
     let exec = UnifiedExec::new(with_processes(&[process]), limits());
@@ -212,7 +212,7 @@ async fn a_failed_start_ends_no_other_command() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_ended_make_place_first_and_then_the_least_used() {
+async fn ended_commands_are_evicted_before_the_least_recently_used() {
     let processes = [(); 4].map(|()| FakeProcess::new());
     let limits = UnifiedExecLimits { max_processes: 2, ..limits() };
     let (exec, mut events) = UnifiedExec::with_events(with_processes(&processes), limits);
@@ -229,7 +229,7 @@ async fn the_ended_make_place_first_and_then_the_least_used() {
     let fourth = start().await;
     assert_eq!(exec.known(), [first, fourth], "the third was used least recently");
     let error = exec.write_stdin(third, POLL, SECOND, 10).await.unwrap_err();
-    assert_eq!(error.to_string(), "no process 3 is known; known are 1, 4");
+    assert_eq!(error.to_string(), "unknown process 3; the known ones are 1, 4");
 
     exec.terminate_all().await.unwrap();
     assert_eq!(exec.known(), []);
@@ -241,7 +241,7 @@ async fn the_ended_make_place_first_and_then_the_least_used() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_tell_the_whole_story_also_after_the_call() {
+async fn events_continue_after_the_call() {
     let process = FakeProcess::new();
     let (exec, mut events) =
         UnifiedExec::with_events(with_processes(std::slice::from_ref(&process)), limits());
@@ -274,7 +274,7 @@ async fn events_tell_the_whole_story_also_after_the_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_that_stalls_loses_output_and_nothing_else() {
+async fn a_stalled_reader_loses_only_output() {
     const CHUNKS: u64 = 2000;
     let process = FakeProcess::new();
     for _ in 0..CHUNKS {
@@ -303,7 +303,7 @@ async fn a_reader_that_stalls_loses_output_and_nothing_else() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_table_of_any_size_leaves_room_for_output() {
+async fn every_table_size_leaves_room_for_output() {
     const COMMANDS: usize = 600;
     let limits = UnifiedExecLimits {
         max_processes: COMMANDS,
@@ -332,7 +332,7 @@ async fn a_table_of_any_size_leaves_room_for_output() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_is_dropped_leaves_its_command_in_the_table() {
+async fn a_dropped_call_leaves_its_command_in_the_table() {
     let exec = UnifiedExec::new(with_processes(&[]), limits());
     assert!(tokio::time::timeout(SECOND, exec.exec_command(command())).await.is_err());
     assert_eq!(exec.known(), [ProcessHandleId(1)]);

@@ -1,10 +1,10 @@
-//! Text that arrives in pieces.
+//! Incremental UTF-8.
 
-/// How many bytes at the end are the beginning of a character whose rest is not there.
+/// Returns the number of bytes at the end that form an incomplete character.
 pub(super) fn incomplete_suffix(bytes: &[u8]) -> usize {
     const LONGEST_BEGINNING: usize = 3;
     let last = &bytes[bytes.len().saturating_sub(LONGEST_BEGINNING)..];
-    // From each place where a character could begin: the first of them may itself be in the middle of one.
+    // Tries each possible start of a character; the first ones may be in the middle of one.
     (0..last.len())
         .map(|at| &last[at..])
         .find(|end| {
@@ -19,7 +19,7 @@ mod tests {
     use super::incomplete_suffix;
 
     #[test]
-    fn only_beginnings_that_can_be_completed_count() {
+    fn only_incomplete_characters_count() {
         for (bytes, expected) in [
             (&b""[..], 0),
             (b"abc", 0),

@@ -89,6 +89,6 @@ mod tests {
         assert!(!count(&[node("direct", true)]).works);
         let one_leaves = count(&[node("direct", true), node("direct", false)]);
         assert!(one_leaves.works);
-        assert_eq!(one_leaves.detail, "2, 1 of them sending environments away");
+        assert_eq!(one_leaves.detail, "2, 1 of them moving environments to other nodes");
     }
 }
