@@ -1,5 +1,5 @@
-//! The audit log of a rendezvous: calls, sockets and refusals. No record holds a token, a ticket or a
-//! frame.
+//! The audit log of a rendezvous: calls, sockets and refusals. No record holds a token, a ticket or
+//! a frame.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};

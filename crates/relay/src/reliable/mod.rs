@@ -1,5 +1,5 @@
-//! A stream of records over frames that may be lost, repeated and reordered, and over sockets that are
-//! replaced. Each record arrives once and in order, or the stream ends.
+//! A stream of records over frames that may be lost, repeated and reordered, and over sockets that
+//! are replaced. Each record arrives once and in order, or the stream ends.
 //!
 //! No I/O, no clock and no cryptography here: frames and the time come in by `handle_*`; frames and
 //! the next timeout go out by `poll_*`. Records are handed over encrypted, and a retransmission

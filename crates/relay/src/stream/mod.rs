@@ -2,8 +2,8 @@
 //!
 //! A [`Stream`] is shared by three parties: the halves that the application reads and writes
 //! ([`halves`]), the task of the socket, which brings frames and takes them away, and a timer. Each
-//! calls a synchronous method under the lock; nothing waits while it holds it. Records are sealed when
-//! they are written and opened when they are read, so the socket's task does no cryptography.
+//! calls a synchronous method under the lock; nothing waits while it holds it. Records are sealed
+//! when they are written and opened when they are read, so the socket's task does no cryptography.
 
 mod halves;
 mod state;

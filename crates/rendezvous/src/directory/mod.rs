@@ -99,8 +99,8 @@ pub enum Revocation {
 /// decides.
 #[async_trait]
 pub trait Directory: Debug + Send + Sync + 'static {
-    /// Replaces the registration of an environment if its generation is still `expected` (`None`: there is
-    /// none), or fails with [`DirectoryError::Conflict`]. Durable.
+    /// Replaces the registration of an environment if its generation is still `expected` (`None`:
+    /// there is none), or fails with [`DirectoryError::Conflict`]. Durable.
     async fn register(
         &self,
         environment: &EnvironmentId,

@@ -117,7 +117,8 @@ impl Bucket {
         self.store.put(key, json.into()).await.map_err(failed)
     }
 
-    /// Removes a key if `expected` is still its revision, or fails with [`DirectoryError::Conflict`].
+    /// Removes a key if `expected` is still its revision, or fails with
+    /// [`DirectoryError::Conflict`].
     pub(super) async fn remove(&self, key: &str, expected: u64) -> Result<(), DirectoryError> {
         let removed = self.store.delete_expect_revision(key, Some(expected)).await;
         removed.map_err(conflict_or_failed)

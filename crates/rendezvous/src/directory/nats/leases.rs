@@ -25,8 +25,8 @@ pub(super) trait LeaseStore {
     async fn read(&self, environment: &EnvironmentId)
     -> Result<Entry<StoredLease>, DirectoryError>;
 
-    /// Writes a lease if `expected` is still its revision, or fails with [`DirectoryError::Conflict`].
-    /// Returns the new revision.
+    /// Writes a lease if `expected` is still its revision, or fails with
+    /// [`DirectoryError::Conflict`]. Returns the new revision.
     async fn compare_and_set(
         &self,
         environment: &EnvironmentId,
