@@ -87,7 +87,7 @@ pub struct CredentialSummary {
 
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
-    #[error("{} holds no store of a rendezvous", path.display())]
+    #[error("{} contains no store of a rendezvous", path.display())]
     NoStore { path: PathBuf },
     #[error(transparent)]
     Directory(#[from] DirectoryError),

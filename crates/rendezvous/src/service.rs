@@ -43,7 +43,7 @@ pub enum BindRendezvousError {
          proxy is in front"
     )]
     NeedsTls { address: SocketAddr },
-    #[error("peers cannot reach {address}; say where they find the service with --public-url URL")]
+    #[error("peers cannot reach {address}; set the URL of the service with --public-url URL")]
     NeedsPublicUrl { address: SocketAddr },
     #[error(
         "the public and the advertised URL must be http://HOST[:PORT][/PATH] or https://…, without \
@@ -138,7 +138,7 @@ impl Rendezvous {
             None => HttpListener::bind(address, options, make_handler).await?,
             Some(socket) => HttpListener::from_tcp(socket, options, make_handler)?,
         };
-        let (url, handler) = made.expect("a listener that is bound has made its handler");
+        let (url, handler) = made.expect("a bound listener has made its handler");
         let admin = config.admin_socket.as_ref().map(|path| {
             let failed = |source| BindRendezvousError::AdminSocket { path: path.clone(), source };
             AdminSocket::bind(path, directory).map_err(failed)

@@ -24,7 +24,7 @@ pub struct Segment {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReceiveError {
     /// The peer retransmits nothing, so the missing segment will not arrive.
-    #[error("frame {seq} came where {expected} was due, beyond the window")]
+    #[error("frame {seq} is beyond the window; expected {expected}")]
     BeyondWindow { seq: u32, expected: u64 },
     #[error("the peer continues at {next_seq}, but {expected} never came")]
     Gap { next_seq: u32, expected: u64 },

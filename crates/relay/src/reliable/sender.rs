@@ -21,7 +21,7 @@ pub struct SequenceExhausted;
 
 /// Records that the old socket may have lost cannot be sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the socket is lost, and the peer does not say what it has received")]
+#[error("the socket is lost, and the peer does not acknowledge what it has received")]
 pub struct SocketLost;
 
 #[derive(Debug)]

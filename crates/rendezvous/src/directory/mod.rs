@@ -36,7 +36,7 @@ pub enum DirectoryError {
     /// The registration has been replaced since it was read.
     #[error("the registration was replaced")]
     Conflict,
-    #[error("there is no room for more material that was not used")]
+    #[error("too many unused tickets or authorizations")]
     Full,
     #[error("the store {path} is in use by another process")]
     InUse { path: String },

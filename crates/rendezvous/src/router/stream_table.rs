@@ -44,7 +44,7 @@ pub(super) enum ClaimError {
     Invalid(#[from] InvalidStreamId),
     #[error("another credential has a stream with this id")]
     NotOwner,
-    #[error("the environment or the credential has as many streams as it may have")]
+    #[error("the environment or the credential has reached its limit of streams")]
     TooMany,
 }
 

@@ -264,7 +264,7 @@ mod tests {
         for method in ["process/read", "process/wait", "process/list"] {
             assert!(scheduler.submit(call(method, "q"), reply(2), 10).unwrap().is_empty());
         }
-        assert!(scheduler.next().is_none(), "a request ran beside one that waits");
+        assert!(scheduler.next().is_none(), "a request ran beside a waiting one");
         for method in ["process/terminate", "process/signal", "environment/status"] {
             let runnable = scheduler.submit(call(method, "q"), reply(3), 10).unwrap();
             assert_eq!(names(&runnable), [method]);

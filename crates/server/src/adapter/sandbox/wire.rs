@@ -19,7 +19,7 @@ pub(super) struct RequestedPolicy {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum WishError {
+pub(super) enum RequestedPolicyError {
     #[error("sandbox: cannot deny the unknown special path {kind:?}")]
     UnknownDenial { kind: String },
     #[error("sandbox: the special path {kind:?} does not take {member:?}")]
@@ -28,7 +28,10 @@ pub(super) enum WishError {
 
 /// `cwd` is the working directory of the request, if it has one. Temporary directories are the
 /// server's.
-pub(super) fn read(sandbox: Sandbox, cwd: Option<&Path>) -> Result<RequestedPolicy, WishError> {
+pub(super) fn read(
+    sandbox: Sandbox,
+    cwd: Option<&Path>,
+) -> Result<RequestedPolicy, RequestedPolicyError> {
     let tmpdir = own_tmpdir();
     match sandbox {
         Sandbox::Mode(mode) => Ok(from_mode(mode, cwd, tmpdir)),
@@ -98,7 +101,9 @@ fn from_mode(mode: SandboxMode, cwd: Option<&Path>, tmpdir: Option<PathBuf>) -> 
     }
 }
 
-fn from_permissions(permissions: Permissions) -> Result<Option<DeclaredPolicy>, WishError> {
+fn from_permissions(
+    permissions: Permissions,
+) -> Result<Option<DeclaredPolicy>, RequestedPolicyError> {
     let network = |permission| match permission {
         NetworkPermission::Restricted => Network::Restricted,
         NetworkPermission::Enabled => Network::Enabled,
@@ -125,7 +130,7 @@ fn from_permissions(permissions: Permissions) -> Result<Option<DeclaredPolicy>, 
 }
 
 /// Returns `None` for an entry that grants an unknown special path.
-fn from_entry(entry: SandboxEntry) -> Result<Option<Entry>, WishError> {
+fn from_entry(entry: SandboxEntry) -> Result<Option<Entry>, RequestedPolicyError> {
     let access = match entry.access {
         SandboxAccess::Deny => Access::Deny,
         SandboxAccess::Read => Access::Read,
@@ -137,7 +142,7 @@ fn from_entry(entry: SandboxEntry) -> Result<Option<Entry>, WishError> {
         SandboxEntryPath::Special { value } => match special(value)? {
             Special::Known(path) => path,
             Special::Unknown { kind } if access == Access::Deny => {
-                return Err(WishError::UnknownDenial { kind });
+                return Err(RequestedPolicyError::UnknownDenial { kind });
             }
             Special::Unknown { kind } => {
                 tracing::warn!(kind, "ignoring an unknown special path that a sandbox grants");
@@ -155,7 +160,7 @@ enum Special {
 }
 
 /// Rejects unknown members: an ignored one might have restricted the path.
-fn special(path: SpecialPath) -> Result<Special, WishError> {
+fn special(path: SpecialPath) -> Result<Special, RequestedPolicyError> {
     let SpecialPath { kind, subpath, others } = path;
     let is_below_projects = matches!(&*kind, "project_roots" | "current_working_directory");
     let known = match &*kind {
@@ -170,7 +175,7 @@ fn special(path: SpecialPath) -> Result<Special, WishError> {
     };
     let misplaced = subpath.filter(|_| !is_below_projects).map(|_| "subpath".to_owned());
     match misplaced.or_else(|| others.into_keys().next()) {
-        Some(member) => Err(WishError::UnknownMember { kind, member }),
+        Some(member) => Err(RequestedPolicyError::UnknownMember { kind, member }),
         None => Ok(Special::Known(known)),
     }
 }
