@@ -285,7 +285,7 @@ pub(crate) static SETTINGS: &[Setting] = &[
     )
     .help("With signed-bearer-token: how far the clocks of signer and server may differ"),
     Setting::new("TLS", "tls_cert", "FILE", path(field!(tls_cert)))
-        .help("The certificate of wss:// listeners, followed by those of its authorities, in PEM format"),
+        .help("The certificate of wss:// listeners and those of its authorities, in PEM format"),
     Setting::new("TLS", "tls_key", "FILE", path(field!(tls_key)))
         .help("The private key of the certificate, in PEM format"),
     Setting::new("TLS", "tls_self_signed", "BOOL", Kind::Switch(field!(tls_self_signed)))
@@ -305,7 +305,7 @@ pub(crate) static SETTINGS: &[Setting] = &[
          EXEC_SERVER_API_KEY, or the token of exec-server login",
     ),
     Setting::new("Remote mode", "remote_tls_ca", "FILE", path(field!(remote_tls_ca)))
-        .help("With remote: trust a rendezvous whose certificate is signed by an authority in this PEM file"),
+        .help("With remote: trust a rendezvous whose certificate an authority in this file signed"),
     Setting::new(
         "Remote mode",
         "remote_tls_fingerprint",
@@ -320,7 +320,8 @@ pub(crate) static SETTINGS: &[Setting] = &[
         Kind::Switch(field!(use_agent_identity_auth)),
     )
     .help(
-        "With remote: sign requests to the rendezvous with the identity in EXEC_SERVER_ACCESS_TOKEN",
+        "With remote: sign requests to the rendezvous with the identity in \
+         EXEC_SERVER_ACCESS_TOKEN",
     ),
     Setting::new("Limits", "max_connections", "COUNT", Kind::Positive(field!(max_connections)))
         .help("Connections at once"),
@@ -338,7 +339,7 @@ pub(crate) static SETTINGS: &[Setting] = &[
         Kind::Duration(field!(server.idle_connection_timeout)),
     )
     .help(
-        "Close a connection that sends nothing and has nothing running for this long; 0s means never",
+        "Close a connection that sends nothing and runs nothing for this long; 0s means never",
     ),
     Setting::new(
         "Limits",
@@ -417,7 +418,7 @@ pub(crate) static SETTINGS: &[Setting] = &[
         "BYTES",
         Kind::Bytes(field!(server.spill_output_bytes_per_process)),
     )
-    .help("Further output of each process kept on disk until its client has received it; 0 means none"),
+    .help("Further output of each process kept on disk until its client has it; 0 means none"),
     Setting::new(
         "Limits",
         "max_retained_output_bytes",
@@ -568,7 +569,8 @@ pub(crate) static SETTINGS: &[Setting] = &[
         Kind::List { field: field!(network_deny), example: "*.example.org", check: host_pattern },
     )
     .help(
-        "Processes must not reach this host, even if it is allowed; without an allowed host, all others are",
+        "Processes must not reach this host, even if it is allowed; with no allowed host, all \
+         others are",
     ),
     Setting::new("Network", NETWORK_ASK_KEY, "BOOL", Kind::Switch(field!(network_ask)))
         .help("Whether a client may decide about hosts that match neither list"),
@@ -589,7 +591,8 @@ pub(crate) static SETTINGS: &[Setting] = &[
         Kind::Paths { field: field!(server.sandbox.writable_roots), example: "/srv/work" },
     )
     .help(
-        "With workspace-write, let clients write below this directory instead of the server's directory",
+        "With workspace-write, let clients write below this directory instead of the server's \
+         directory",
     )
     .each_by_flag("sandbox.writable_root"),
     Setting::new(

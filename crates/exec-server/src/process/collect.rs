@@ -45,7 +45,7 @@ impl dyn ExecProcess + '_ {
         self.output_within(DEFAULT_OUTPUT_BOUND).await
     }
 
-    /// Like [`Self::output`](Self::output), with another bound per stream.
+    /// Like `output`, with another bound per stream.
     pub async fn output_within(&self, bound: usize) -> Result<ProcessOutput, ExecServerError> {
         self.collect(self.subscribe_events(), bound).await
     }

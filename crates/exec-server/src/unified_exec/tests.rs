@@ -208,7 +208,7 @@ async fn a_failed_start_ends_no_other_command() {
             break ended;
         }
     };
-    assert_eq!(ended, (healthy, 137), "it leaves once another one runs");
+    assert_eq!(ended, (healthy, 137), "it is evicted once another one runs");
 }
 
 #[tokio::test(start_paused = true)]
@@ -270,7 +270,7 @@ async fn events_continue_after_the_call() {
     }
     assert_eq!(story, ["begin [\"program\"]", "0 one", "b\"hi\"", "0 two", "9 three"]);
     drop(exec);
-    assert!(events.next().await.is_none(), "the end is told once");
+    assert!(events.next().await.is_none(), "the end is reported once");
 }
 
 #[tokio::test(start_paused = true)]
@@ -291,7 +291,7 @@ async fn a_stalled_reader_loses_only_output() {
                 seen += chunk.len() as u64;
                 missed += left_out_bytes;
             }
-            UnifiedExecEvent::Interaction { .. } => panic!("nobody wrote"),
+            UnifiedExecEvent::Interaction { .. } => panic!("no input was written"),
             UnifiedExecEvent::End { left_out_bytes, .. } => {
                 missed += left_out_bytes;
                 break;
