@@ -158,9 +158,9 @@ fn forbid_extra_members(schema: &mut Value) {
 mod tests {
     use super::*;
 
-    fn exchange(method: &str, params: Value, response: Value) {
+    fn exchange(method: &str, params: impl Into<Value>, response: Value) {
         let mut schema = WireSchema::default();
-        schema.sent(&json!({"id": 1, "method": method, "params": params}).to_string());
+        schema.sent(&json!({"id": 1, "method": method, "params": params.into()}).to_string());
         let mut message = response;
         message["id"] = json!(1);
         schema.received(&message, 1);
