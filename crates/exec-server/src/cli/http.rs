@@ -32,7 +32,6 @@ pub(crate) struct Http {
     headers: Vec<HttpRequestHeader>,
     /// Send a header whose value ends with a variable from the server's environment:
     /// 'Authorization: Bearer {SERVICE_TICKET}'
-    /// {SERVICE_TICKET}'
     #[arg(long = "header-env", value_name = "NAME: VALUE{VARIABLE}")]
     #[arg(value_parser = secret(parse_secret_header))]
     secret_headers: Vec<HttpRequestHeader>,

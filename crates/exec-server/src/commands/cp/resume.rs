@@ -4,7 +4,6 @@
 //! has another key. A partial file cannot be read before it has its name, so it cannot be compared
 //! with the source; instead, samples of the source are part of the key. Blocks are written
 //! concurrently, so the end of a partial file may have holes; that part is written again.
-//! holes; that much is written again.
 
 use std::fmt::Write as _;
 
