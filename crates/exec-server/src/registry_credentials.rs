@@ -34,7 +34,7 @@ pub enum NoCredentials {
          EXEC_SERVER_API_KEY"
     )]
     Nothing { registry: String },
-    #[error("no token for {registry}: the variable {name} is not set")]
+    #[error("no token for {registry}: the variable {name} is not set; set it to the token")]
     Variable { registry: String, name: String },
     #[error("--use-agent-identity-auth needs an access token in EXEC_SERVER_ACCESS_TOKEN")]
     NoAccessToken,

@@ -280,7 +280,7 @@ fn host_rules_are_a_table_of_the_file() {
     assert_eq!(hosts(&[], &[], text), rules(&["*.a.example", "b:1"], &["x.a.example"], true));
     assert_eq!(hosts(&[], &[], "[network]\nallow = []"), rules(&[], &[], false));
     assert_eq!(hosts(&[], &[], "[network]\ndeny = [\"a\"]"), rules(&[], &["a"], false));
-    // Without this, an empty `allow` beside a `deny` would allow all other hosts.
+    // Otherwise an empty `allow` with a `deny` would allow all other hosts.
     let none = "[network]\nallow = []\ndeny = [\"a\"]";
     assert_eq!(hosts(&[], &[], none), rules(&[], &[], false));
     let variables = [("EXEC_SERVER_NETWORK_ALLOW", "c, d:2")];
