@@ -13,7 +13,7 @@ export type Base64Bytes = string;
  */
 export type ChangeKind = "created" | "modified" | "removed" | "renamed";
 /**
- * An absolute path: a `file:` URI whose percent-encoding carries any bytes. Requests may also have a native path; the server sends URIs.
+ * An absolute path: a `file:` URI whose percent-encoding carries any bytes. Requests may also use a native path; the server sends URIs.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "PathUri".
@@ -51,7 +51,7 @@ export type SpecialFile = "fifo" | "socket" | "characterDevice" | "blockDevice";
  */
 export type DomainPermission = "allow" | "deny" | "none";
 /**
- * One of the limits. A later version may know more.
+ * The name of a limit. Later versions may add names.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "LimitName".
@@ -59,14 +59,14 @@ export type DomainPermission = "allow" | "deny" | "none";
 export type LimitName =
   ("memory" | "pids" | "cpuTime" | "cpus" | "wallTime" | "openFiles" | "fileSize" | "coreSize") | (string & {});
 /**
- * How the limits of a whole tree are kept.
+ * How the limits of a whole process tree are enforced.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "LimitsTier".
  */
 export type LimitsTier = "cgroup" | "systemd" | "rlimit";
 /**
- * How rules about the network are enforced.
+ * How network rules are enforced.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "NetworkEnforcement".
@@ -83,7 +83,7 @@ export type EnvInherit = "core" | "all" | "none";
  */
 export type Status = "ready";
 /**
- * What kind of failure an error is. The words do not change; a later version may know more.
+ * The kind of an error. Existing kinds are stable; later versions may add kinds.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "ErrorKind".
@@ -144,7 +144,7 @@ export type ErrorKind =
     )
   | (string & {});
 /**
- * What an error is about.
+ * The subject of an error.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "ErrorSubject".
@@ -160,7 +160,7 @@ export type ErrorSubject =
       path: PathUri;
     };
 /**
- * Chosen by whoever sends the request.
+ * Chosen by the sender of the request.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "RequestId".
@@ -177,7 +177,7 @@ export type ExecMode = "direct" | "prepared";
  */
 export type LegacyStream = "stdout" | "stderr";
 /**
- * What an outer sandbox leaves of the network.
+ * The network access that an outer sandbox leaves.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "ExternalNetwork".
@@ -244,7 +244,7 @@ export type RedirectPolicy = "follow" | "stop";
  */
 export type RequiredLimits = "cgroup";
 /**
- * The decision of a client about one host.
+ * The client's decision about one host.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "NetworkDecision".
@@ -283,7 +283,7 @@ export type NetworkProtocol = "http" | "https_connect" | "socks5_tcp" | "socks5_
  */
 export type UnixSocketPermission = "allow" | "deny";
 /**
- * What happens when the log can hold no more unconfirmed output.
+ * The behaviour when the log can hold no more unconfirmed output.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "OnFull".
@@ -300,7 +300,7 @@ export type OutputStream = "stdout" | "stderr" | "pty";
  */
 export type RefusedThing = "connection" | "request";
 /**
- * What keeps a process to its sandbox. A server that says nothing does nothing.
+ * The mechanism that enforces the sandbox. A server that omits it enforces nothing.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "SandboxType".
@@ -341,12 +341,12 @@ export interface BodyDeltaNotification {
   error: string | null;
   requestId: string;
   /**
-   * From 1.
+   * Counted from 1.
    */
   seq: number;
 }
 /**
- * True only for what works.
+ * A flag is true only if the feature works.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "Capabilities".
@@ -360,7 +360,7 @@ export interface Capabilities {
   shellSnapshotV2: boolean;
 }
 /**
- * Several changes together.
+ * A batch of changes.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "ChangedNotification".
@@ -383,7 +383,7 @@ export interface ChangedNotification {
  */
 export interface FileChange {
   /**
-   * The former name of what was renamed.
+   * The former path of a renamed entry.
    */
   from?: PathUri | null;
   kind: ChangeKind;
@@ -415,7 +415,7 @@ export interface ClosedNotification {
   sessionId?: string | null;
 }
 /**
- * What a process that failed under its sandbox seems to have been denied, as far as its own words tell.
+ * The access that a failed process seems to have been denied, according to its own output.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "Denial".
@@ -423,11 +423,11 @@ export interface ClosedNotification {
 export interface Denial {
   call?: string | null;
   /**
-   * `HOST:PORT` that the network policy refused.
+   * The `HOST:PORT` that the network policy refused.
    */
   host?: string | null;
   /**
-   * As the program printed it.
+   * As printed by the program.
    */
   path?: string | null;
 }
@@ -437,38 +437,38 @@ export interface Denial {
  */
 export interface DirectoryEntry {
   /**
-   * For display: a name that is not UTF-8 is whole only in `path`.
+   * For display. If the name is not UTF-8, only `path` carries all of its bytes.
    */
   fileName: string;
   isDirectory: boolean;
   isFile: boolean;
   /**
-   * With `details`.
+   * Present with `details`.
    */
   isSymlink?: boolean | null;
   /**
-   * With `details`: the permission bits.
+   * The permission bits. Present with `details`.
    */
   mode?: number | null;
   /**
-   * With `details`.
+   * Present with `details`.
    */
   modifiedAtMs?: number | null;
   /**
-   * Where the entry is. A server that only knows names leaves it out.
+   * The path of the entry. Other servers, which send only names, leave it out.
    */
   path: PathUri;
   /**
-   * With `details`.
+   * Present with `details`.
    */
   size?: number | null;
   /**
-   * With `details`.
+   * Present with `details`.
    */
   special?: SpecialFile | null;
 }
 /**
- * The limits that a process has.
+ * The limits in force for a process.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "EffectiveLimits".
@@ -480,7 +480,7 @@ export interface EffectiveLimits {
   fileSizeBytes?: number | null;
   memoryBytes?: number | null;
   /**
-   * Limits among those above that this server cannot keep.
+   * Limits listed above that this server cannot enforce.
    */
   notEnforced?: LimitName[] | null;
   openFiles?: number | null;
@@ -489,14 +489,14 @@ export interface EffectiveLimits {
   wallTimeMs?: number | null;
 }
 /**
- * `{}`: no params, or nothing to say.
+ * `{}`: no params, or an empty result.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "Empty".
  */
 export interface Empty {}
 /**
- * What is active for a process that was started under a sandbox.
+ * The active mechanisms for a process that was started under a sandbox.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "Enforcement".
@@ -504,11 +504,11 @@ export interface Empty {}
 export interface Enforcement {
   bubblewrap: boolean;
   /**
-   * The version of the kernel's interface.
+   * The Landlock ABI version of the kernel.
    */
   landlock?: number | null;
   /**
-   * Absent if the network is not restricted.
+   * Absent if the network is unrestricted.
    */
   network?: NetworkEnforcement | null;
   networkNamespace: boolean;
@@ -516,7 +516,7 @@ export interface Enforcement {
   seccomp: boolean;
 }
 /**
- * How the child's environment is made from the server's.
+ * How the child's environment is derived from the server's.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "EnvPolicy".
@@ -541,7 +541,7 @@ export interface EnvironmentInfo {
   capabilities: Capabilities;
   cwd: PathUri;
   /**
-   * How process trees are ended here. A server that does not say so promises nothing.
+   * How process trees are terminated on this machine. A server that omits this promises nothing.
    */
   processTeardown: ProcessTeardown;
   shell: ShellInfo;
@@ -549,7 +549,7 @@ export interface EnvironmentInfo {
   temporaryDirectories: PathUri[];
 }
 /**
- * The mechanisms that are active for ending process trees.
+ * The active mechanisms for terminating process trees.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "ProcessTeardown".
@@ -599,16 +599,16 @@ export interface EnvironmentStatus {
 export interface ErrorData {
   kind?: ErrorKind | null;
   /**
-   * The message without its subject, for clients that name the subject in their own words.
+   * The message without its subject, for clients that name the subject in their own terms.
    */
   reason?: string | null;
   /**
-   * What the error is about, if it is one thing. One of a kind that is not known is left out.
+   * The subject of the error, if there is exactly one. A subject of an unknown kind decodes as absent.
    */
   subject?: ErrorSubject | null;
 }
 /**
- * The id is -1 if that of the request could not be read.
+ * The id is -1 if the id of the request could not be read.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "ErrorResponse".
@@ -626,7 +626,7 @@ export interface ErrorResponse {
 export interface RpcError {
   code: number;
   /**
-   * For programs.
+   * Details for programs.
    */
   data?: ErrorData | null;
   /**
@@ -667,7 +667,7 @@ export interface ExecParams {
     [k: string]: string;
   } | null;
   /**
-   * Most bytes retained per stream.
+   * Maximum number of bytes retained per stream.
    */
   outputBytesCap?: number | null;
   processId: string;
@@ -703,7 +703,7 @@ export interface ExitedNotification {
    */
   cpuMs?: number | null;
   /**
-   * What seems to have been denied.
+   * The access that seems to have been denied.
    */
   denied?: Denial | null;
   /**
@@ -711,31 +711,31 @@ export interface ExitedNotification {
    */
   droppedBytes?: number | null;
   /**
-   * From the start to the exit.
+   * Time from start to exit.
    */
   durationMs?: number | null;
   exitCode: number;
   /**
-   * Limits that it had reached by then.
+   * Limits that the process had reached.
    */
   limitsHit?: LimitName[] | null;
   /**
-   * The most memory that the process itself had.
+   * Peak memory of the process itself.
    */
   maxRssBytes?: number | null;
   /**
-   * Of a process with a managed network, until it exited.
+   * Network use until the exit, for a process with a managed network.
    */
   network?: NetworkUse | null;
   /**
-   * The most memory that the process and everything it started had at once, if that was watched.
+   * Peak memory of the process and everything it started, if measured.
    */
   peakMemoryBytes?: number | null;
   processId: string;
   sandboxDenied: boolean;
   seq: number;
   /**
-   * The server ended it because the server shut down.
+   * The server terminated the process because the server shut down.
    */
   serverStopped?: boolean | null;
   /**
@@ -743,20 +743,20 @@ export interface ExitedNotification {
    */
   sessionId?: string | null;
   /**
-   * The signal that killed it.
+   * The signal that killed the process.
    */
   signal?: number | null;
   /**
-   * The server ended it because `timeoutMs` of its start had passed.
+   * The server terminated the process because its `timeoutMs` had passed.
    */
   timedOut?: boolean | null;
   /**
-   * Processor time of the process and everything it started, if that was watched.
+   * Processor time of the process and everything it started, if measured.
    */
   treeCpuMs?: number | null;
 }
 /**
- * The network use of a process with a managed network.
+ * Network use of a process with a managed network.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "NetworkUse".
@@ -765,11 +765,11 @@ export interface NetworkUse {
   bytesDown: number;
   bytesUp: number;
   /**
-   * The first hosts that were refused, each once.
+   * The first refused hosts, without duplicates.
    */
   refused?: RefusedHost[] | null;
   /**
-   * Further hosts were refused.
+   * The list of refused hosts is incomplete.
    */
   refusedMore?: boolean | null;
 }
@@ -780,7 +780,7 @@ export interface NetworkUse {
 export interface RefusedHost {
   host: string;
   /**
-   * Absent for a name that was only looked up.
+   * Absent if the name was only looked up.
    */
   port?: number | null;
 }
@@ -803,7 +803,7 @@ export interface SandboxEntryPathSpecial {
   value: SpecialPath;
 }
 /**
- * Kinds that are not known are passed on by name: whether that is an error depends on what they were to do.
+ * An unknown kind is kept by name: whether it is an error depends on its access.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "SpecialPath".
@@ -845,7 +845,7 @@ export interface SandboxModeReadOnly {
 }
 export interface SandboxModeWorkspaceWrite {
   /**
-   * The workspace; without it, that of the request.
+   * The workspace. Default: the `cwd` of the request.
    */
   cwd?: PathUri | null;
   exclude_slash_tmp?: boolean | null;
@@ -885,7 +885,7 @@ export interface PermissionsDisabled {
   type: "disabled";
 }
 /**
- * Somebody else restricts the file system.
+ * An outer sandbox restricts the file system.
  */
 export interface PermissionsExternal {
   network: NetworkPermission;
@@ -897,17 +897,17 @@ export interface PermissionsExternal {
  */
 export interface FsCloseParams {
   /**
-   * A file that was being written is not to take its name.
+   * Discard the written file instead of giving it its name.
    */
   discard?: boolean | null;
   handleId: string;
   /**
-   * The same, but what has a `resumeKey` is kept to be found again.
+   * Like `discard`, but keep data written under a `resumeKey` for a later `fs/create`.
    */
   keep?: boolean | null;
 }
 /**
- * Empty, unless a file that was written has taken its name.
+ * Empty unless a written file has taken its name.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "FsCloseResponse".
@@ -935,13 +935,13 @@ export interface FsCreateDirectoryParams {
   followSymlinks?: boolean | null;
   path: PathUri;
   /**
-   * Also what is missing above it, and an existing directory is no error. True when left out.
+   * Also create missing parents, and accept an existing directory. Default true.
    */
   recursive?: boolean | null;
   sandbox?: SandboxRequest | null;
 }
 /**
- * A new file that takes its name when the handle is closed.
+ * Creates a file that takes its name when the handle is closed.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "FsCreateParams".
@@ -950,18 +950,18 @@ export interface FsCreateParams {
   createNew?: boolean | null;
   followSymlinks?: boolean | null;
   /**
-   * Chosen by the client; of the same kind as those of `fs/open`.
+   * Chosen by the client. Shares the namespace of `fs/open` handles.
    */
   handleId: string;
   ifModifiedAtMs?: number | null;
   ifSize?: number | null;
   /**
-   * Permission bits; when left out those of the file that is replaced.
+   * Permission bits. When left out, those of the replaced file.
    */
   mode?: number | null;
   path: PathUri;
   /**
-   * Names what is being written (letters, digits, `-` and `_`). What was written under the same key is kept when the connection ends, and is found again by the next `fs/create` with the key.
+   * Identifies an interrupted write (letters, digits, `-` and `_`). Data written under this key survives the connection, and the next `fs/create` with the same key continues it.
    */
   resumeKey?: string | null;
   sandbox?: SandboxRequest | null;
@@ -976,27 +976,27 @@ export interface FsGetMetadataParams {
   sandbox?: SandboxRequest | null;
 }
 /**
- * Finds names below a directory. The result is that of a walk.
+ * Finds names below a directory. The result has the form of an `fs/walk` result.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "FsGlobParams".
  */
 export interface FsGlobParams {
   /**
-   * Also hidden names.
+   * Also return hidden names.
    */
   hidden?: boolean | null;
   /**
-   * Also what `.gitignore` and its like exclude.
+   * Also return names excluded by `.gitignore` and similar files.
    */
   ignored?: boolean | null;
   /**
-   * At most, and when left out, 50,000.
+   * Maximum number of entries. Default and upper limit: 50,000.
    */
   maxEntries?: number | null;
   path: PathUri;
   /**
-   * Names that one of these matches, relative to `path`; `!` in front excludes.
+   * Return only names, relative to `path`, that match one of these globs; a leading `!` excludes.
    */
   patterns: string[];
   sandbox?: SandboxRequest | null;
@@ -1008,16 +1008,16 @@ export interface FsGlobParams {
 export interface FsHandleResponse {
   handleId: string;
   /**
-   * What was opened, if `fs/open` was asked for details.
+   * Metadata of the opened file, if `fs/open` asked for details.
    */
   metadata?: FsMetadata | null;
   /**
-   * Of `fs/create`: how much is written already.
+   * Response to `fs/create`: the number of bytes already written.
    */
   size?: number | null;
 }
 /**
- * Times are milliseconds since 1970, 0 where the file system does not know.
+ * Times are milliseconds since 1970, or 0 if the file system does not record them.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "FsMetadata".
@@ -1027,7 +1027,7 @@ export interface FsMetadata {
   isDirectory: boolean;
   isFile: boolean;
   /**
-   * Whether the name itself is a symlink, also when the rest describes its target.
+   * Whether the name itself is a symlink, even when the other members describe its target.
    */
   isSymlink: boolean;
   /**
@@ -1037,7 +1037,7 @@ export interface FsMetadata {
   modifiedAtMs: number;
   size: number;
   /**
-   * Of what is neither a file nor a directory nor a symlink.
+   * Present only if the entry is neither a file, a directory nor a symlink.
    */
   special?: SpecialFile | null;
 }
@@ -1047,7 +1047,7 @@ export interface FsMetadata {
  */
 export interface FsOpenParams {
   /**
-   * The answer is to say what was opened.
+   * Ask for the metadata of the opened file in the response.
    */
   details?: boolean | null;
   followSymlinks?: boolean | null;
@@ -1081,7 +1081,7 @@ export interface FsReadBlockParams {
 export interface FsReadBlockResponse {
   chunk: Base64Bytes;
   /**
-   * Nothing comes after this chunk.
+   * No data follows this chunk.
    */
   eof: boolean;
 }
@@ -1091,15 +1091,15 @@ export interface FsReadBlockResponse {
  */
 export interface FsReadDirectoryParams {
   /**
-   * Only what comes behind this name of the directory: the `next` of the page before.
+   * Return only names after this one: the `next` of the previous page.
    */
   after?: PathUri | null;
   /**
-   * Each name as what it is itself, symlinks as symlinks and dangling ones too, with mode, size and time.
+   * Describe each name itself, including symlinks and dangling ones, with mode, size and time.
    */
   details?: boolean | null;
   /**
-   * A page of at most so many names, instead of everything or an error.
+   * Return a page of at most this many names, instead of all names or an error.
    */
   limit?: number | null;
   path: PathUri;
@@ -1112,7 +1112,7 @@ export interface FsReadDirectoryParams {
 export interface FsReadDirectoryResponse {
   entries: DirectoryEntry[];
   /**
-   * Only of a page, and only if names come behind it: the last name that was looked at.
+   * The last name of this page. Present only in a page that is followed by more names.
    */
   next?: PathUri | null;
 }
@@ -1142,7 +1142,7 @@ export interface FsReadLinkParams {
   sandbox?: SandboxRequest | null;
 }
 /**
- * One of both, as in `FsSymlinkParams`.
+ * Exactly one member is present, as in `FsSymlinkParams`.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "FsReadLinkResponse".
@@ -1158,12 +1158,12 @@ export interface FsReadLinkResponse {
 export interface FsRemoveParams {
   followSymlinks?: boolean | null;
   /**
-   * What is not there is no error. True when left out.
+   * Accept a path that does not exist. Default true.
    */
   force?: boolean | null;
   path: PathUri;
   /**
-   * True when left out.
+   * Default true.
    */
   recursive?: boolean | null;
   sandbox?: SandboxRequest | null;
@@ -1176,14 +1176,14 @@ export interface FsRenameParams {
   destinationPath: PathUri;
   followSymlinks?: boolean | null;
   /**
-   * Whether what has the new name already is replaced. True when left out.
+   * Whether to replace an existing destination. Default true.
    */
   replace?: boolean | null;
   sandbox?: SandboxRequest | null;
   sourcePath: PathUri;
 }
 /**
- * Looks for lines in a file, or in all files of a tree.
+ * Searches for lines in one file or in all files of a tree.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "FsSearchParams".
@@ -1195,40 +1195,40 @@ export interface FsSearchParams {
    */
   before?: number | null;
   /**
-   * Only files that one of these matches; `!` in front excludes.
+   * Search only files that match one of these globs; a leading `!` excludes.
    */
   globs?: string[] | null;
   /**
-   * Also hidden files.
+   * Also search hidden files.
    */
   hidden?: boolean | null;
   ignoreCase?: boolean | null;
   /**
-   * Also what `.gitignore` and its like exclude.
+   * Also search files excluded by `.gitignore` and similar files.
    */
   ignored?: boolean | null;
   literal?: boolean | null;
   /**
-   * Matching lines after which the search ends; 10,000 when left out, and at most 100,000.
+   * End the search after this many matching lines. Default 10,000, at most 100,000.
    */
   maxMatches?: number | null;
   path: PathUri;
   /**
-   * A regular expression, or the very text if `literal`.
+   * A regular expression, or plain text if `literal` is set.
    */
   pattern: string;
   sandbox?: SandboxRequest | null;
   /**
-   * Chosen by the client, unique among the searches that run on its connection.
+   * Chosen by the client, unique among the running searches of its connection.
    */
   searchId: string;
   /**
-   * Only whole words.
+   * Match whole words only.
    */
   word?: boolean | null;
 }
 /**
- * Sent when the search is over, after its results.
+ * The response, sent after all results of the search.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "FsSearchResponse".
@@ -1238,7 +1238,7 @@ export interface FsSearchResponse {
   filesSearched: number;
   matches: number;
   /**
-   * A limit was reached before the end.
+   * A limit ended the search early.
    */
   truncated: boolean;
   /**
@@ -1260,7 +1260,7 @@ export interface FsSetPermissionsParams {
   sandbox?: SandboxRequest | null;
 }
 /**
- * Makes `path` a symlink. The target is not looked at; it is `target`, or the bytes of `target_base64` if it is not UTF-8.
+ * Makes `path` a symlink to `target`, or to the bytes of `target_base64` if the target is not UTF-8. The target is not checked.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "FsSymlinkParams".
@@ -1289,7 +1289,7 @@ export interface FsWalkParams {
   sandbox?: SandboxRequest | null;
 }
 /**
- * How far a walk goes; the most that a server allows when left out.
+ * Limits of a walk. Each defaults to the server's maximum.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "WalkOptions".
@@ -1302,7 +1302,7 @@ export interface WalkOptions {
   pruneHiddenDirectories?: boolean | null;
 }
 /**
- * Of `fs/walk` and `fs/glob`.
+ * Response to `fs/walk` and `fs/glob`.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "FsWalkResponse".
@@ -1310,11 +1310,11 @@ export interface WalkOptions {
 export interface FsWalkResponse {
   entries: TreeEntry[];
   /**
-   * What could not be looked into, and why.
+   * Paths that could not be read, and the reason.
    */
   errors: TreeError[];
   /**
-   * A limit was reached before the end.
+   * A limit ended the walk early.
    */
   truncated: boolean;
 }
@@ -1362,48 +1362,48 @@ export interface FsWriteBlockParams {
  */
 export interface FsWriteFileParams {
   /**
-   * A temporary file that is synced and renamed over the old one: readers and crashes see the whole old or the whole new content. Otherwise the content of the existing inode is replaced.
+   * Write a temporary file, sync it and rename it over the old one, so that readers and crashes see either the old or the new content as a whole. Otherwise the write replaces the content of the existing inode.
    */
   atomic?: boolean | null;
   /**
-   * Only if there is nothing of this name.
+   * Write only if the name does not exist.
    */
   createNew?: boolean | null;
   dataBase64: Base64Bytes;
   followSymlinks?: boolean | null;
   /**
-   * Only if the file was last modified at this time.
+   * Write only if the file was last modified at this time.
    */
   ifModifiedAtMs?: number | null;
   /**
-   * Only if the file has this size.
+   * Write only if the file has this size.
    */
   ifSize?: number | null;
   /**
-   * Permission bits of the file afterwards; when left out an existing file keeps its own.
+   * Permission bits of the file after the write. When left out, an existing file keeps its own.
    */
   mode?: number | null;
   path: PathUri;
   sandbox?: SandboxRequest | null;
 }
 /**
- * Empty unless the write had a condition; then what the next condition can be made of, without a moment in which somebody else could have written.
+ * Empty unless the write had a condition. Then it carries the values for the next condition, read without a window for another writer.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "FsWriteFileResponse".
  */
 export interface FsWriteFileResponse {
   /**
-   * Of the new file.
+   * Modification time of the new file.
    */
   modifiedAtMs?: number | null;
   /**
-   * Of the new file.
+   * Size of the new file.
    */
   size?: number | null;
 }
 /**
- * `http/request/ack`: everything up to `seq` has been consumed.
+ * `http/request/ack`: confirms that the body up to `seq` has been consumed.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "HttpAckParams".
@@ -1413,7 +1413,7 @@ export interface HttpAckParams {
   seq: number;
 }
 /**
- * Ends a request whose response is, or was to be, streamed. An unknown id is fine.
+ * Cancels a request whose response is, or was to be, streamed. An unknown id is ignored.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "HttpCancelParams".
@@ -1429,7 +1429,7 @@ export interface HttpRequestHeader {
   name: string;
   value?: string | null;
   /**
-   * A variable of the executor whose value is appended to `value`, so that a secret need not be known to the client.
+   * A variable of the executor whose value is appended to `value`, so that the client need not know a secret.
    */
   valueEnvVar?: string | null;
 }
@@ -1439,7 +1439,7 @@ export interface HttpRequestHeader {
  */
 export interface HttpRequestParams {
   /**
-   * The client confirms what it has consumed of the body with `http/request/ack`, and no more than a window of it is under way.
+   * The client confirms consumed parts of the body with `http/request/ack`, and the server keeps at most one window in flight.
    */
   acks?: boolean | null;
   bodyBase64?: Base64Bytes | null;
@@ -1447,7 +1447,7 @@ export interface HttpRequestParams {
   method: string;
   redirectPolicy?: RedirectPolicy | null;
   /**
-   * Chosen by the client; names the body that is streamed.
+   * Chosen by the client. Names the streamed body.
    */
   requestId: string;
   streamResponse?: boolean | null;
@@ -1482,11 +1482,11 @@ export interface InitializeParams {
   acks?: boolean | null;
   clientName?: string | null;
   /**
-   * How long the session survives without a connection; 0 ends it at once.
+   * How long the session survives without a connection. 0 ends it at once.
    */
   detachedTtlMs?: number | null;
   /**
-   * With `resumeSessionId` and `acks`: the last event that the client has of each process. The events after it follow by themselves.
+   * With `resumeSessionId` and `acks`: the last event that the client has of each process. Later events follow as notifications.
    */
   positions?: {
     [k: string]: number;
@@ -1499,15 +1499,15 @@ export interface InitializeParams {
  */
 export interface InitializeResponse {
   /**
-   * As granted; present when the client asked.
+   * The granted value. Present when the client asked.
    */
   acks?: boolean | null;
   /**
-   * As granted; present when the client asked.
+   * The granted value. Present when the client asked.
    */
   detachedTtlMs?: number | null;
   /**
-   * The last event of each process that the client named and the session has; present when the client asked.
+   * The last event of each process that the client named and that belongs to the session. Present when the client asked.
    */
   positions?: {
     [k: string]: number;
@@ -1525,7 +1525,7 @@ export interface Initialized {
   [k: string]: unknown;
 }
 /**
- * `limits` of `process/start`. An unknown member is an error: what it was to limit would have no limit.
+ * `limits` of `process/start`. An unknown member is an error, since ignoring it would leave its resource unlimited.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "LimitsRequest".
@@ -1539,20 +1539,20 @@ export interface LimitsRequest {
   openFiles?: number | null;
   pids?: number | null;
   /**
-   * Refuse the start if the server has nothing as strong.
+   * Refuse the start if the server's enforcement is weaker than this.
    */
   required?: RequiredLimits | null;
   wallTimeMs?: number | null;
 }
 /**
- * How the limits of processes are kept.
+ * How process limits are enforced.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "LimitsStatus".
  */
 export interface LimitsStatus {
   /**
-   * Why the kernel does not bound whole trees, if it does not.
+   * The reason why the kernel does not limit whole process trees. Absent if it does.
    */
   obstacle?: string | null;
   tier: LimitsTier;
@@ -1567,7 +1567,7 @@ export interface ListParams {
    */
   sessionId?: string | null;
   /**
-   * Ask for `firstSeqWithin`: the first event of the last so many milliseconds.
+   * Ask for `firstSeqWithin`, the first event of the last `withinMs` milliseconds.
    */
   withinMs?: number | null;
 }
@@ -1585,16 +1585,16 @@ export interface ListResponse {
 export interface ProcessSummary {
   argv: string[];
   /**
-   * Processes that this one started and that still live.
+   * Number of descendants that are still running.
    */
   descendants: number;
   exitCode: number | null;
   /**
-   * Number of the first retained event of the last `withinMs`, if the request has that; `nextSeq` if there is none. Of output in the spill file it may be somewhat older.
+   * Number of the first retained event of the last `withinMs` milliseconds, if requested; `nextSeq` if there is none. Output in the spill file may be somewhat older.
    */
   firstSeqWithin?: number | null;
   /**
-   * Limits that it had reached.
+   * Limits that the process had reached.
    */
   limitsHit?: LimitName[] | null;
   nextSeq: number;
@@ -1602,24 +1602,24 @@ export interface ProcessSummary {
   running: boolean;
   startedAtMs: number;
   /**
-   * The server ended it because `timeoutMs` of its start had passed.
+   * The server terminated the process because its `timeoutMs` had passed.
    */
   timedOut?: boolean | null;
   tty: boolean;
 }
 /**
- * `managedNetwork` of a start: the process reaches nothing but ports of loopback.
+ * `managedNetwork` of a start: the process reaches only the given loopback ports.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "ManagedNetwork".
  */
 export interface ManagedNetwork {
   /**
-   * The process may bind local sockets and exchange loopback traffic.
+   * Allow the process to bind local sockets and exchange loopback traffic.
    */
   allowLocalBinding?: boolean | null;
   /**
-   * The ports of loopback where the client runs a proxy.
+   * Loopback ports of the client's own proxy.
    */
   loopbackPorts?: number[] | null;
 }
@@ -1631,31 +1631,31 @@ export interface NetworkDecisionDeny {
   type: "deny";
 }
 /**
- * The client has to ask a person first, so the host is refused.
+ * The client must ask a person first, so the host is refused for now.
  */
 export interface NetworkDecisionAsk {
   reason: DecisionReason;
   type: "ask";
 }
 /**
- * `network/policyDecision`: a decision about one host. Only the owner of the process gets it.
+ * `network/policyDecision`: reports a decision about one host to the owner of the process only.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "NetworkPolicyDecisionNotification".
  */
 export interface NetworkPolicyDecisionNotification {
   /**
-   * The address that the process connected from.
+   * The source address of the process's connection.
    */
   client?: string | null;
   decision: NetworkVerdict;
   host: string;
   /**
-   * Of a plain HTTP request.
+   * The method of a plain HTTP request.
    */
   method?: string | null;
   /**
-   * The client's answer was not that of the rules.
+   * The client overrode the decision of the rules.
    */
   policyOverride: boolean;
   port: number;
@@ -1670,7 +1670,7 @@ export interface NetworkPolicyDecisionNotification {
   timestamp: string;
 }
 /**
- * `network/policyRequest`: may this process reach this host?
+ * `network/policyRequest`: asks whether a process may reach a host.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "NetworkPolicyRequestParams".
@@ -1698,7 +1698,7 @@ export interface NetworkPolicyResponse {
   decision: NetworkDecision;
 }
 /**
- * `networkProxy` of a start: the server runs the proxy, for this process.
+ * `networkProxy` of a start: the server runs a proxy for this process.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "NetworkProxy".
@@ -1710,7 +1710,7 @@ export interface NetworkProxy {
   environmentId?: string | null;
   executionId?: string | null;
   /**
-   * Ask the client about hosts that no rule names, and wait this long for its answer.
+   * Ask the client about hosts that no rule names, and wait this long for the response.
    */
   policyDecisionTimeoutMs?: number | null;
   proxy: NetworkProxySettings;
@@ -1724,7 +1724,7 @@ export interface NetworkProxySettings {
   allowUpstreamProxy?: boolean | null;
   dangerouslyAllowAllUnixSockets?: boolean | null;
   /**
-   * By pattern.
+   * Keys are host patterns.
    */
   domains?: {
     [k: string]: DomainPermission;
@@ -1732,12 +1732,12 @@ export interface NetworkProxySettings {
   enableSocks5?: boolean | null;
   enableSocks5Udp?: boolean | null;
   /**
-   * True if left out: settings without it still ask for a proxy.
+   * Default true: settings without this member still ask for a proxy.
    */
   enabled?: boolean | null;
   mode?: NetworkMode | null;
   /**
-   * By path.
+   * Keys are socket paths.
    */
   unixSockets?: {
     [k: string]: UnixSocketPermission;
@@ -1751,7 +1751,7 @@ export interface NetworkProxySettings {
  */
 export interface NetworkRules {
   /**
-   * Patterns of hosts.
+   * Host patterns to allow.
    */
   allow?: string[] | null;
   /**
@@ -1759,19 +1759,19 @@ export interface NetworkRules {
    */
   ask?: boolean | null;
   /**
-   * How long to wait for its answer.
+   * How long to wait for the client's response.
    */
   askTimeoutMs?: number | null;
   /**
-   * Patterns of hosts; they win over `allow`.
+   * Host patterns to deny. They take precedence over `allow`.
    */
   deny?: string[] | null;
   /**
-   * Names that are refused do not resolve.
+   * Refused names do not resolve.
    */
   hide?: boolean | null;
   /**
-   * Refuse the start where the server has only weaker means.
+   * Refuse the start if the server cannot enforce the rules at least this strongly.
    */
   require?: NetworkEnforcement | null;
 }
@@ -1782,7 +1782,7 @@ export interface NetworkRules {
 export interface Notification {
   method: string;
   /**
-   * By the method. Absent or null: an empty object.
+   * Depends on the method. Absent or null means an empty object.
    */
   params?: {
     [k: string]: unknown;
@@ -1832,7 +1832,7 @@ export interface OutputNotification {
  */
 export interface ProcessCounts {
   /**
-   * Those that can still be read.
+   * Finished processes that can still be read.
    */
   finished: number;
   running: number;
@@ -1855,7 +1855,7 @@ export interface ReadParams {
   waitMs?: number | null;
 }
 /**
- * Output of a process, and how the process is doing.
+ * Output of a process and its state.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "ReadResponse".
@@ -1868,60 +1868,60 @@ export interface ReadResponse {
    */
   cpuMs?: number | null;
   /**
-   * What seems to have been denied.
+   * The access that seems to have been denied.
    */
   denied?: Denial | null;
   /**
-   * Size of the gap between `afterSeq` and what is returned.
+   * Size of the gap between `afterSeq` and the returned output.
    */
   droppedBytes?: number | null;
   /**
-   * From the start to the exit.
+   * Time from start to exit.
    */
   durationMs?: number | null;
   exitCode: number | null;
   exited: boolean;
   /**
-   * Why the server lost track of the process.
+   * The reason why the server lost track of the process.
    */
   failure: string | null;
   /**
-   * Limits that it had reached by then.
+   * Limits that the process had reached.
    */
   limitsHit?: LimitName[] | null;
   /**
-   * The most memory that the process itself had.
+   * Peak memory of the process itself.
    */
   maxRssBytes?: number | null;
   /**
-   * Of a process with a managed network, until it exited.
+   * Network use until the exit, for a process with a managed network.
    */
   network?: NetworkUse | null;
   nextSeq: number;
   /**
-   * The most memory that the process and everything it started had at once, if that was watched.
+   * Peak memory of the process and everything it started, if measured.
    */
   peakMemoryBytes?: number | null;
   sandboxDenied: boolean;
   /**
-   * The server ended it because the server shut down.
+   * The server terminated the process because the server shut down.
    */
   serverStopped?: boolean | null;
   /**
-   * The signal that killed it.
+   * The signal that killed the process.
    */
   signal?: number | null;
   /**
-   * The server ended it because `timeoutMs` of its start had passed.
+   * The server terminated the process because its `timeoutMs` had passed.
    */
   timedOut?: boolean | null;
   /**
-   * Processor time of the process and everything it started, if that was watched.
+   * Processor time of the process and everything it started, if measured.
    */
   treeCpuMs?: number | null;
 }
 /**
- * A client or a request that was refused, once or several times in the same way.
+ * A refused client or request. Equal refusals share one entry.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "RecentRefusal".
@@ -1929,13 +1929,13 @@ export interface ReadResponse {
 export interface RecentRefusal {
   address?: string | null;
   /**
-   * The last time, since 1970.
+   * Time of the last refusal, in milliseconds since 1970.
    */
   atMs: number;
   count: number;
   method?: string | null;
   /**
-   * The reason that the metrics have, or the kind of the error.
+   * The reason as in the metrics, or the kind of the error.
    */
   reason: string;
   subject?: string | null;
@@ -1949,7 +1949,7 @@ export interface Request {
   id: RequestId;
   method: string;
   /**
-   * By the method. Absent or null: an empty object.
+   * Depends on the method. Absent or null means an empty object.
    */
   params?: {
     [k: string]: unknown;
@@ -1957,7 +1957,7 @@ export interface Request {
   trace?: TraceContext | null;
 }
 /**
- * W3C trace context that a client may put beside a request.
+ * W3C trace context that a client may send with a request.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "TraceContext".
@@ -1982,7 +1982,7 @@ export interface ResizeParams {
 export interface Response {
   id: RequestId;
   /**
-   * By the method.
+   * Depends on the method.
    */
   result: {
     [k: string]: unknown;
@@ -1998,7 +1998,7 @@ export interface SearchLine {
   text: string;
 }
 /**
- * One line that matches.
+ * One matching line.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "SearchMatch".
@@ -2007,20 +2007,20 @@ export interface SearchMatch {
   after?: SearchLine[] | null;
   before?: SearchLine[] | null;
   /**
-   * From 1.
+   * Counted from 1.
    */
   lineNumber: number;
   /**
-   * It was cut: the line goes on behind `text`.
+   * The line was cut: it continues after `text`.
    */
   lineTruncated?: boolean | null;
   path: PathUri;
   /**
-   * Where in `text`, in bytes.
+   * Positions of the matches in `text`, in bytes.
    */
   submatches: Submatch[];
   /**
-   * Without its line end; what is not UTF-8 is replaced, and a very long line is cut.
+   * The line without its line end. Invalid UTF-8 is replaced, and a very long line is cut.
    */
   text: string;
 }
@@ -2049,12 +2049,12 @@ export interface SearchResultsNotification {
 export interface ServerStatus {
   limits: LimitsStatus;
   /**
-   * The URLs that it listens on. A server on stdio has none.
+   * The URLs that the server listens on. Empty for stdio.
    */
   listeners: string[];
   processes: ProcessCounts;
   /**
-   * Oldest first. The server keeps a small number of them.
+   * Oldest first. The server keeps only the most recent ones.
    */
   refusals: RecentRefusal[];
   sessions: SessionCounts;
@@ -2075,7 +2075,7 @@ export interface SessionCounts {
  */
 export interface SessionCloseParams {
   /**
-   * Another session of the same user.
+   * Another session of the same user. Default: the session of this connection.
    */
   sessionId?: string | null;
 }
@@ -2087,12 +2087,12 @@ export interface SessionInfo {
   attached: boolean;
   clientName: string;
   /**
-   * Ids of the session's processes, finished ones included while they are readable.
+   * Ids of the session's processes, including finished ones that are still readable.
    */
   processes: string[];
   sessionId: string;
   /**
-   * Whose it is; told to admins.
+   * The owner of the session. Sent to admins only.
    */
   subject?: string | null;
 }
@@ -2126,7 +2126,7 @@ export interface SnapshotResponse {
   stdout: Base64Bytes;
   terminal: Base64Bytes;
   /**
-   * Something between the head and the tail of a stream is left out.
+   * Output between the head and the tail of a stream is omitted.
    */
   truncated: boolean;
 }
@@ -2144,18 +2144,18 @@ export interface StartParams {
   cwd: PathUri;
   enforceManagedNetwork?: boolean | null;
   /**
-   * The child's whole environment, or what is applied on top of `envPolicy`.
+   * The child's whole environment, or additions to the one made by `envPolicy`.
    */
   env?: {
     [k: string]: string;
   } | null;
   envPolicy?: EnvPolicy | null;
   /**
-   * Also kill everything that the process left running when it exits.
+   * When the process exits, also kill everything it left running.
    */
   killOnExit?: boolean | null;
   /**
-   * The most that the process and everything it starts may use.
+   * Upper bounds for the process and everything it starts.
    */
   limits?: LimitsRequest | null;
   managedNetwork?: ManagedNetwork | null;
@@ -2169,7 +2169,7 @@ export interface StartParams {
   network?: NetworkRules | null;
   networkProxy?: NetworkProxy | null;
   /**
-   * What happens when the log is full.
+   * The behaviour when the log is full.
    */
   onFull?: OnFull | null;
   pipeStdin?: boolean | null;
@@ -2179,11 +2179,11 @@ export interface StartParams {
   processId: string;
   sandbox?: SandboxRequest | null;
   /**
-   * Terminals only; 24 × 80 when left out.
+   * Terminals only. Default 24 × 80.
    */
   size?: TerminalSize | null;
   /**
-   * The server ends the process this long after it runs.
+   * Terminate the process after this time.
    */
   timeoutMs?: number | null;
   tty?: boolean | null;
@@ -2202,17 +2202,17 @@ export interface TerminalSize {
  */
 export interface StartResponse {
   /**
-   * What is active; absent without a sandbox.
+   * The active mechanisms. Absent without a sandbox.
    */
   enforcement?: Enforcement | null;
   /**
-   * The limits in force; absent without any.
+   * The limits in force. Absent without any.
    */
   limits?: EffectiveLimits | null;
   processId: string;
   sandboxType: SandboxType & string;
   /**
-   * The deadline that the server enforces; absent without one.
+   * The deadline that the server enforces. Absent without one.
    */
   timeoutMs?: number | null;
 }
@@ -2232,7 +2232,7 @@ export interface TerminateModeGraceful {
  */
 export interface TerminateParams {
   /**
-   * Whether the process gets time to end by itself.
+   * Whether the process gets time to exit by itself.
    */
   mode?: TerminateMode | null;
   processId: string;
@@ -2265,24 +2265,24 @@ export interface WaitResponse {
   exitCode: number | null;
   exited: boolean;
   /**
-   * Limits that it had reached.
+   * Limits that the process had reached.
    */
   limitsHit?: LimitName[] | null;
   /**
-   * The most memory that its tree had at once, if that was watched.
+   * Peak memory of the process tree, if measured.
    */
   peakMemoryBytes?: number | null;
   /**
-   * The server ended it because the server shut down.
+   * The server terminated the process because the server shut down.
    */
   serverStopped?: boolean | null;
   signal: number | null;
   /**
-   * The server ended it because `timeoutMs` of its start had passed.
+   * The server terminated the process because its `timeoutMs` had passed.
    */
   timedOut?: boolean | null;
   /**
-   * Processor time of its tree, if that was watched.
+   * Processor time of the process tree, if measured.
    */
   treeCpuMs?: number | null;
 }

@@ -40,7 +40,7 @@ class BodyDeltaNotification(TypedDict):
 
 class Capabilities(TypedDict):
     """
-    True only for what works.
+    A flag is true only if the feature works.
     """
 
     capabilityDiscoverySandbox: bool
@@ -73,7 +73,7 @@ DecisionReason: TypeAlias = str
 
 class Denial(TypedDict):
     """
-    What a process that failed under its sandbox seems to have been denied, as far as its own words tell.
+    The access that a failed process seems to have been denied, according to its own output.
     """
 
     call: NotRequired[str | None]
@@ -86,7 +86,7 @@ DomainPermission: TypeAlias = Literal['allow', 'deny', 'none']
 
 class Empty(TypedDict):
     """
-    `{}`: no params, or nothing to say.
+    `{}`: no params, or an empty result.
     """
 
 
@@ -95,7 +95,7 @@ EnvInherit: TypeAlias = Literal['core', 'all', 'none']
 
 class EnvPolicy(TypedDict):
     """
-    How the child's environment is made from the server's.
+    How the child's environment is derived from the server's.
     """
 
     exclude: NotRequired[list[str] | None]
@@ -165,7 +165,7 @@ ErrorKind: TypeAlias = (
 
 class ErrorSubject1(TypedDict):
     """
-    What an error is about.
+    The subject of an error.
     """
 
     process: str
@@ -173,7 +173,7 @@ class ErrorSubject1(TypedDict):
 
 class ErrorSubject2(TypedDict):
     """
-    What an error is about.
+    The subject of an error.
     """
 
     request: str
@@ -222,7 +222,7 @@ class FsCloseParams(TypedDict):
 
 class FsCloseResponse(TypedDict):
     """
-    Empty, unless a file that was written has taken its name.
+    Empty unless a written file has taken its name.
     """
 
     committed: NotRequired[bool | None]
@@ -247,7 +247,7 @@ class FsReadFileResponse(TypedDict):
 
 class FsReadLinkResponse(TypedDict):
     """
-    One of both, as in `FsSymlinkParams`.
+    Exactly one member is present, as in `FsSymlinkParams`.
     """
 
     target: NotRequired[str | None]
@@ -256,7 +256,7 @@ class FsReadLinkResponse(TypedDict):
 
 class FsSearchResponse(TypedDict):
     """
-    Sent when the search is over, after its results.
+    The response, sent after all results of the search.
     """
 
     cancelled: bool
@@ -278,7 +278,7 @@ class FsWriteBlockParams(TypedDict):
 
 class FsWriteFileResponse(TypedDict):
     """
-    Empty unless the write had a condition; then what the next condition can be made of, without a moment in which somebody else could have written.
+    Empty unless the write had a condition. Then it carries the values for the next condition, read without a window for another writer.
     """
 
     modifiedAtMs: NotRequired[int | None]
@@ -287,7 +287,7 @@ class FsWriteFileResponse(TypedDict):
 
 class HttpAckParams(TypedDict):
     """
-    `http/request/ack`: everything up to `seq` has been consumed.
+    `http/request/ack`: confirms that the body up to `seq` has been consumed.
     """
 
     requestId: str
@@ -296,7 +296,7 @@ class HttpAckParams(TypedDict):
 
 class HttpCancelParams(TypedDict):
     """
-    Ends a request whose response is, or was to be, streamed. An unknown id is fine.
+    Cancels a request whose response is, or was to be, streamed. An unknown id is ignored.
     """
 
     requestId: str
@@ -360,7 +360,7 @@ class ListParams(TypedDict):
 
 class ManagedNetwork(TypedDict):
     """
-    `managedNetwork` of a start: the process reaches nothing but ports of loopback.
+    `managedNetwork` of a start: the process reaches only the given loopback ports.
     """
 
     allowLocalBinding: NotRequired[bool | None]
@@ -372,7 +372,7 @@ MissingPath: TypeAlias = Literal['skip']
 
 class NetworkDecisionAllow(TypedDict):
     """
-    The decision of a client about one host.
+    The client's decision about one host.
     """
 
     type: Literal['allow']
@@ -380,7 +380,7 @@ class NetworkDecisionAllow(TypedDict):
 
 class NetworkDecisionDeny(TypedDict):
     """
-    The decision of a client about one host.
+    The client's decision about one host.
     """
 
     reason: DecisionReason
@@ -389,7 +389,7 @@ class NetworkDecisionDeny(TypedDict):
 
 class NetworkDecisionAsk(TypedDict):
     """
-    The client has to ask a person first, so the host is refused.
+    The client must ask a person first, so the host is refused for now.
     """
 
     reason: DecisionReason
@@ -495,7 +495,7 @@ class PermissionsDisabled(TypedDict):
 
 class PermissionsExternal(TypedDict):
     """
-    Somebody else restricts the file system.
+    An outer sandbox restricts the file system.
     """
 
     network: NetworkPermission
@@ -527,7 +527,7 @@ class ProcessSummary(TypedDict):
 
 class ProcessTeardown(TypedDict):
     """
-    The mechanisms that are active for ending process trees.
+    The active mechanisms for terminating process trees.
     """
 
     cgroup: bool
@@ -701,7 +701,7 @@ SpecialFile: TypeAlias = Literal['fifo', 'socket', 'characterDevice', 'blockDevi
 
 class SpecialPath(TypedDict):
     """
-    Kinds that are not known are passed on by name: whether that is an error depends on what they were to do.
+    An unknown kind is kept by name: whether it is an error depends on its access.
     """
 
     kind: str
@@ -749,7 +749,7 @@ class TerminateResponse(TypedDict):
 
 class TraceContext(TypedDict):
     """
-    W3C trace context that a client may put beside a request.
+    W3C trace context that a client may send with a request.
     """
 
     traceparent: NotRequired[str | None]
@@ -786,7 +786,7 @@ class WaitResponse(TypedDict):
 
 class WalkOptions(TypedDict):
     """
-    How far a walk goes; the most that a server allows when left out.
+    Limits of a walk. Each defaults to the server's maximum.
     """
 
     followDirectorySymlinks: NotRequired[bool | None]
@@ -825,7 +825,7 @@ class DirectoryEntry(TypedDict):
 
 class EffectiveLimits(TypedDict):
     """
-    The limits that a process has.
+    The limits in force for a process.
     """
 
     coreSizeBytes: NotRequired[int | None]
@@ -842,7 +842,7 @@ class EffectiveLimits(TypedDict):
 
 class Enforcement(TypedDict):
     """
-    What is active for a process that was started under a sandbox.
+    The active mechanisms for a process that was started under a sandbox.
     """
 
     bubblewrap: bool
@@ -868,7 +868,7 @@ class EnvironmentStatus(TypedDict):
 
 class ErrorSubject3(TypedDict):
     """
-    What an error is about.
+    The subject of an error.
     """
 
     path: PathUri
@@ -909,7 +909,7 @@ FileChange = TypedDict(
 
 class FsMetadata(TypedDict):
     """
-    Times are milliseconds since 1970, 0 where the file system does not know.
+    Times are milliseconds since 1970, or 0 if the file system does not record them.
     """
 
     createdAtMs: int
@@ -951,7 +951,7 @@ class HttpResponse(TypedDict):
 
 class LimitsRequest(TypedDict):
     """
-    `limits` of `process/start`. An unknown member is an error: what it was to limit would have no limit.
+    `limits` of `process/start`. An unknown member is an error, since ignoring it would leave its resource unlimited.
     """
 
     coreSizeBytes: NotRequired[int | None]
@@ -967,7 +967,7 @@ class LimitsRequest(TypedDict):
 
 class LimitsStatus(TypedDict):
     """
-    How the limits of processes are kept.
+    How process limits are enforced.
     """
 
     obstacle: NotRequired[str | None]
@@ -980,7 +980,7 @@ class ListResponse(TypedDict):
 
 class NetworkPolicyDecisionNotification(TypedDict):
     """
-    `network/policyDecision`: a decision about one host. Only the owner of the process gets it.
+    `network/policyDecision`: reports a decision about one host to the owner of the process only.
     """
 
     client: NotRequired[str | None]
@@ -999,7 +999,7 @@ class NetworkPolicyDecisionNotification(TypedDict):
 
 class NetworkPolicyRequestParams(TypedDict):
     """
-    `network/policyRequest`: may this process reach this host?
+    `network/policyRequest`: asks whether a process may reach a host.
     """
 
     processId: str
@@ -1008,7 +1008,7 @@ class NetworkPolicyRequestParams(TypedDict):
 
 class NetworkProxy(TypedDict):
     """
-    `networkProxy` of a start: the server runs the proxy, for this process.
+    `networkProxy` of a start: the server runs a proxy for this process.
     """
 
     auditMetadata: NotRequired[dict[str, Any] | None]
@@ -1020,7 +1020,7 @@ class NetworkProxy(TypedDict):
 
 class NetworkUse(TypedDict):
     """
-    The network use of a process with a managed network.
+    Network use of a process with a managed network.
     """
 
     bytesDown: int
@@ -1050,7 +1050,7 @@ class OutputNotification(TypedDict):
 
 class ReadResponse(TypedDict):
     """
-    Output of a process, and how the process is doing.
+    Output of a process and its state.
     """
 
     chunks: list[OutputChunk]
@@ -1076,7 +1076,7 @@ class ReadResponse(TypedDict):
 
 class RecentRefusal(TypedDict):
     """
-    A client or a request that was refused, once or several times in the same way.
+    A refused client or request. Equal refusals share one entry.
     """
 
     address: NotRequired[str | None]
@@ -1107,7 +1107,7 @@ SandboxEntryPath: TypeAlias = (
 
 class SearchMatch(TypedDict):
     """
-    One line that matches.
+    One matching line.
     """
 
     after: NotRequired[list[SearchLine] | None]
@@ -1157,7 +1157,7 @@ class WriteResponse(TypedDict):
 
 class ChangedNotification(TypedDict):
     """
-    Several changes together.
+    A batch of changes.
     """
 
     changedPaths: list[PathUri]
@@ -1208,7 +1208,7 @@ class FsHandleResponse(TypedDict):
 
 class FsWalkResponse(TypedDict):
     """
-    Of `fs/walk` and `fs/glob`.
+    Response to `fs/walk` and `fs/glob`.
     """
 
     entries: list[TreeEntry]
@@ -1234,7 +1234,7 @@ class SandboxEntry(TypedDict):
 
 class ErrorResponse(TypedDict):
     """
-    The id is -1 if that of the request could not be read.
+    The id is -1 if the id of the request could not be read.
     """
 
     error: RpcError
@@ -1319,7 +1319,7 @@ class FsCreateDirectoryParams(TypedDict):
 
 class FsCreateParams(TypedDict):
     """
-    A new file that takes its name when the handle is closed.
+    Creates a file that takes its name when the handle is closed.
     """
 
     createNew: NotRequired[bool | None]
@@ -1341,7 +1341,7 @@ class FsGetMetadataParams(TypedDict):
 
 class FsGlobParams(TypedDict):
     """
-    Finds names below a directory. The result is that of a walk.
+    Finds names below a directory. The result has the form of an `fs/walk` result.
     """
 
     hidden: NotRequired[bool | None]
@@ -1398,7 +1398,7 @@ class FsRenameParams(TypedDict):
 
 class FsSearchParams(TypedDict):
     """
-    Looks for lines in a file, or in all files of a tree.
+    Searches for lines in one file or in all files of a tree.
     """
 
     after: NotRequired[int | None]
@@ -1425,7 +1425,7 @@ class FsSetPermissionsParams(TypedDict):
 
 class FsSymlinkParams(TypedDict):
     """
-    Makes `path` a symlink. The target is not looked at; it is `target`, or the bytes of `target_base64` if it is not UTF-8.
+    Makes `path` a symlink to `target`, or to the bytes of `target_base64` if the target is not UTF-8. The target is not checked.
     """
 
     followSymlinks: NotRequired[bool | None]
