@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from typing import ParamSpec, TypeVar
 
 T = TypeVar("T")
@@ -21,7 +21,13 @@ _thread: threading.Thread | None = None
 
 def run(awaitable: Awaitable[T]) -> T:
     """The result of an awaitable. Ctrl-C cancels it."""
-    loop = _started()
+    if threading.current_thread() is _thread:
+        if isinstance(awaitable, Coroutine):
+            awaitable.close()
+        raise RuntimeError(
+            "a callback of exec_server.sync cannot call exec_server.sync: "
+            "it runs on the thread of the event loop"
+        )
     ended = threading.Event()
 
     async def to_the_end() -> T:
@@ -30,7 +36,7 @@ def run(awaitable: Awaitable[T]) -> T:
         finally:
             ended.set()
 
-    future = asyncio.run_coroutine_threadsafe(to_the_end(), loop)
+    future = asyncio.run_coroutine_threadsafe(to_the_end(), _started_loop())
     try:
         return future.result()
     except BaseException:
@@ -57,18 +63,13 @@ def iterate(items: AsyncIterator[T]) -> Iterator[T]:
         yield item
 
 
-def _started() -> asyncio.AbstractEventLoop:
+def _started_loop() -> asyncio.AbstractEventLoop:
     global _loop, _thread
     with _lock:
         if _loop is None:
             _loop = asyncio.new_event_loop()
             _thread = threading.Thread(target=_loop.run_forever, name="exec_server", daemon=True)
             _thread.start()
-        if threading.current_thread() is _thread:
-            raise RuntimeError(
-                "a callback of exec_server.sync cannot call exec_server.sync: "
-                "it runs on the thread of the event loop"
-            )
         return _loop
 
 

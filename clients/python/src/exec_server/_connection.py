@@ -306,6 +306,7 @@ class Connection:
             pass  # The server ends a session without a connection by itself.
         finally:
             self.end(Closed("the machine was closed"))
+            await self._connector.wait_closed()
 
     def end(self, error: ExecServerError) -> None:
         """Ends the connection and fails everything that waits with the same error."""

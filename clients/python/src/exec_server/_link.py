@@ -38,6 +38,9 @@ class Connector(Protocol):
         """Raises `ConnectFailed`."""
         ...
 
+    async def wait_closed(self) -> None:
+        """Waits until nothing is left of the closed links."""
+
 
 def without_secrets(url: str) -> str:
     """The URL without user, password and query, which may hold a token."""

@@ -67,3 +67,6 @@ class LazyWebSocket:
         assert self.url is not None
         token = self._token() if callable(self._token) else self._token
         return await _websocket.dial(self.url, token, _websocket.Tls(*self._tls), receiver)
+
+    async def wait_closed(self) -> None:
+        pass

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from ._link import MAX_MESSAGE, Link, Receiver
 from .errors import ConnectFailed
 
+#: How long a server whose input has ended may take to exit.
+EXIT_TIMEOUT = 5.0
 BINARY_VARIABLE = "EXEC_SERVER_BINARY"
 
 
@@ -55,15 +57,17 @@ class StdioConnector:
         cwd: str | None = None,
     ) -> None:
         self._argv = argv
-        self._env = None if env is None else {**os.environ, **env}
+        self._env = {**os.environ, **(env or {})}
+        self._env.pop(BINARY_VARIABLE, None)  # The server warns about settings it does not know.
         self._cwd = cwd
+        self._link: _StdioLink | None = None
 
     async def dial(self, receiver: Receiver) -> Link:
         loop = asyncio.get_running_loop()
         try:
             # Its own group: it may be a wrapper (ssh), and Ctrl-C of the terminal is not for it.
-            _, link = await loop.subprocess_exec(
-                lambda: _StdioLink(receiver),
+            _, self._link = await loop.subprocess_exec(
+                lambda: _StdioLink(loop, receiver),
                 *self._argv,
                 stderr=None,
                 env=self._env,
@@ -72,11 +76,16 @@ class StdioConnector:
             )
         except OSError as error:
             raise ConnectFailed(f"cannot start {self._argv[0]}: {error}") from error
-        return link
+        return self._link
+
+    async def wait_closed(self) -> None:
+        if self._link is not None:
+            await self._link.wait_closed()
 
 
 class _StdioLink(asyncio.SubprocessProtocol):
-    def __init__(self, receiver: Receiver) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, receiver: Receiver) -> None:
+        self._ended: asyncio.Future[None] = loop.create_future()
         self._receiver: Receiver | None = receiver
         self._line = bytearray()
 
@@ -95,6 +104,14 @@ class _StdioLink(asyncio.SubprocessProtocol):
         """A server whose stdin ends terminates its processes and exits."""
         self._receiver = None
         self._stdin.close()
+
+    async def wait_closed(self) -> None:
+        await asyncio.wait([self._ended], timeout=EXIT_TIMEOUT)
+        self._child.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd != 1:

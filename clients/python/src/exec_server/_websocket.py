@@ -193,8 +193,8 @@ class _WebSocketLink(asyncio.Protocol):
                 self._ping_due = self._last_pong = self._loop.time()
                 self._keep_alive()
         failure = self._protocol.handshake_exc
-        if failure is not None and not self.opened.done():
-            self.opened.set_exception(failure)
+        if failure is not None:
+            self._fail_opening(failure)
         self._flush()
         if self._protocol.close_expected() or self._protocol.parser_exc is not None:
             self._end("the server closed the connection")
@@ -237,16 +237,22 @@ class _WebSocketLink(asyncio.Protocol):
         self._timer = self._loop.call_at(self._ping_due, self._keep_alive)
 
     def _end(self, reason: str) -> None:
+        self._fail_opening(ConnectFailed(reason))
         receiver, self._receiver = self._receiver, None
         self._stop()
-        if not self.opened.done():
-            self.opened.set_exception(ConnectFailed(reason))
-        elif receiver is not None:
+        if receiver is not None:
             code, why = self._protocol.close_code, self._protocol.close_reason
             if code not in (None, 1005, 1006):
                 reason = f"the server closed the connection with {code} {why}".rstrip()
             error: ExecServerError = ConnectFailed(reason)
             receiver.handle_end(error, too_big=code == MESSAGE_TOO_BIG)
+
+    def _fail_opening(self, error: Exception) -> None:
+        """Reported by `dial`, and by nothing else."""
+        if not self.opened.done():
+            self._receiver = None
+            self.opened.set_exception(error)
+            self.opened.exception()  # The attempt may have been given up.
 
     def _stop(self) -> None:
         if self._timer is not None:

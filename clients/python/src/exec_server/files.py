@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from base64 import b64decode, b64encode
 from collections import deque
 from collections.abc import Callable
@@ -39,6 +40,10 @@ BLOCKS_IN_FLIGHT = 4
 #: A larger file is written in blocks.
 WHOLE_FILE = 16 << 20
 PAGE = 10_000
+#: How long the server may take to release the file of a lost connection, and the pause before each
+#: further attempt, in seconds.
+RELEASE_TIMEOUT = 10.0
+RELEASE_PAUSE = 0.05
 
 
 class FileInfo(NamedTuple):
@@ -240,6 +245,7 @@ class Files:
     ) -> None:
         """Writes blocks under a key, by which a lost connection finds what it has written."""
         key = self._connection.unique_id()
+        released_by = 0.0
         while True:
             lease = self._lease("fs/create", {"discard": True})
             opening: FsCreateParams = {
@@ -257,10 +263,15 @@ class Files:
                 offset = max(0, (opened.get("size") or 0) - BLOCKS_IN_FLIGHT * BLOCK)
                 await self._send_blocks(lease, offset - offset % BLOCK, block)
             except Interrupted:
+                released_by = time.monotonic() + RELEASE_TIMEOUT
                 continue
-            except BaseException:
+            except BaseException as error:
                 self._connection.close_lease(lease)
-                raise
+                conflict = isinstance(error, ServerError) and error.kind == "conflict"
+                if not conflict or time.monotonic() > released_by:
+                    raise
+                await asyncio.sleep(RELEASE_PAUSE)
+                continue
             # Not repeated: whether it took effect must be looked up.
             self._connection.forget_lease(lease)
             await self._connection.call("fs/close", {"handleId": lease.id})

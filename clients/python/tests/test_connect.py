@@ -1,0 +1,190 @@
+"""Servers and how to reach them: URLs, tokens, TLS, `local` and `environments.toml`."""
+
+import asyncio
+import hashlib
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from exec_server import (
+    Closed,
+    ConnectFailed,
+    ExecServerError,
+    Machine,
+    RecoveryPolicy,
+    ServerError,
+)
+from support import Server
+
+TOKEN = "correct-horse-battery-staple"
+
+
+async def test_a_connection_is_awaited_or_entered(url: str) -> None:
+    m = await Machine.connect(url, client_name="me", detached_ttl=5.0)
+    assert (await m.run("echo hello")).stdout == "hello\n"
+    await m.close()
+    with pytest.raises(Closed):
+        await m.run("true")
+    async with Machine.connect(url) as m:
+        assert (await m.info())["shell"]["path"].startswith("/")
+
+
+async def test_a_unix_socket(binary: str, tmp_path: Path) -> None:
+    socket = tmp_path / "a b.sock"
+    with Server(binary, tmp_path, listen=f"unix://{socket}"):
+        async with Machine.connect(f"unix://{socket}") as m:
+            assert (await m.run("echo hello")).stdout == "hello\n"
+
+
+async def test_tokens(binary: str, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    arguments = ["--ws-auth=capability-token", f"--ws-token-file={file}"]
+    with Server(binary, tmp_path, *arguments) as server:
+        for token in (TOKEN, lambda: TOKEN):
+            async with Machine.connect(server.url, token=token) as m:
+                assert (await m.run("true")).ok
+        for wrong in (None, "wrong"):
+            with pytest.raises(ConnectFailed, match="answered 401; check the token") as refused:
+                await Machine.connect(server.url, token=wrong)
+            assert refused.value.permanent and "wrong" not in str(refused.value)
+        environments = tmp_path / "environments.toml"
+        environments.write_text(
+            f'[[environments]]\nid = "box"\nurl = "{server.url}"\ntoken_file = "token"\n'
+        )
+        async with from_environments("box", environments) as m:
+            assert (await m.run("true")).ok
+
+
+async def test_certificates(binary: str, tmp_path: Path) -> None:
+    make_certificates(tmp_path)
+    fingerprint = hashlib.sha256(
+        ssl.PEM_cert_to_DER_cert((tmp_path / "server.pem").read_text())
+    ).hexdigest()
+    ca = str(tmp_path / "ca.pem")
+    own = ["--tls-cert=server.pem", "--tls-key=server.key"]
+    with Server(binary, tmp_path, *own, listen="wss://127.0.0.1:0") as server:
+        async with Machine.connect(server.url, tls_ca=ca) as m:
+            assert (await m.run("true")).ok
+        async with Machine.connect(server.url, tls_fingerprint=f"SHA256:{fingerprint}") as m:
+            assert (await m.run("true")).ok
+        for options in ({}, {"tls_fingerprint": f"SHA256:{'0' * 64}"}):
+            with pytest.raises(ConnectFailed, match="certificate") as refused:
+                await Machine.connect(server.url, **options)  # type: ignore[arg-type]
+            assert refused.value.permanent
+    arguments = [*own, "--tls-client-ca=ca.pem"]
+    with Server(binary, tmp_path, *arguments, listen="wss://127.0.0.1:0") as server:
+        async with Machine.connect(
+            server.url,
+            tls_ca=ca,
+            tls_client_cert=str(tmp_path / "client.pem"),
+            tls_client_key=str(tmp_path / "client.key"),
+        ) as m:
+            assert (await m.run("true")).ok
+
+
+def make_certificates(directory: Path) -> None:
+    """An authority, and a server and a client that it vouches for."""
+
+    def openssl(*arguments: str) -> None:
+        command = ["openssl", "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+        command += ["-nodes", "-x509", "-days", "2", *arguments]
+        subprocess.run(command, cwd=directory, check=True, capture_output=True)
+
+    signs = ["-addext", "keyUsage=critical,keyCertSign"]
+    openssl("-subj", "/CN=authority", *signs, "-keyout", "ca.key", "-out", "ca.pem")
+    for name in ("server", "client"):
+        signed = ["-CA", "ca.pem", "-CAkey", "ca.key", "-addext", "basicConstraints=CA:FALSE"]
+        names = ["-subj", f"/CN={name}", "-addext", "subjectAltName=DNS:box,IP:127.0.0.1"]
+        openssl(*signed, *names, "-keyout", f"{name}.key", "-out", f"{name}.pem")
+
+
+async def test_servers_that_cannot_be_reached(tmp_path: Path) -> None:
+    with pytest.raises(ConnectFailed, match=r"cannot connect to unix:///\S+absent"):
+        await Machine.connect(f"unix://{tmp_path}/absent")
+    with pytest.raises(ConnectFailed, match="is not wss://HOST:PORT"):
+        await Machine.connect("http://user:secret@host?token=secret")
+    held: list[object] = []
+    silent = await asyncio.start_server(lambda *streams: held.append(streams), "127.0.0.1", 0)
+    url = f"ws://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+    with pytest.raises(ExecServerError, match="did not answer in time"):
+        await Machine.connect(url, connect_timeout=0.05)
+    silent.close()
+
+
+async def test_a_server_of_its_own(binary: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Machine.local(binary) as m:
+        assert (await m.run("echo hello")).stdout == "hello\n"
+        with pytest.raises(ExecServerError, match="ends with this client"):
+            (await m.start("true")).save()
+    monkeypatch.setenv("EXEC_SERVER_BINARY", binary)
+    async with Machine.local() as m:
+        assert (await m.run("true")).ok
+    with pytest.raises(ConnectFailed, match="cannot start /absent"):
+        await Machine.local("/absent")
+    with pytest.raises(ExecServerError, match="the server"):
+        await Machine.local("/bin/true")
+    monkeypatch.delenv("EXEC_SERVER_BINARY")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ConnectFailed, match="neither in this installation nor on PATH"):
+        Machine.local()
+
+
+def from_environments(name: str | None, path: Path):  # type: ignore[no-untyped-def]
+    if sys.version_info < (3, 11):
+        pytest.skip("SKIPPED: environments.toml needs Python 3.11")
+    return Machine.from_environments(name, str(path))
+
+
+async def test_environments(binary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "environments.toml"
+    file.write_text(f"""
+        default = "program"
+
+        [[environments]]
+        id = "program"
+        program = "{binary}"
+        args = ["--listen", "stdio"]
+        env = {{ MARK = "set" }}
+        cwd = "{tmp_path}"
+
+        [environments.sandbox]
+        mode = "read-only"
+
+        [[environments]]
+        id = "denied"
+        url = "ws://127.0.0.1:1"
+        sandbox = {{ mode = "read-only", deny = ["/secret"] }}
+    """)
+    async with from_environments(None, file) as m:
+        result = await m.run("pwd; echo $MARK; touch denied")
+        assert result.stdout == f"{tmp_path}\nset\n" and result.denied is not None
+    monkeypatch.setenv("EXEC_SERVER_BINARY", binary)
+    async with from_environments("local", file) as m:
+        assert (await m.run("true")).ok
+    with pytest.raises(ConnectFailed, match="did you mean 'program'"):
+        from_environments("progam", file)
+    with pytest.raises(ConnectFailed, match="has deny, which this client cannot apply"):
+        from_environments("denied", file)
+    file.write_text("[[")
+    with pytest.raises(ConnectFailed, match="cannot read"):
+        from_environments(None, file)
+
+
+async def test_a_server_that_was_killed(binary: str, tmp_path: Path) -> None:
+    policy = RecoveryPolicy(deadline=0.05)
+    with Server(binary, tmp_path) as server:
+        m = await Machine.connect(server.url, recovery=policy)
+        server.kill()
+        with pytest.raises(ExecServerError, match="no connection for"):
+            await m.start("true")
+
+
+async def test_errors_have_kinds(url: str) -> None:
+    async with Machine.connect(url) as m:
+        with pytest.raises(ServerError) as refused:
+            await m.run("true", limits={"pids": 0})
+        assert refused.value.kind == "badLimits" and refused.value.code == -32602
