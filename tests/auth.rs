@@ -1,4 +1,4 @@
-//! Who gets in with which token.
+//! Authentication: which tokens and which local users the server accepts.
 
 use std::io::Write as _;
 use std::net::TcpStream;
@@ -29,7 +29,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("test paths are text")
 }
 
-/// A token whose header and claims are what an attacker writes, signed with whatever is at hand.
+/// Returns a token with the header and claims of an attacker, signed with `secret`.
 fn forged(secret: &str, header: &Value, claims: &Value) -> String {
     const SIGN: &str = r#"
 import sys, hmac, hashlib, base64
@@ -70,7 +70,7 @@ fn forged_and_outdated_tokens_are_refused_and_never_logged() {
     let refused = [
         format!("{unsigned}."),
         forged("", &json!({ "alg": "none" }), &good),
-        // The secret taken for a public key.
+        // Algorithm confusion: the secret would be taken for a public key.
         forged(&secret, &json!({ "alg": "RS256" }), &good),
         forged(&secret, &json!({ "alg": "HS512" }), &good),
         forged(&new_token(), &header, &good),
@@ -103,7 +103,7 @@ fn forged_and_outdated_tokens_are_refused_and_never_logged() {
 }
 
 #[test]
-fn a_secret_that_is_too_short_does_not_serve() {
+fn a_short_secret_is_refused_at_startup() {
     let directory = tempfile::tempdir().unwrap();
     let secret = directory.path().join("secret");
     std::fs::write(&secret, "x".repeat(31)).unwrap();
@@ -118,7 +118,7 @@ fn a_secret_that_is_too_short_does_not_serve() {
 }
 
 #[test]
-fn ten_thousand_bad_attempts_keep_nobody_out() {
+fn ten_thousand_bad_attempts_do_not_lock_out_a_valid_client() {
     const ATTEMPTS: usize = 10_000;
     const ATTACKERS: usize = 4;
     let issuer = Issuer::new();
@@ -130,7 +130,7 @@ fn ten_thousand_bad_attempts_keep_nobody_out() {
             .map(|_| {
                 scope.spawn(|| {
                     let request = format!("GET /?token=guess HTTP/1.1\r\n{UPGRADE}\r\n");
-                    // The delayed refusals are not waited for: an attacker does not either.
+                    // Attackers do not wait for the delayed refusals.
                     let mut open = std::collections::VecDeque::new();
                     for _ in 0..ATTEMPTS / ATTACKERS {
                         let Ok(mut stream) = TcpStream::connect(&address) else { continue };
@@ -147,7 +147,7 @@ fn ten_thousand_bad_attempts_keep_nobody_out() {
             .collect();
         let mut served = 0;
         while attackers.iter().any(|attacker| !attacker.is_finished()) || served < 10 {
-            // It leaves no session behind.
+            // The session ends with its connection.
             let mut client = server.connect_with(&token).unwrap();
             client.initialize(&json!({ "detachedTtlMs": 0 })).unwrap();
             assert_eq!(client.run(&shell("p", "echo hi")).text(), "hi\n");
@@ -158,7 +158,7 @@ fn ten_thousand_bad_attempts_keep_nobody_out() {
 }
 
 #[test]
-fn a_secret_that_others_can_read_is_warned_of() {
+fn a_secret_that_others_can_read_causes_a_warning() {
     let directory = tempfile::tempdir().unwrap();
     let token = directory.path().join("token");
     write_secret(&token, &new_token());
@@ -180,9 +180,11 @@ fn a_rotated_token_is_read_again_on_sighup() {
     write_secret(&file, "second-capability-token\n");
     assert_eq!(status(&server, "first-capability-token"), 101);
     server.signal(rustix::process::Signal::HUP);
-    eventually("the new token lets in", || server.connect_with("second-capability-token").is_ok());
+    eventually("the server accepts the new token", || {
+        server.connect_with("second-capability-token").is_ok()
+    });
     assert!(server.connect_with("first-capability-token").is_err());
-    // What was open goes on.
+    // Open connections continue.
     assert_eq!(client.run(&shell("p", "echo hi")).text(), "hi\n");
 }
 
@@ -205,7 +207,7 @@ fn a_server_listens_on_several_addresses_and_local_commands_find_the_open_one() 
     assert_eq!(server.next_line(), unix);
     let url = server.url().to_owned();
     assert!(url.starts_with("ws://127.0.0.1:"));
-    // By the Unix socket, which needs no token.
+    // Over the Unix socket, which needs no token.
     let outcome = server.run(&["run", "--", "echo", "hi"]);
     assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), "hi\n"), "{}", outcome.stderr);
     let outcome = server.run(&["ps", "--connect", &url]);
@@ -217,7 +219,7 @@ fn a_server_listens_on_several_addresses_and_local_commands_find_the_open_one() 
         server.run(&[&[*command], &credentials[..], rest].concat())
     };
     assert_eq!(with_token(&["run", "--", "echo", "hi"]).stdout, "hi\n");
-    // Each sees its own.
+    // Each client lists only its own processes.
     server.run(&["run", "-d", "--name", "local-job", "--", "sleep", "1000"]);
     with_token(&["run", "-d", "--name", "remote-job", "--", "sleep", "1000"]);
     let local = server.run(&["ps"]).stdout;
@@ -264,7 +266,7 @@ fn a_signed_token_works_from_the_command_line() {
 }
 
 #[test]
-fn a_session_goes_on_when_its_token_is_renewed() {
+fn a_session_can_be_resumed_with_a_renewed_token() {
     let issuer = Issuer::new();
     let server = issuer.start();
     let mut client = server.client_of(&issuer.token(&json!({ "sub": "alice" })));
@@ -288,7 +290,7 @@ fn a_session_goes_on_when_its_token_is_renewed() {
     assert_eq!(client.finish_process("p").text(), "hello\n");
 }
 
-/// The first line of the response to an upgrade that another user asks for over a Unix socket.
+/// Requests an upgrade over a Unix socket as another user. Returns the status line.
 fn upgrade_as(user: u32, socket: &Path) -> String {
     const SCRIPT: &str = r#"
 import socket, sys
@@ -306,7 +308,7 @@ print(client.makefile().readline().strip())
 }
 
 #[test]
-fn a_unix_socket_asks_the_kernel_who_connects() {
+fn a_unix_socket_refuses_other_users_unless_allowed() {
     const OTHER: u32 = 61_237;
     if !is_root() || !Path::new("/usr/bin/python3").exists() {
         return skipped("only root can be several users");
@@ -316,7 +318,7 @@ fn a_unix_socket_asks_the_kernel_who_connects() {
     let socket = directory.path().join("server.sock");
     let listen = format!("unix://{}", socket.display());
     let server = Server::with(&["--listen", &listen]);
-    // As an operator might do who believes that the mode is all there is.
+    // An operator may believe that the mode alone controls access.
     std::fs::set_permissions(&socket, PermissionsExt::from_mode(0o666)).unwrap();
     assert_eq!(upgrade_as(OTHER, &socket).trim_end(), "HTTP/1.1 403 Forbidden");
     assert_eq!(server.client().run(&shell("p", "echo hi")).text(), "hi\n");
@@ -356,7 +358,7 @@ fn idle_connections_and_slow_handshakes_are_closed() {
 }
 
 #[test]
-fn limits_of_the_door_say_which_they_are() {
+fn connections_and_requests_beyond_the_limits_are_refused() {
     let issuer = Issuer::new();
     let server = issuer.server().arguments(&["--max-connections-per-subject", "1"]).start();
     let token = issuer.token(&json!({ "sub": "alice" }));

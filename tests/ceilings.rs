@@ -10,11 +10,11 @@ use tempfile::TempDir;
 use crate::support::tokens::{Issuer, write_secret};
 use crate::support::{AckingInbox, Client, Inbox as _, PROGRAM, Server, encoded, shell};
 
-/// A server with a developer, who may do everything, and an agent of the same subject, who may not.
+/// A server with two clients of one subject: a developer without a ceiling, an agent with one.
 struct Scene {
     issuer: Issuer,
     server: Server,
-    /// Neither a workspace nor below a temporary directory that sandboxes may write.
+    /// Outside the workspace and outside the temporary directories that sandboxes may write.
     outside: TempDir,
     workspace: TempDir,
 }
@@ -46,7 +46,7 @@ impl Scene {
     }
 }
 
-/// Sandbox objects that ask for everything.
+/// Returns sandbox objects that ask for full access.
 fn greedy(outside: &Path) -> Vec<Value> {
     let everything = json!({ "type": "restricted", "entries": [
         { "path": { "type": "special", "value": { "kind": "root" } }, "access": "write" },
@@ -69,7 +69,7 @@ fn greedy(outside: &Path) -> Vec<Value> {
 }
 
 #[test]
-fn a_process_of_a_token_stays_below_its_ceiling() {
+fn processes_stay_below_the_ceiling_of_their_token() {
     let scene = Scene::new();
     let mut agent = scene.agent();
     let outside = scene.outside.path();
@@ -89,7 +89,7 @@ fn a_process_of_a_token_stays_below_its_ceiling() {
     assert_ne!(agent.run(&prepared).exit_code, Some(0));
     let inside = shell("inside", &write).with("cwd", uri(outside));
     assert_ne!(agent.run(&inside).exit_code, Some(0));
-    // By its v0 name.
+    // By the v0 name of the method.
     let v0 = json!({
         "processId": "v0", "argv": ["/bin/sh", "-c", write], "cwd": outside, "env": {}, "tty": false,
     });
@@ -103,9 +103,9 @@ fn a_process_of_a_token_stays_below_its_ceiling() {
     assert_ne!(exited["params"]["exitCode"], 0);
     assert!(!victim.exists());
     listener.set_nonblocking(true).unwrap();
-    assert!(listener.accept().is_err(), "nothing has connected");
+    assert!(listener.accept().is_err(), "a process has connected");
 
-    // It does what it may, and the developer does all of it.
+    // The agent may write to its workspace, and the developer may do everything.
     let own = format!("echo mine > {}", scene.workspace.path().join("file").display());
     assert_eq!(agent.run(&shell("own", &own)).exit_code, Some(0));
     let mut developer = scene.developer();
@@ -114,7 +114,7 @@ fn a_process_of_a_token_stays_below_its_ceiling() {
 }
 
 #[test]
-fn file_and_http_requests_of_a_token_stay_below_its_ceiling() {
+fn file_and_http_requests_stay_below_the_ceiling_of_their_token() {
     let scene = Scene::new();
     let mut agent = scene.agent();
     std::fs::write(scene.outside.path().join("old"), "precious").unwrap();
@@ -152,7 +152,7 @@ fn file_and_http_requests_of_a_token_stay_below_its_ceiling() {
 }
 
 #[test]
-fn the_secret_that_signs_tokens_is_hidden_from_everybody_with_a_ceiling() {
+fn clients_with_a_ceiling_cannot_read_the_signing_secret() {
     let scene = Scene::new();
     let secret = scene.issuer.secret_file();
     let read = json!({ "path": uri(&secret) });
@@ -166,7 +166,7 @@ fn the_secret_that_signs_tokens_is_hidden_from_everybody_with_a_ceiling() {
         let refused = client.refused("fs/open", json!({ "path": uri(&secret), "handleId": "h" }));
         assert!(refused.message.contains("ermission denied"), "{refused:?}");
     }
-    // Nor is there a way around.
+    // Other methods cannot reach it either.
     let copy = uri(scene.workspace.path().join("copy"));
     for (method, params) in [
         (
@@ -188,18 +188,18 @@ fn the_secret_that_signs_tokens_is_hidden_from_everybody_with_a_ceiling() {
     let path = scene.outside.path().join("readable");
     std::fs::write(&path, "hello").unwrap();
     observer.call("fs/readFile", json!({ "path": uri(&path) }));
-    // Whoever has no ceiling is as powerful as the server.
+    // A client without a ceiling may do whatever the server may do.
     assert_eq!(scene.developer().run(&cat).exit_code, Some(0));
 }
 
 #[test]
-fn a_secret_that_is_replaced_stays_hidden_from_processes_that_run() {
+fn a_replaced_secret_stays_hidden_from_running_processes() {
     let scene = Scene::new();
     let secret = scene.issuer.secret_file();
     let mut agent = scene.agent();
     let script = format!("read go; exec cat {}", secret.display());
     agent.start(&shell("early", &script).with_stdin());
-    // A client cannot make the directory its own in order to see it.
+    // Starting in the directory of the secret does not reveal it.
     let inside = shell("inside", &script).with("cwd", uri(secret.parent().unwrap()));
     agent.refused("process/start", inside.params());
     let renewed = secret.with_file_name("renewed");
@@ -212,7 +212,7 @@ fn a_secret_that_is_replaced_stays_hidden_from_processes_that_run() {
 }
 
 #[test]
-fn a_token_with_a_ceiling_cannot_use_what_was_started_without_it() {
+fn a_token_with_a_ceiling_cannot_use_sessions_without_one() {
     let scene = Scene::new();
     let mut developer = scene.developer();
     developer.start(&shell("shell", "exec sh").with_stdin());
@@ -232,7 +232,7 @@ fn a_token_with_a_ceiling_cannot_use_what_was_started_without_it() {
 }
 
 #[test]
-fn a_token_with_network_reaches_others_and_not_its_own_server() {
+fn a_token_with_network_access_cannot_reach_its_own_server() {
     let scene = Scene::new();
     let sandbox = json!({
         "mode": "workspace-write", "writable_roots": [scene.workspace.path()], "network": true,
@@ -243,7 +243,7 @@ fn a_token_with_network_reaches_others_and_not_its_own_server() {
     let port = listener.local_addr().unwrap().port();
     let connect = format!("exec bash -c 'exec 3<>/dev/tcp/127.0.0.1/{port}'");
     assert_eq!(agent.run(&shell("connect", &connect)).exit_code, Some(0));
-    // With a token of the developer, which it may have found somewhere.
+    // Not even with a token of the developer that the agent has found.
     let developer = scene.issuer.token_file("developer", &json!({ "sub": "alice" }));
     let copy = scene.workspace.path().join("found");
     std::fs::copy(developer, &copy).unwrap();
@@ -253,9 +253,10 @@ fn a_token_with_network_reaches_others_and_not_its_own_server() {
     assert_ne!(end.exit_code, Some(0), "{end:?}");
 }
 
-/// The developer may take over a session of the agent. What is started there is still the agent's.
+/// The developer may resume a session of the agent. Processes started there keep the agent's
+/// ceiling.
 #[test]
-fn a_session_keeps_the_ceiling_that_it_was_made_under() {
+fn a_resumed_session_keeps_its_ceiling() {
     let scene = Scene::new();
     let agent = scene.agent();
     let session = agent.session();

@@ -1,4 +1,4 @@
-//! The program on a command line: settings, their mistakes, its own commands, and what it logs.
+//! The command line: settings and their errors, help, `bench`, and the log of the server.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::support::{PROGRAM, ServerBuilder, command, run_command, run_program, shell};
 
 #[test]
-fn help_and_version_are_answered() {
+fn help_and_version_are_printed() {
     let help = run_program(&["--help"]);
     assert_eq!((help.code, help.stderr.as_str()), (Some(0), ""));
     for line in ["  run          Run a command", "      --listen <URL>", "  -h, --help"] {
@@ -21,7 +21,7 @@ fn help_and_version_are_answered() {
 }
 
 #[test]
-fn a_mistake_is_named_in_one_line() {
+fn an_invalid_option_is_reported_in_one_line() {
     for (arguments, expected) in [
         (&["--listen", "nowhere"][..], "nowhere"),
         (&["--listen", "ws://localhost:0"], "localhost"),
@@ -49,7 +49,7 @@ fn a_mistake_is_named_in_one_line() {
 }
 
 #[test]
-fn a_mistake_in_the_file_is_named_with_its_place() {
+fn an_error_in_the_settings_file_is_reported_with_its_line() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("server.toml");
     let path_text = path.to_str().unwrap();
@@ -69,7 +69,7 @@ fn a_mistake_in_the_file_is_named_with_its_place() {
 }
 
 #[test]
-fn a_flag_wins_over_a_variable_and_a_variable_over_the_file() {
+fn flags_override_variables_and_variables_override_the_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("server.toml");
     std::fs::write(&path, "max_sessions = 1\nconcurrent_requests = 1\nlog = \"error\"\n").unwrap();
@@ -89,7 +89,7 @@ fn a_flag_wins_over_a_variable_and_a_variable_over_the_file() {
 }
 
 #[test]
-fn config_warns_of_variables_that_mean_nothing() {
+fn config_warns_of_unknown_variables() {
     let mut config = command(PROGRAM);
     config.args(["config"]).env("EXEC_SERVER_MAX_SESION", "2");
     let outcome = run_command(config);
@@ -120,7 +120,7 @@ fn deprecated_names_of_settings_work_and_are_not_shown() {
 }
 
 #[test]
-fn help_and_the_manual_know_every_command_and_no_other() {
+fn help_and_man_refuse_unknown_commands() {
     let help = run_program(&["help", "logs"]);
     assert_eq!((help.code, help.stdout), (Some(0), run_program(&["logs", "--help"]).stdout));
     assert_eq!(run_program(&["help"]).stdout, run_program(&["--help"]).stdout);
@@ -132,7 +132,7 @@ fn help_and_the_manual_know_every_command_and_no_other() {
 }
 
 #[test]
-fn json_is_one_value_on_one_line() {
+fn json_output_is_one_value_on_one_line() {
     for command in ["config", "doctor", "ls"] {
         let outcome = run_program(&[command, "--json"]);
         assert_eq!(outcome.stdout.lines().count(), 1, "{command}: {}", outcome.stdout);
@@ -147,7 +147,7 @@ fn json_is_one_value_on_one_line() {
 }
 
 #[test]
-fn what_config_prints_is_a_file_that_means_the_same() {
+fn the_output_of_config_is_an_equivalent_settings_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("printed.toml");
     let first = run_program(&["config", "--max-sessions", "7", "--allow-host", "box.example"]);
@@ -161,7 +161,7 @@ fn what_config_prints_is_a_file_that_means_the_same() {
 }
 
 #[test]
-fn the_log_tells_nothing_that_a_client_or_a_child_said() {
+fn the_log_contains_no_data_of_clients_or_processes() {
     let mut server = ServerBuilder::new()
         .arguments(&["--log", "trace", "--log-format", "json"])
         .capture_stderr()
@@ -189,7 +189,7 @@ fn the_log_tells_nothing_that_a_client_or_a_child_said() {
 }
 
 #[test]
-fn bench_measures_everything_it_names() {
+fn bench_reports_every_measurement() {
     let outcome = run_program(&["bench", "--quick", "--json"]);
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
     let report: Value = serde_json::from_str(&outcome.stdout).unwrap();

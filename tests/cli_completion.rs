@@ -1,10 +1,10 @@
-//! The Tab key in three shells, each at a terminal.
+//! Completion with the Tab key in bash, zsh and fish, each in a terminal.
 
 use crate::support::tmux::Tmux;
 use crate::support::{PROGRAM, Server, command, run_command, run_program};
 use exec_server_test_support::skipped;
 
-/// How a shell is started without anybody's settings, and how it takes the script.
+/// How to start a shell without user settings, and how to load the completion script in it.
 struct Shell {
     name: &'static str,
     start: &'static str,
@@ -45,7 +45,7 @@ fn completes(shell: &Shell) {
 
     let tmux = Tmux::start(&server);
     tmux.line(&format!("export EXEC_SERVER_ENVIRONMENTS={}", environments.display()));
-    // Shells keep files of their own there.
+    // Shells write their own files there.
     let home = directory.path().display();
     tmux.line(&format!(
         "export HOME={home} XDG_CONFIG_HOME={home} XDG_DATA_HOME={home} XDG_CACHE_HOME={home}"
@@ -66,7 +66,6 @@ fn completes(shell: &Shell) {
     ] {
         tmux.keys(&["-l", typed]);
         tmux.press_until("Tab", completed);
-        // The line is given up.
         tmux.keys(&["C-u"]);
         tmux.line("clear");
     }
@@ -97,7 +96,7 @@ fn fish_completes_commands_options_processes_and_environments() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_no_failure() {
+fn completion_is_silent_without_a_server() {
     let mut complete = command(PROGRAM);
     complete
         .args(["--", "exec-server", "logs", "--connect", "ws://127.0.0.1:1", "night"])

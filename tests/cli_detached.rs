@@ -1,11 +1,11 @@
-//! Processes that outlive the command that started them, seen and handled by other commands.
+//! Detached processes, and the commands that list, follow, attach to, signal and forget them.
 
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::support::{Gate, PROGRAM, Running, Server, command, eventually, run_program, shell};
 
-/// Prints `first`, waits for the gate, prints `last`.
+/// Returns a script that prints `first`, waits for the gate and prints `last`.
 fn gated(gate: &Gate) -> String {
     format!("echo first; read x < {}; echo last; exit 7", gate.path())
 }
@@ -22,14 +22,14 @@ fn ps(server: &Server) -> Vec<Value> {
     serde_json::from_str(&outcome.stdout).unwrap()
 }
 
-/// Hanging up is noticed by the server in its own time.
+/// Waits until the server has noticed that every client has disconnected.
 fn wait_until_detached(server: &Server) {
-    eventually("nobody is attached", || {
+    eventually("no client is attached", || {
         ps(server).iter().all(|process| process["attached"] == false)
     });
 }
 
-/// The same of those that have finished.
+/// Waits until all three launchers have disconnected. Includes finished processes.
 fn wait_until_detached_all(server: &Server) {
     eventually("no launcher is attached", || {
         let listed = server.run(&["ps", "-a", "--json"]).stdout;
@@ -74,7 +74,7 @@ fn a_detached_process_is_found_by_its_name() {
 }
 
 #[test]
-fn ids_are_printed_for_programs_too() {
+fn json_output_names_process_and_session() {
     let server = Server::start();
     let outcome = server.run(&["run", "-d", "--json", "sleep", "1000"]);
     let printed: Value = serde_json::from_str(&outcome.stdout).unwrap();
@@ -93,7 +93,7 @@ fn ids_are_printed_for_programs_too() {
 }
 
 #[test]
-fn logs_may_begin_with_the_last_lines() {
+fn logs_can_start_at_the_last_lines() {
     let server = Server::start();
     let gate = Gate::new();
     let script =
@@ -117,19 +117,19 @@ fn logs_may_begin_with_the_last_lines() {
 }
 
 #[test]
-fn logs_may_begin_some_time_ago() {
+fn logs_can_start_at_a_time() {
     let server = Server::start();
     detach(&server, "job", "echo first");
     assert_eq!(server.run(&["wait", "job"]).code, Some(0));
     assert_eq!(server.run(&["logs", "--since", "1h", "job"]).stdout, "first\n");
-    // A moment that the events are certainly older than, as soon as that much time has passed.
+    // Once 10 ms have passed, all events are older than that.
     eventually("time passes", || server.run(&["logs", "--since", "10ms", "job"]).stdout.is_empty());
     assert_eq!(server.run(&["logs", "--since", "0", "job"]).stdout, "");
     assert_eq!(server.run(&["logs", "--since", "10000y", "job"]).stdout, "first\n");
 }
 
 #[test]
-fn waiting_has_an_end() {
+fn wait_can_time_out() {
     let server = Server::start();
     detach(&server, "long", "exec sleep 1000");
     let outcome = server.run(&["wait", "--timeout", "10ms", "long"]);
@@ -140,7 +140,7 @@ fn waiting_has_an_end() {
 }
 
 #[test]
-fn all_that_has_finished_is_forgotten_at_once() {
+fn forget_all_forgets_every_finished_detached_process() {
     let server = Server::start();
     let mut client = server.client();
     client.start(&shell("others", "true"));
@@ -161,7 +161,7 @@ fn all_that_has_finished_is_forgotten_at_once() {
 }
 
 #[test]
-fn a_name_is_given_once() {
+fn a_name_cannot_be_used_twice() {
     let server = Server::start();
     detach(&server, "job", "sleep 1000");
     let again = server.run(&["run", "-d", "--name", "job", "true"]);
@@ -174,7 +174,7 @@ fn a_name_is_given_once() {
 }
 
 #[test]
-fn of_twenty_launchers_one_gets_the_name() {
+fn one_of_twenty_launchers_gets_the_name() {
     let server = Server::start();
     let launch = || {
         let job = ["run", "-d", "--name", "job", "sleep", "1000"];
@@ -191,7 +191,7 @@ fn of_twenty_launchers_one_gets_the_name() {
 }
 
 #[test]
-fn output_that_has_not_been_read_is_kept_from_its_beginning() {
+fn unread_output_is_kept_from_its_beginning() {
     let server = Server::start();
     for n in 0..5 {
         let name = format!("seq{n}");
@@ -217,18 +217,18 @@ fn a_detached_process_ends_after_its_time_limit() {
 fn kill_ends_the_tree_or_sends_a_signal() {
     let server = Server::start();
     detach(&server, "tree", "setsid sleep 1000 & echo $!; exec sleep 1000");
-    eventually("the child is there", || !server.run(&["logs", "tree"]).stdout.is_empty());
+    eventually("the child runs", || !server.run(&["logs", "tree"]).stdout.is_empty());
     let child = server.run(&["logs", "tree"]).stdout.trim().to_owned();
     assert_eq!(server.run(&["kill", "tree"]).code, Some(0));
     assert_eq!(server.run(&["wait", "tree"]).code, Some(128 + 15));
-    eventually("what called setsid is gone", || {
+    eventually("the child that called setsid has ended", || {
         !std::path::Path::new("/proc").join(&child).exists()
     });
 
     detach(&server, "deaf", "trap 'echo heard' USR1; echo ready; while :; do sleep 0.01; done");
     eventually("the trap is set", || server.run(&["logs", "deaf"]).stdout.contains("ready"));
     assert_eq!(server.run(&["kill", "-s", "USR1", "deaf"]).code, Some(0));
-    eventually("the signal came", || server.run(&["logs", "deaf"]).stdout.contains("heard"));
+    eventually("the signal has arrived", || server.run(&["logs", "deaf"]).stdout.contains("heard"));
 
     let refused = server.run(&["forget", "deaf"]);
     assert_eq!(refused.code, Some(1));
@@ -238,7 +238,7 @@ fn kill_ends_the_tree_or_sends_a_signal() {
 }
 
 #[test]
-fn one_name_that_is_wrong_does_not_spare_the_others() {
+fn kill_continues_after_an_unknown_name() {
     let server = Server::start();
     detach(&server, "a", "sleep 1000");
     detach(&server, "b", "sleep 1000");
@@ -251,7 +251,7 @@ fn one_name_that_is_wrong_does_not_spare_the_others() {
 }
 
 #[test]
-fn attach_continues_the_conversation() {
+fn attach_resumes_input_and_output() {
     let server = Server::start();
     let started = server.run(&["run", "-d", "-i", "--name", "cat", "cat"]);
     assert_eq!(started.code, Some(0), "{}", started.stderr);
@@ -268,7 +268,7 @@ fn attach_continues_the_conversation() {
     );
     let mut watcher = Running::start(server.command(&["logs", "-f", "cat"]));
     assert_eq!(watcher.line(), "one\n");
-    // A terminal that is closed takes its commands along, but not what they are attached to.
+    // Closing a terminal ends the command, but not the process that it is attached to.
     first.signal(Signal::HUP);
     assert_eq!(first.finish_with_input_open().0.code(), Some(129));
 
@@ -278,7 +278,7 @@ fn attach_continues_the_conversation() {
     again.say("two\n");
     assert_eq!(again.line(), "two\n");
     assert_eq!(watcher.line(), "two\n");
-    // Our input is ours: its end is not the end of what others may type to.
+    // The end of the command's input does not close the stdin of the process.
     again.end_input();
     assert_eq!(server.run(&["kill", "-s", "USR1", "cat"]).code, Some(0));
     assert_eq!(again.finish().0.code(), Some(128 + 10));
@@ -304,7 +304,7 @@ fn attaching_without_input_does_not_end_the_process() {
 }
 
 #[test]
-fn who_stops_reading_what_is_attached_leaves_it_running() {
+fn a_broken_pipe_of_attach_leaves_the_process_running() {
     let server = Server::start();
     server.run(&["run", "-d", "-i", "--name", "cat", "cat"]);
     wait_until_detached(&server);
@@ -318,7 +318,7 @@ fn who_stops_reading_what_is_attached_leaves_it_running() {
 }
 
 #[test]
-fn a_process_in_the_foreground_can_be_watched_and_killed() {
+fn a_foreground_process_can_be_followed_and_killed() {
     let server = Server::start();
     let script = "echo ready; exec sleep 1000";
     let mut run = Running::start(server.command(&["run", "--name", "front", "sh", "-c", script]));
@@ -329,7 +329,7 @@ fn a_process_in_the_foreground_can_be_watched_and_killed() {
 }
 
 #[test]
-fn what_is_no_longer_there_is_said() {
+fn logs_report_dropped_output() {
     let limits =
         ["--retained-output-bytes-per-process", "10000", "--spill-output-bytes-per-process", "0"];
     let server = Server::with(&limits);
@@ -349,7 +349,7 @@ fn what_is_no_longer_there_is_said() {
 }
 
 #[test]
-fn sessions_tell_equal_names_apart() {
+fn a_session_prefix_distinguishes_equal_names() {
     let server = Server::start();
     let mut clients = [server.client(), server.client()];
     for client in &mut clients {
@@ -370,7 +370,7 @@ fn sessions_tell_equal_names_apart() {
 }
 
 #[test]
-fn forgetting_does_not_end_the_work_of_others() {
+fn forget_does_not_end_other_processes_of_a_session() {
     let server = Server::start();
     let mut client = server.client();
     client.start(&shell("done", "true"));
@@ -382,7 +382,7 @@ fn forgetting_does_not_end_the_work_of_others() {
 }
 
 #[test]
-fn without_a_server_there_is_nothing_to_list() {
+fn process_commands_fail_without_a_server() {
     for arguments in [&["ps"][..], &["logs", "x"], &["kill", "x"], &["forget", "x"]] {
         let outcome = run_program(arguments);
         assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(1), ""));

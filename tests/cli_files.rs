@@ -1,4 +1,4 @@
-//! `ls`, `cat`, `mkdir`, `rm`, `watch` and `grep`: files of a server, as its own user would handle them there.
+//! `ls`, `cat`, `mkdir`, `rm`, `watch` and `grep` on files of a server.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use crate::support::tmux::Tmux;
 use crate::support::{Running, Server, random_file, run_program};
 
-/// A directory for the server's files, which is also the directory of the commands.
+/// A server, and a directory with files in which the commands run.
 struct Machine {
     server: Server,
     directory: TempDir,
@@ -53,14 +53,14 @@ impl Machine {
         Outcome { code: output.status.code(), stdout: output.stdout, stderr }
     }
 
-    /// The output of a command that must succeed.
+    /// Runs a command that must succeed and returns its output.
     fn text(&self, arguments: &[&str]) -> String {
         let outcome = self.run(arguments);
         assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{arguments:?}");
         String::from_utf8(outcome.stdout).unwrap()
     }
 
-    /// The complaint of a command that must fail.
+    /// Runs a command that must fail and returns its error message.
     fn refused(&self, arguments: &[&str]) -> String {
         let outcome = self.run(arguments);
         assert_eq!(outcome.code, Some(1), "{arguments:?}: {}", outcome.stderr);
@@ -70,7 +70,7 @@ impl Machine {
 }
 
 #[test]
-fn ls_lists_more_than_one_answer_holds() {
+fn ls_lists_more_files_than_one_response_holds() {
     const FILES: usize = 25_003;
     let machine = Machine::new();
     let memory = Scratch::in_memory();
@@ -116,7 +116,7 @@ fn ls_lists_names_in_order() {
 }
 
 #[test]
-fn ls_tells_what_is_no_file() {
+fn ls_shows_fifos_sockets_and_devices() {
     let machine = Machine::new();
     let (fifo, socket) = (machine.root().join("fifo"), machine.root().join("socket"));
     rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o640.into(), 0)
@@ -132,7 +132,7 @@ fn ls_tells_what_is_no_file() {
 }
 
 #[test]
-fn ls_tells_a_symlink_from_what_it_leads_to() {
+fn ls_distinguishes_a_symlink_from_its_target() {
     let machine = Machine::new();
     machine.write("dir/file", "12345");
     symlink("dir/file", machine.root().join("link")).unwrap();
@@ -167,7 +167,7 @@ fn ls_takes_several_paths() {
 }
 
 #[test]
-fn a_listing_that_cannot_be_printed_is_not_a_success() {
+fn a_failed_write_to_stdout_is_an_error() {
     let machine = Machine::new();
     machine.write("file", "");
     for arguments in [&["ls", "-l"][..], &["ls", "--json"], &["cp", "--json", "file", ":copy"]] {
@@ -188,7 +188,7 @@ fn a_listing_that_cannot_be_printed_is_not_a_success() {
 }
 
 #[test]
-fn names_are_bytes_for_programs_and_safe_for_people() {
+fn names_are_raw_in_a_pipe_and_escaped_on_a_terminal() {
     let machine = Machine::new();
     let odd = OsStr::from_bytes(b"odd\xff\x1b[31m");
     fs::write(machine.root().join(odd), "content").unwrap();
@@ -202,7 +202,7 @@ fn names_are_bytes_for_programs_and_safe_for_people() {
 }
 
 #[test]
-fn cat_prints_bytes_whatever_their_number() {
+fn cat_prints_files_of_any_size() {
     let machine = Machine::new();
     let large = fs::read(random_file(machine.root(), 5_000_001)).unwrap();
     assert!(machine.run(&["cat", "random"]).stdout == large);
@@ -220,7 +220,7 @@ fn cat_prints_bytes_whatever_their_number() {
 }
 
 #[test]
-fn cat_ends_quietly_when_nobody_reads() {
+fn cat_exits_silently_on_a_broken_pipe() {
     let machine = Machine::new();
     random_file(machine.root(), 5_000_000);
     let mut cat = Running::start(machine.command(&["cat", "random"]));
@@ -230,7 +230,7 @@ fn cat_ends_quietly_when_nobody_reads() {
 }
 
 #[test]
-fn directories_are_made_and_removed() {
+fn directories_are_created_and_removed() {
     let machine = Machine::new();
     let root = machine.root();
     machine.text(&["mkdir", "a", "b"]);
@@ -254,7 +254,7 @@ fn directories_are_made_and_removed() {
 }
 
 #[test]
-fn what_has_no_name_is_not_removed() {
+fn rm_refuses_paths_without_a_file_name() {
     let machine = Machine::new();
     machine.write("a/file", "");
     for path in [":", ".", "..", "a/.", "a/..", "./"] {
@@ -266,7 +266,7 @@ fn what_has_no_name_is_not_removed() {
 }
 
 #[test]
-fn what_fails_does_not_keep_the_rest_from_being_done() {
+fn rm_continues_after_a_failure() {
     let machine = Machine::new();
     machine.write("x", "");
     let outcome = machine.run(&["rm", "one", "x", "two"]);
@@ -275,12 +275,12 @@ fn what_fails_does_not_keep_the_rest_from_being_done() {
 }
 
 #[test]
-fn changes_are_told_as_they_happen() {
+fn watch_prints_changes_as_they_happen() {
     let machine = Machine::new();
     let root = machine.root().canonicalize().unwrap();
     let shown = |name: &str| format!("./{name}");
     let mut watch = Running::start(machine.command(&["watch", "-r", "."]));
-    // Nothing says that the watch has begun but what it tells.
+    // Only the first change that it prints shows that the watch has begun.
     machine.write("probe-0", "");
     let mut probes = 0;
     let first = loop {
@@ -304,7 +304,7 @@ fn changes_are_told_as_they_happen() {
 }
 
 #[test]
-fn a_watch_ends_with_what_it_watches() {
+fn a_watch_ends_when_its_directory_is_removed() {
     let machine = Machine::new();
     let directory = machine.root().canonicalize().unwrap().join("directory");
     fs::create_dir(&directory).unwrap();
@@ -339,7 +339,7 @@ fn sorted(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn grep_prints_what_grep_prints() {
+fn grep_prints_matches_like_grep() {
     let machine = Machine::new();
     with_text(&machine);
     let found = machine.text(&["grep", "beta", "src"]);
@@ -361,7 +361,7 @@ fn grep_prints_what_grep_prints() {
 }
 
 #[test]
-fn a_line_of_which_the_rest_is_left_out_says_so() {
+fn a_truncated_line_is_marked() {
     const SHOWN: usize = 4096;
     let machine = Machine::new();
     let cut = format!("{}needle and more", "x".repeat(SHOWN - 3));
@@ -377,7 +377,7 @@ fn a_line_of_which_the_rest_is_left_out_says_so() {
 }
 
 #[test]
-fn the_exit_code_of_grep_says_what_was_found() {
+fn grep_has_the_exit_codes_of_grep() {
     let machine = Machine::new();
     with_text(&machine);
     let code = |arguments: &[&str]| {
@@ -409,7 +409,7 @@ fn matches_are_coloured_on_a_terminal() {
 }
 
 #[test]
-fn files_need_no_server_that_runs() {
+fn file_commands_need_no_running_server() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("x"), "content").unwrap();
     let path = |prefix: &str| format!("{prefix}{}", directory.path().join("x").display());
@@ -420,11 +420,11 @@ fn files_need_no_server_that_runs() {
     let unknown = run_program(&["cat", "box:/x"]);
     assert_eq!(unknown.code, Some(2));
     let expected = "exec-server: unknown environment \"box\"; known environments: \"local\"\n";
-    assert_eq!(unknown.stderr, expected, "it is no path's fault");
+    assert_eq!(unknown.stderr, expected, "the message names no path");
 }
 
 #[test]
-fn a_mistake_that_is_no_paths_is_told_once_and_before_anything_is_done() {
+fn a_usage_error_is_reported_once_before_any_change() {
     let machine = Machine::new();
     machine.write("x", "");
     let late = machine.run(&["rm", "x", "box:y"]);
@@ -440,7 +440,7 @@ fn a_mistake_that_is_no_paths_is_told_once_and_before_anything_is_done() {
 }
 
 #[test]
-fn an_environment_is_named_before_the_colon() {
+fn the_prefix_before_the_colon_names_the_environment() {
     let machine = Machine::new();
     machine.write("x", "content");
     let environments = machine.root().join("environments.toml");

@@ -1,4 +1,5 @@
-//! Every command against a server that puts terminal escapes wherever it can: none reaches the screen.
+//! Every command against a server that puts terminal escapes into all its texts: none reaches the
+//! screen.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -15,14 +16,14 @@ use tungstenite::{Message, WebSocket};
 
 use crate::support::{PROGRAM, command, encoded, run_program};
 
-/// Clears the screen, sets the title, moves the cursor, begins a line, turns text around.
+/// Clears the screen, sets the title, moves the cursor, begins a line, reverses the text direction.
 const HOSTILE: &str = "H\x1b[2J\x1b]0;title\x07\r\n\u{8}\u{7f}\u{9b}31m\u{85}\u{202e}\u{2066}T";
-/// Percent-encoded escapes, for names of files.
+/// Percent-encoded escapes, for file names.
 const HOSTILE_NAME: &str = "%1B%5B2J%C2%9B%0D%0A";
-/// The session of what `run --detach` started.
+/// The session of a process that `run --detach` started.
 const DETACHED: &str = "D\x1b[2J\u{9b}";
 
-/// How the server answers every request but those that find sessions and processes.
+/// How the server responds to all requests except those that find sessions and processes.
 #[derive(Clone, Copy, PartialEq)]
 enum Manner {
     /// With a valid result.
@@ -31,9 +32,9 @@ enum Manner {
     Refuses,
     /// With a result of another type.
     Garbles,
-    /// It refuses `initialize` too.
+    /// With an error, to `initialize` too.
     RefusesSessions,
-    /// It refuses the WebSocket.
+    /// It refuses the WebSocket handshake.
     RefusesConnections,
 }
 
@@ -64,14 +65,14 @@ impl HostileServer {
         Self { url, unknown }
     }
 
-    /// What a terminal gets to see of a command.
+    /// Runs a command in a terminal and returns everything that it printed there.
     fn screen(&self, arguments: &[&str]) -> String {
         let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&terminal).unwrap();
         unlockpt(&terminal).unwrap();
         let name = ptsname(&terminal, Vec::new()).unwrap();
         let side = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
-        // Without this every newline would come with a return, as a hostile one would.
+        // Otherwise the terminal adds a carriage return to every newline, as hostile text does.
         let mut modes = tcgetattr(side.as_fd()).unwrap();
         modes.output_modes.remove(OutputModes::OPOST);
         tcsetattr(side.as_fd(), OptionalActions::Now, &modes).unwrap();
@@ -83,7 +84,7 @@ impl HostileServer {
         let mut child = run.spawn().unwrap();
         drop((run, side));
         let mut shown = Vec::new();
-        // The end of a terminal that nobody has open any more is an error.
+        // The read fails at the end, when the command has closed the terminal.
         let _ = File::from(terminal).read_to_end(&mut shown);
         child.wait().unwrap();
         String::from_utf8(shown).unwrap()
@@ -121,7 +122,7 @@ fn serve(mut socket: WebSocket<TcpStream>, manner: Manner, unknown: &Mutex<BTree
             }
         };
         let notes = if is_answered { notes(method, params) } else { Vec::new() };
-        // What was found comes before the end of a search, and everything else after the answer.
+        // Search results precede the response of the search; other notifications follow theirs.
         let is_late = method != "fs/search";
         let (first, last) = if is_late { (vec![answer], notes) } else { (notes, vec![answer]) };
         for message in first.into_iter().chain(last) {
@@ -225,7 +226,7 @@ fn entries(directory: &str) -> Vec<Value> {
             "isDirectory": kind == "directory", "isFile": kind == "file",
             "isSymlink": kind == "symlink", "mode": 0o755, "size": 6, "modifiedAtMs": 0})
     };
-    // The tree has an end.
+    // Ends the recursion of the commands.
     if directory.contains("below") {
         return vec![entry("small-file", "file")];
     }
@@ -266,7 +267,7 @@ fn notes(method: &str, params: &Value) -> Vec<Value> {
     }
 }
 
-/// A process that ends at once, in a way that its name says.
+/// Returns the events of a process that ends at once, in the way that its name selects.
 fn events(params: &Value, name: &str) -> Vec<Value> {
     let first = params["afterSeq"].as_u64().unwrap_or(0) + 1;
     let event = |method: &str, seq: u64, mut more: Value| {
@@ -290,7 +291,8 @@ fn events(params: &Value, name: &str) -> Vec<Value> {
     ]
 }
 
-/// Command lines, and what each is to print when the server answers. `NAME` is a hostile name, and `HERE` a directory.
+/// Command lines, and a text that each prints when the server answers. `NAME` stands for a hostile
+/// name, and `HERE` for a directory.
 const COMMANDS: &[(&str, &str)] = &[
     ("run true", "the sandbox seems to have denied H"),
     ("run denied-call", "denied the system call H"),
@@ -340,7 +342,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("grep --json x /d", "H"),
     ("grep -l x /d", "033"),
     ("grep -c x /d", "033"),
-    // Without the bar, which moves the cursor itself.
+    // Quiet, since the progress bar moves the cursor.
     ("cp -qrv :/d HERE", "below\\033"),
     ("cp -qrv :/d /dev/null/x", "Not a directory"),
     ("cp -qrv :/d :/e", ":/d"),
@@ -348,7 +350,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("cp -qrv HERE :/e", "small-file\\033"),
     ("http -i http://h/", "H"),
     ("http http://broken/", "the response broke off"),
-    // These need no server, and say nothing about one.
+    // These use no server.
     ("config", "url"),
     ("doctor", "sandbox"),
     ("bench --quick --only NAME", ""),
@@ -373,11 +375,11 @@ fn is_harmless(letter: char) -> bool {
 
 fn expect_harmless(line: &str, shown: &str) {
     assert!(shown.chars().all(is_harmless), "{line}: {shown:?}");
-    // A newline of the server's would be followed by what took the place of its escapes.
+    // A newline of the server's would be followed by the replacement of an escape.
     assert!(!shown.contains("\n\u{fffd}"), "{line}: {shown:?}");
 }
 
-/// Runs every command. `check` gets its line, what it is to print, and what it has printed.
+/// Runs every command. `check` gets its line, the expected text and the output.
 fn drive(manner: Manner, mut check: impl FnMut(&str, &str, &str)) -> HostileServer {
     let server = HostileServer::start(manner);
     let here = tempfile::tempdir().unwrap();
@@ -396,7 +398,7 @@ fn drive(manner: Manner, mut check: impl FnMut(&str, &str, &str)) -> HostileServ
 }
 
 #[test]
-fn no_answer_of_a_server_moves_the_cursor() {
+fn no_valid_response_moves_the_cursor() {
     let mut unexpected = Vec::new();
     let server = drive(Manner::Answers, |line, expected, shown| {
         if !shown.contains(expected) {
@@ -405,21 +407,21 @@ fn no_answer_of_a_server_moves_the_cursor() {
     });
     assert!(unexpected.is_empty(), "{unexpected:#?}");
     let unknown = server.unknown.lock().unwrap();
-    assert!(unknown.is_empty(), "the server has no valid result of {unknown:?}");
+    assert!(unknown.is_empty(), "the server has no valid result for {unknown:?}");
 }
 
 #[test]
-fn no_error_of_a_server_moves_the_cursor() {
+fn no_error_response_moves_the_cursor() {
     drive(Manner::Refuses, |line, _, shown| assert!(!shown.is_empty(), "{line} printed nothing"));
 }
 
 #[test]
-fn no_answer_of_another_type_moves_the_cursor() {
+fn no_result_of_the_wrong_type_moves_the_cursor() {
     drive(Manner::Garbles, |line, _, shown| assert!(!shown.is_empty(), "{line} printed nothing"));
 }
 
 #[test]
-fn a_server_that_refuses_a_connection_does_not_move_the_cursor() {
+fn a_refused_connection_does_not_move_the_cursor() {
     for manner in [Manner::RefusesSessions, Manner::RefusesConnections] {
         let server = HostileServer::start(manner);
         for command in [&["run", "true"][..], &["ps"], &["attach", "a"], &["ls", "/d"]] {
@@ -431,7 +433,7 @@ fn a_server_that_refuses_a_connection_does_not_move_the_cursor() {
 }
 
 #[test]
-fn every_command_is_driven() {
+fn every_command_is_tested() {
     let help = run_program(&["--help"]).stdout;
     let commands = help.split_once("Run things:\n").unwrap().1.split_once("\nOptions:").unwrap().0;
     let commands = commands.lines().filter_map(|line| line.strip_prefix("  "));

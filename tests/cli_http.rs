@@ -1,4 +1,4 @@
-//! `exec-server http`: requests that leave from the server, printed here.
+//! `exec-server http`: the server sends the request, the command prints the response.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -11,11 +11,11 @@ use crate::support::{
     PROGRAM, Running, Server, ServerBuilder, command, run_program, run_with_input,
 };
 
-/// A web server that says what it was asked, and answers by the path.
+/// A web server that records its requests and selects the response by the path.
 pub(crate) struct Web {
     url: String,
     asked: Receiver<Asked>,
-    /// What `/slow` waits for before it goes on.
+    /// `/slow` waits for this between the parts of its body.
     go_on: SyncSender<()>,
 }
 
@@ -34,7 +34,7 @@ impl Web {
         let (go_on, gate) = sync_channel(1);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                // Who hangs up early, hangs up early.
+                // A client may hang up early.
                 let _ = answer(stream.unwrap(), &tell, &gate);
             }
         });
@@ -87,7 +87,7 @@ fn answer(stream: TcpStream, tell: &SyncSender<Asked>, gate: &Receiver<()>) -> s
 }
 
 #[test]
-fn a_response_goes_to_our_output() {
+fn a_response_is_printed_or_written_to_a_file() {
     let (server, web) = (Server::start(), Web::start());
     let outcome = server.run(&["http", &web.at("/hello")]);
     assert_eq!(
@@ -109,7 +109,7 @@ fn a_response_goes_to_our_output() {
 }
 
 #[test]
-fn a_file_is_replaced_only_by_a_whole_body() {
+fn a_file_is_replaced_only_by_a_complete_body() {
     let (server, web) = (Server::start(), Web::start());
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("body");
@@ -134,7 +134,7 @@ fn a_file_is_replaced_only_by_a_whole_body() {
 }
 
 #[test]
-fn a_body_is_printed_as_it_comes() {
+fn a_body_is_printed_as_it_arrives() {
     let (server, web) = (Server::start(), Web::start());
     let mut slow = Running::start(server.command(&["http", &web.at("/slow")]));
     assert_eq!(slow.line(), "first\n");
@@ -150,7 +150,7 @@ fn a_body_is_printed_as_it_comes() {
 }
 
 #[test]
-fn a_request_carries_what_it_is_given() {
+fn a_request_has_the_given_method_headers_and_body() {
     let server = ServerBuilder::new().variable("GREETING", "from the server").start();
     let web = Web::start();
     let directory = tempfile::tempdir().unwrap();
@@ -182,7 +182,7 @@ fn a_request_carries_what_it_is_given() {
 }
 
 #[test]
-fn redirects_are_followed_unless_they_are_not_wanted() {
+fn redirects_are_followed_unless_disabled() {
     let (server, web) = (Server::start(), Web::start());
     assert_eq!(server.run(&["http", &web.at("/moved")]).stdout, "hello\n");
     let stopped = server.run(&["http", "-i", "--no-redirect", &web.at("/moved")]).stdout;
@@ -190,7 +190,7 @@ fn redirects_are_followed_unless_they_are_not_wanted() {
 }
 
 #[test]
-fn failures_have_codes_of_their_own() {
+fn failures_have_distinct_exit_codes() {
     let (server, web) = (Server::start(), Web::start());
     let answered = server.run(&["http", &web.at("/missing")]);
     assert_eq!((answered.code, answered.stdout.as_str()), (Some(0), "no such page"));
@@ -221,7 +221,7 @@ fn failures_have_codes_of_their_own() {
 }
 
 #[test]
-fn the_method_is_sent_wherever_options_stand() {
+fn options_may_stand_before_or_after_the_method() {
     let (server, web) = (Server::start(), Web::start());
     let url = web.at("/");
     for words in [
@@ -253,7 +253,7 @@ fn the_example_in_the_help_works() {
 }
 
 #[test]
-fn a_request_needs_no_server_that_runs() {
+fn http_needs_no_running_server() {
     let web = Web::start();
     let mut http = command(PROGRAM);
     http.args(["http", &web.at("/hello")]);

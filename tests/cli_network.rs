@@ -1,4 +1,4 @@
-//! Hosts that a command may reach, as people name them: flags, environments, settings and answers.
+//! The hosts that a command may reach: flags, environments, settings and answers to prompts.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -10,27 +10,27 @@ use crate::cli_sandbox::doctor;
 use crate::support::tmux::Tmux;
 use crate::support::{Outcome, PROGRAM, Server, command, eventually, run_command};
 
-/// Why connections of a process cannot be led to a gate here.
+/// Returns why this machine cannot route the connections of a process to a gate, if so.
 fn no_gate() -> Option<String> {
     let (_, report) = doctor("");
     let network = &report["sandbox"]["network"];
     (network["tier"] != "transparent").then(|| network["summary"].to_string())
 }
 
-/// A server on the machine's own loopback, which greets every client.
+/// Starts a server on loopback that greets every client, and returns its port.
 fn greeter() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
         for client in listener.incoming() {
-            // A client that does not wait for its greeting is of no concern.
+            // A client may hang up before its greeting.
             let _ = client.and_then(|mut client| client.write_all(b"hello\n"));
         }
     });
     port
 }
 
-/// Prints the greeting of a server, without a proxy.
+/// Returns a command that prints the greeting of a server, without a proxy.
 fn greet(host: &str, port: u16) -> [String; 3] {
     let script = format!("exec 3<> /dev/tcp/{host}/{port} && read -r line <&3 && echo \"$line\"");
     ["bash".to_owned(), "-c".to_owned(), script]
@@ -58,7 +58,7 @@ fn only_allowed_hosts_are_reached() {
         assert_eq!(reached.stderr, "exec-server: network: 0 bytes up, 6 bytes down\n");
         let refused = run(&options, &greet("other.example", port));
         assert_eq!(refused.code, Some(1), "{sandbox:?}: {}", refused.stderr);
-        // The name was looked up, and no more.
+        // The command only looked up the name.
         let remark = "exec-server: network: other.example is not allowed; \
                       allow it with --allow-host other.example\n";
         assert!(refused.stderr.ends_with(remark), "{sandbox:?}: {}", refused.stderr);
@@ -70,7 +70,7 @@ fn only_allowed_hosts_are_reached() {
 }
 
 #[test]
-fn mistakes_are_found_before_anything_runs() {
+fn invalid_options_are_refused_before_the_program_starts() {
     for (options, expected) in [
         (&["--allow-host", "*"][..], "\"*\" allows every host"),
         (&["--allow-host", "https://a.example/"], "contains a slash"),
@@ -88,7 +88,7 @@ fn mistakes_are_found_before_anything_runs() {
 }
 
 #[test]
-fn without_a_terminal_there_is_no_one_to_ask() {
+fn ask_network_needs_a_terminal() {
     let mut ask = command("setsid");
     ask.args(["--wait", PROGRAM, "run", "--ask-network", "--", "true"]);
     let outcome = run_command(ask);
@@ -98,7 +98,7 @@ fn without_a_terminal_there_is_no_one_to_ask() {
 }
 
 #[test]
-fn the_operator_decides_which_hosts_a_plain_command_reaches() {
+fn the_settings_of_the_server_restrict_the_hosts_of_plain_commands() {
     if let Some(why) = no_gate() {
         return skipped(why);
     }
@@ -119,11 +119,15 @@ fn the_operator_decides_which_hosts_a_plain_command_reaches() {
     let remark = "is not allowed by the rules of the server\n";
     assert!(refused.stderr.ends_with(remark), "{}", refused.stderr);
     let more = format!("127.0.0.1:{other}");
-    assert_ne!(run(&["--allow-host", &more], "127.0.0.1", other).code, Some(0), "no flag adds one");
+    assert_ne!(
+        run(&["--allow-host", &more], "127.0.0.1", other).code,
+        Some(0),
+        "a flag adds no host"
+    );
 }
 
 #[test]
-fn a_bad_pattern_of_the_operator_is_named_with_its_place() {
+fn an_invalid_host_pattern_in_the_settings_is_reported_with_its_line() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("config.toml");
     fs::write(&path, "[network]\nallow = [\"a.example\", \"*\"]\n").unwrap();
@@ -136,7 +140,7 @@ fn a_bad_pattern_of_the_operator_is_named_with_its_place() {
 }
 
 #[test]
-fn an_environment_names_hosts_and_flags_add_to_them() {
+fn flags_add_to_the_hosts_of_an_environment() {
     if let Some(why) = no_gate() {
         return skipped(why);
     }
@@ -164,7 +168,7 @@ fn an_environment_names_hosts_and_flags_add_to_them() {
     assert!(!reaches(&replace, first) && reaches(&replace, second));
 }
 
-/// An HTTP proxy of the server that stands in for every host.
+/// Starts an upstream HTTP proxy that answers for every host, and returns its port.
 fn upstream_proxy() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -175,7 +179,7 @@ fn upstream_proxy() -> u16 {
             while client.read_line(&mut line).is_ok_and(|count| count > 2) {
                 line.clear();
             }
-            // A client that does not wait for its greeting is of no concern.
+            // A client may hang up before its greeting.
             let _ = client.get_mut().write_all(b"HTTP/1.1 200 OK\r\n\r\nhello\n");
         }
     });
@@ -183,7 +187,7 @@ fn upstream_proxy() -> u16 {
 }
 
 #[test]
-fn a_person_is_asked_about_other_hosts() {
+fn ask_network_prompts_for_other_hosts() {
     if let Some(why) = no_gate() {
         return skipped(why);
     }
@@ -202,7 +206,7 @@ fn a_person_is_asked_about_other_hosts() {
     tmux.line(&format!("$X run -v {ports} --ask-network -- bash $V; echo code-$?-end"));
     tmux.wait_for("bash wants to connect to a.example:7001: [y]es, [a]lways for this run, [n]o");
     tmux.line("perhaps");
-    eventually("it is asked again", || tmux.screen().matches("wants to connect").count() == 2);
+    eventually("the prompt is repeated", || tmux.screen().matches("wants to connect").count() == 2);
     tmux.line("a");
     tmux.wait_for("hello-1");
     tmux.wait_for("hello-2");

@@ -1,4 +1,4 @@
-//! Commands whose link to the server fails, or whose reader is slow, at the worst moment.
+//! Commands whose connection fails, or whose output is read slowly, at the worst moment.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use tokio::runtime::Runtime;
 use crate::support::machine::{self, Watched};
 use crate::support::{Gate, Running, Server, eventually};
 
-/// A server behind a network that can be told to fail.
+/// A server behind a network that fails on request.
 struct Far {
     server: Server,
     network: FaultProxy,
@@ -25,7 +25,7 @@ impl Far {
         Self { server, network, runtime }
     }
 
-    /// `run` with these options and this script, over the network.
+    /// Runs `exec-server run` with these options and this script over the network.
     fn run(&self, options: &[&str], script: &str) -> Running {
         let connect = ["run", "--connect", &self.network.url()];
         let arguments = [&connect, options, &["sh", "-c", script]].concat();
@@ -36,13 +36,13 @@ impl Far {
         self.runtime.block_on(self.network.cut(Cut::Rst));
     }
 
-    /// Runs a command, beside the network, that takes so long.
+    /// Lets this much time pass, with a command that does not use the network.
     fn spend(&self, time: &str) {
         let outcome = self.server.run(&["run", "--timeout", time, "sleep", "1000"]);
         assert_eq!(outcome.code, Some(124), "{}", outcome.stderr);
     }
 
-    /// Stops the process that starts programs. Until it goes on, no start is answered.
+    /// Stops the spawner. Until it is continued, the server responds to no start.
     fn stop_spawner(&self) -> u32 {
         assert_eq!(self.server.run(&["run", "true"]).code, Some(0));
         let children = || machine::descendants(self.server.pid());
@@ -54,14 +54,14 @@ impl Far {
 
     /// Waits until the server knows of the process.
     fn wait_for_job(&self) {
-        eventually("the start has arrived", || {
+        eventually("the server has the start", || {
             self.server.run(&["ps", "-a"]).stdout.contains("job")
         });
     }
 }
 
-/// Says on its output, and in the file, each time that it gets a TERM; only a KILL ends it. Nothing is said of the
-/// ends of `sleep`.
+/// Returns a script that reports every TERM on its output and in the file, and ends only by KILL.
+/// Its stderr is closed, since the shell would report the ends of `sleep` there.
 fn deaf(file: &std::path::Path) -> String {
     let file = file.display();
     let trap = format!("trap 'echo term; echo term >> {file}' TERM");
@@ -69,7 +69,7 @@ fn deaf(file: &std::path::Path) -> String {
 }
 
 #[test]
-fn a_time_limit_that_passes_in_an_outage_is_kept_by_the_server_alone() {
+fn only_the_server_enforces_a_timeout_during_an_outage() {
     let far = Far::new();
     let directory = tempfile::tempdir().unwrap();
     let terms = directory.path().join("terms");
@@ -77,7 +77,7 @@ fn a_time_limit_that_passes_in_an_outage_is_kept_by_the_server_alone() {
     assert_eq!(run.line(), "up\n");
     far.network.black_hole();
     eventually("the server has sent a TERM", || terms.exists());
-    // Long before its KILL: a TERM of the command would arrive.
+    // Long before the KILL of the server: a TERM from the command would arrive.
     far.network.resume();
     let (status, out, errors) = run.finish();
     let seen = (status.code(), out.as_str(), errors.as_str());
@@ -86,7 +86,7 @@ fn a_time_limit_that_passes_in_an_outage_is_kept_by_the_server_alone() {
 }
 
 #[test]
-fn an_exit_in_time_counts_also_if_it_is_heard_of_too_late() {
+fn an_exit_before_the_timeout_counts_even_if_it_is_reported_later() {
     let far = Far::new();
     let gate = Gate::new();
     let script = format!("echo up; read x < {}; echo done; exit 7", gate.path());
@@ -94,7 +94,7 @@ fn an_exit_in_time_counts_also_if_it_is_heard_of_too_late() {
     assert_eq!(run.line(), "up\n");
     far.network.black_hole();
     gate.open();
-    // Begins later and takes as long, so the limit of the first has passed at its end.
+    // Starts later with the same timeout, so the timeout of the first has passed at its end.
     far.spend("3s");
     far.network.resume();
     let (status, out, errors) = run.finish();
@@ -102,17 +102,17 @@ fn an_exit_in_time_counts_also_if_it_is_heard_of_too_late() {
 }
 
 #[test]
-fn a_time_limit_cuts_no_output_short_for_a_slow_reader() {
+fn a_timeout_loses_no_output_of_a_slow_reader() {
     const BYTES: usize = 3_000_000;
     let far = Far::new();
     let directory = tempfile::tempdir().unwrap();
     let terms = directory.path().join("terms");
     let script = format!("head -c {BYTES} /dev/zero | tr '\\0' y; echo; {}", deaf(&terms));
     let run = far.run(&["--name", "job", "--timeout", "2s"], &script);
-    eventually("the server has ended it", || {
+    eventually("the server has ended the process", || {
         far.server.run(&["ps", "-a"]).stdout.contains("timed out (137)")
     });
-    // Longer than the command would wait for the end of a process without a server that does.
+    // Longer than the command would wait before it ends the process itself.
     far.spend("4s");
     let (status, out, errors) = run.read_to_end();
     assert_eq!((status.code(), errors.as_str()), (Some(124), "exec-server: sh timed out\n"));
@@ -121,7 +121,7 @@ fn a_time_limit_cuts_no_output_short_for_a_slow_reader() {
 }
 
 #[test]
-fn a_detached_start_that_a_cut_interrupts_leaves_nothing_running() {
+fn a_cut_during_a_detached_start_leaves_no_process() {
     let far = Far::new();
     let spawner = far.stop_spawner();
     let run = far.run(&["-d", "--name", "job"], "exec sleep 1000");
@@ -141,7 +141,7 @@ fn a_detached_start_that_a_cut_interrupts_leaves_nothing_running() {
 }
 
 #[test]
-fn a_detached_start_that_an_outage_interrupts_says_that_it_may_run() {
+fn an_outage_during_a_detached_start_warns_that_the_process_may_run() {
     let far = Far::new();
     let spawner = far.stop_spawner();
     let mut run = far.run(&["-d", "--name", "job"], "exec sleep 1000");
@@ -157,8 +157,8 @@ fn a_detached_start_that_an_outage_interrupts_says_that_it_may_run() {
     assert!(warning.ends_with("exec-server forget -f job"), "{warning}");
     assert_eq!(error, "exec-server: cannot start sh: the connection was lost during the start\n");
     machine::signal(spawner, Signal::CONT);
-    // It is, and the remedy that was named works.
-    eventually("it runs", || far.server.run(&["ps"]).stdout.contains("job"));
+    // The process runs, and the remedy in the warning works.
+    eventually("the process runs", || far.server.run(&["ps"]).stdout.contains("job"));
     let everything = Watched::new(&machine::descendants(spawner));
     assert_eq!(far.server.run(&["forget", "-f", "job"]).code, Some(0));
     everything.wait_until_all_end();

@@ -1,4 +1,4 @@
-//! `exec-server run` as a part of something larger: pipes, signals, limits, a connection that goes away.
+//! `exec-server run` in scripts and pipelines: pipes, signals, timeouts, lost connections.
 
 use exec_server_test_support::{Cut, FaultProxy};
 use rustix::process::Signal;
@@ -12,7 +12,7 @@ fn embedded(arguments: &[&str]) -> Running {
 }
 
 #[test]
-fn a_conversation_is_not_delayed() {
+fn interactive_input_and_output_are_not_buffered() {
     let mut cat = embedded(&["cat"]);
     for n in 0..50 {
         let line = format!("{n}\n");
@@ -25,15 +25,15 @@ fn a_conversation_is_not_delayed() {
 }
 
 #[test]
-fn without_input_nothing_is_read() {
+fn no_stdin_reads_no_input() {
     let run = embedded(&["-n", "cat"]);
-    // Our end of its input stays open until it has ended.
+    // The test keeps the input open until the command has ended.
     let (status, out, _) = run.finish_with_input_open();
     assert_eq!((status.code(), out.as_str()), (Some(0), ""));
 }
 
 #[test]
-fn input_that_cannot_be_read_is_not_an_end() {
+fn unreadable_input_is_an_error() {
     let mut run = command(PROGRAM);
     run.args(["run", "cat"]).stdin(std::fs::File::open("/").unwrap());
     let output = run.output().unwrap();
@@ -43,8 +43,8 @@ fn input_that_cannot_be_read_is_not_an_end() {
 }
 
 #[test]
-fn input_that_is_not_for_reading_is_none() {
-    // As `nohup` gives it to its command.
+fn write_only_input_counts_as_empty() {
+    // `nohup` gives its command such a standard input.
     let null = std::fs::File::options().write(true).open("/dev/null").unwrap();
     let mut run = command(PROGRAM);
     run.args(["run", "cat"]).stdin(null);
@@ -53,7 +53,7 @@ fn input_that_is_not_for_reading_is_none() {
 }
 
 #[test]
-fn a_terminal_gets_the_end_of_our_input_also_within_a_line() {
+fn a_terminal_gets_the_end_of_input_even_within_a_line() {
     for input in ["", "abc", "abc\n", "abc\ndef"] {
         let mut cat = embedded(&["-t", "sh", "-c", "stty -echo; echo ready; cat; echo; echo over"]);
         assert_eq!(cat.line(), "ready\r\n");
@@ -66,7 +66,7 @@ fn a_terminal_gets_the_end_of_our_input_also_within_a_line() {
 }
 
 #[test]
-fn a_signal_ends_us_while_we_connect() {
+fn a_signal_ends_the_command_while_it_connects() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("ws://{}", silent.local_addr().unwrap());
     for (signal, number) in [(Signal::INT, 2), (Signal::TERM, 15), (Signal::HUP, 1)] {
@@ -77,9 +77,9 @@ fn a_signal_ends_us_while_we_connect() {
     }
 }
 
-/// A server that does not answer a start.
+/// The server does not respond to the start.
 #[test]
-fn a_signal_ends_the_session_while_the_command_is_started() {
+fn a_signal_ends_the_session_during_a_start() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("ws://{}", listener.local_addr().unwrap());
     let run = embedded(&["--connect", &url, "-w", "/", "true"]);
@@ -105,7 +105,7 @@ fn a_signal_ends_the_session_while_the_command_is_started() {
 }
 
 #[test]
-fn signals_reach_the_command() {
+fn signals_are_forwarded_to_the_process() {
     for (signal, name) in [
         (Signal::INT, "INT"),
         (Signal::TERM, "TERM"),
@@ -126,7 +126,7 @@ fn signals_reach_the_command() {
 }
 
 #[test]
-fn a_command_that_a_signal_ends_is_told_apart() {
+fn a_process_killed_by_a_signal_gives_128_plus_its_number() {
     let mut run = embedded(&["sh", "-c", "echo ready; exec sleep 1000"]);
     assert_eq!(run.line(), "ready\n");
     run.signal(Signal::TERM);
@@ -134,7 +134,7 @@ fn a_command_that_a_signal_ends_is_told_apart() {
 }
 
 #[test]
-fn who_stops_reading_ends_the_command() {
+fn a_broken_pipe_ends_the_process() {
     let mut yes = embedded(&["yes"]);
     assert_eq!(yes.line(), "y\n");
     yes.close_output();
@@ -142,7 +142,7 @@ fn who_stops_reading_ends_the_command() {
 }
 
 #[test]
-fn a_time_limit_ends_also_the_deaf() {
+fn a_timeout_ends_a_process_that_ignores_term() {
     let outcome = run_program(&["run", "--timeout", "300ms", "sleep", "1000"]);
     let said = (outcome.code, outcome.stderr.as_str());
     assert_eq!(said, (Some(124), "exec-server: sleep timed out\n"));
@@ -154,7 +154,7 @@ fn a_time_limit_ends_also_the_deaf() {
 }
 
 #[test]
-fn a_time_limit_holds_while_the_connection_is_dead() {
+fn a_timeout_holds_during_an_outage() {
     let server = Server::start();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let upstream = server.url().strip_prefix("ws://").unwrap().parse().unwrap();
@@ -173,7 +173,7 @@ fn a_time_limit_holds_while_the_connection_is_dead() {
 }
 
 #[test]
-fn a_command_that_ends_with_its_server_says_so() {
+fn a_stopped_server_is_reported() {
     let mut server = Server::start();
     let script = ["run", "sh", "-c", "echo up; exec sleep 1000"];
     let mut run = Running::start(server.command(&script));
@@ -186,14 +186,14 @@ fn a_command_that_ends_with_its_server_says_so() {
 }
 
 #[test]
-fn what_a_command_leaves_running_ends_with_it() {
+fn background_processes_end_with_the_command() {
     let outcome = run_program(&["run", "sh", "-c", "sleep 1000 > /dev/null 2>&1 & echo $!"]);
     let pid = outcome.stdout.trim();
     assert!(!std::path::Path::new("/proc").join(pid).exists(), "{pid} lives");
 }
 
 #[test]
-fn a_terminal_is_given_on_request() {
+fn a_terminal_is_allocated_on_request() {
     let script = "if [ -t 0 ] && [ -t 1 ]; then echo terminal; else echo pipes; fi";
     for (flag, expected) in [("-t", "terminal\r\n"), ("-T", "pipes\n")] {
         assert_eq!(run_program(&["run", flag, "sh", "-c", script]).stdout, expected);
@@ -201,7 +201,7 @@ fn a_terminal_is_given_on_request() {
 }
 
 #[test]
-fn directories_are_ours_where_the_server_is_ours() {
+fn the_default_directory_is_the_current_one_on_a_local_server() {
     let server = Server::start();
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().canonicalize().unwrap();
@@ -215,7 +215,7 @@ fn directories_are_ours_where_the_server_is_ours() {
     assert_eq!(pwd(&[]).stdout, shown(&path));
     assert_eq!(pwd(&["-w", "below"]).stdout, shown(&path.join("below")));
     assert_eq!(pwd(&["--cwd", "/"]).stdout, "/\n");
-    // A server that was named may be anywhere, so its own directory counts.
+    // A server named by URL may be anywhere, so its own directory is the default.
     let here = std::env::current_dir().unwrap();
     assert_eq!(pwd(&["--connect", server.url()]).stdout, shown(&here));
     let missing = pwd(&["-w", "missing"]);
@@ -244,7 +244,7 @@ fn variables_are_set_and_copied() {
 }
 
 #[test]
-fn our_own_failures_have_a_code_of_their_own() {
+fn failures_of_exec_server_give_125() {
     for (arguments, expected) in [
         (&["run"][..], "COMMAND"),
         (&["run", "--no-such-flag", "true"], "--no-such-flag"),
@@ -260,7 +260,7 @@ fn our_own_failures_have_a_code_of_their_own() {
 }
 
 #[test]
-fn who_does_not_want_to_wait_for_the_connection_gives_up() {
+fn an_interrupt_stops_the_reconnecting() {
     let mut server = Server::start();
     let mut run =
         Running::start(server.command(&["run", "sh", "-c", "echo ready; exec sleep 1000"]));
@@ -274,7 +274,7 @@ fn who_does_not_want_to_wait_for_the_connection_gives_up() {
 }
 
 #[test]
-fn cuts_of_the_connection_are_not_heard_of() {
+fn cuts_of_the_connection_are_not_noticeable() {
     const LINES: usize = 40;
     let server = Server::start();
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -295,11 +295,11 @@ fn cuts_of_the_connection_are_not_heard_of() {
 }
 
 #[test]
-fn a_second_signal_ends_what_nobody_reads() {
+fn a_second_signal_ends_a_command_with_blocked_output() {
     let mut yes = embedded(&["yes"]);
     assert_eq!(yes.line(), "y\n");
-    // The first ends the command; what it has said by then fills our output, and we wait with it.
-    eventually("a signal has ended us", || {
+    // The first signal ends the process. Its remaining output blocks the pipe of the command.
+    eventually("a signal has ended the command", || {
         yes.signal(Signal::TERM);
         yes.has_ended()
     });

@@ -1,4 +1,4 @@
-//! `exec-server run` against running the same command without it: the same bytes, the same exit code.
+//! `exec-server run` compared with a direct run of the same command: same bytes, same exit code.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
@@ -6,12 +6,12 @@ use std::process::{Command, Output};
 
 use crate::support::{PROGRAM, Server, command, random_file, run_with_input};
 
-/// A command and what it reads. In its words `@` is the directory of the test.
+/// A command and its input. `@` in an argument stands for the directory of the test.
 struct Case {
     name: &'static str,
     argv: &'static [&'static str],
     input: &'static [u8],
-    /// Whether its standard error is our business: who cannot start a program says so in words of its own.
+    /// Whether standard error must be equal too. `run` has its own words for a failed start.
     same_stderr: bool,
 }
 
@@ -74,13 +74,13 @@ const CASES: &[Case] = &[
     in_other_words(case("a directory", &["/"])),
 ];
 
-/// What a shell would say in `$?`.
+/// Returns the exit code as a shell has it in `$?`.
 fn code(output: &Output) -> i32 {
     let status = output.status;
     status.code().or_else(|| status.signal().map(|number| 128 + number)).unwrap()
 }
 
-/// Through a shell, which has the exit codes for what cannot be started.
+/// Runs a command through a shell, which has exit codes for commands that cannot be started.
 fn locally(argv: &[String], directory: &Path, input: &[u8]) -> Output {
     let mut shell = command("sh");
     shell.args(["-c", "exec \"$@\"", "sh"]).args(argv).current_dir(directory);
@@ -112,7 +112,7 @@ fn compare(prepare: impl Fn() -> Command) {
 }
 
 #[test]
-fn commands_do_the_same_on_a_server_of_their_own() {
+fn commands_behave_the_same_without_a_running_server() {
     compare(|| {
         let mut run = command(PROGRAM);
         run.arg("run");
@@ -121,7 +121,7 @@ fn commands_do_the_same_on_a_server_of_their_own() {
 }
 
 #[test]
-fn commands_do_the_same_on_a_running_server() {
+fn commands_behave_the_same_on_a_running_server() {
     let server = Server::start();
     compare(|| server.command(&["run"]));
 }
@@ -140,20 +140,20 @@ fn much_through_cat(run: Command) {
 }
 
 #[test]
-fn much_passes_through_a_server_of_our_own() {
+fn much_data_passes_without_a_running_server() {
     let mut run = command(PROGRAM);
     run.args(["run", "cat"]);
     much_through_cat(run);
 }
 
 #[test]
-fn much_passes_through_a_running_server() {
+fn much_data_passes_through_a_running_server() {
     let server = Server::start();
     much_through_cat(server.command(&["run", "cat"]));
 }
 
 #[test]
-fn the_environment_is_ours() {
+fn the_process_has_the_environment_of_the_command() {
     let with_variables = |mut command: Command| {
         command.env("PLAIN", "a b").env("EXEC_SERVER_LOG", "error").env("MY_SECRET_KEY", "kept");
         let output = run_with_input(command, b"");

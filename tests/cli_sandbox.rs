@@ -1,4 +1,5 @@
-//! Sandboxes as people ask for them: flags, defaults of environments, the ceiling of a server, and `doctor`.
+//! Sandboxes on the command line: flags, defaults of environments, the ceiling of a server, and
+//! `doctor`.
 
 use std::fs;
 use std::net::TcpListener;
@@ -12,7 +13,7 @@ use serde_json::Value;
 
 use crate::support::{PROGRAM, Running, Server, command, run_command};
 
-/// A workspace and a place outside of it that is for nobody's temporary files.
+/// A workspace, and another directory that is not for temporary files.
 struct Place {
     directory: tempfile::TempDir,
 }
@@ -36,7 +37,7 @@ impl Place {
         self.path(name).exists()
     }
 
-    /// `exec-server run` in the workspace.
+    /// Returns `exec-server run` in the workspace.
     fn run(&self, options: &[&str], script: &str) -> Command {
         let mut run = command(PROGRAM);
         run.arg("run").args(options).args(["--", "sh", "-c", script]);
@@ -59,12 +60,12 @@ pub(crate) fn doctor(without: &str) -> (Option<i32>, Value) {
     (outcome.code, serde_json::from_str(&outcome.stdout).unwrap())
 }
 
-/// Where a container forbids it, nothing can be shown here; `tests/sandbox` shows that it is refused then.
+/// Returns why this machine has no sandbox, if so. `tests/sandbox` checks that it is refused then.
 pub(crate) fn no_sandbox() -> Option<String> {
     no_sandbox_without("")
 }
 
-/// Why there is no sandbox where these mechanisms are missing, if so.
+/// Returns why there is no sandbox without these mechanisms, if so.
 fn no_sandbox_without(mechanisms: &str) -> Option<String> {
     let (_, report) = doctor(mechanisms);
     let tier = report["sandbox"]["tier"].as_str().unwrap();
@@ -73,7 +74,7 @@ fn no_sandbox_without(mechanisms: &str) -> Option<String> {
 }
 
 #[test]
-fn a_command_reads_only() {
+fn a_read_only_sandbox_denies_writes() {
     if let Some(why) = no_sandbox() {
         return skipped(why);
     }
@@ -87,7 +88,7 @@ fn a_command_reads_only() {
 }
 
 #[test]
-fn a_command_writes_in_its_workspace() {
+fn a_workspace_write_sandbox_allows_writes_in_the_workspace_only() {
     if let Some(why) = no_sandbox() {
         return skipped(why);
     }
@@ -97,8 +98,8 @@ fn a_command_writes_in_its_workspace() {
     assert_ne!(place.code(&workspace_write, "echo a > ../other/made"), Some(0));
     assert_ne!(place.code(&workspace_write, "mkdir .git && echo a > .git/config"), Some(0));
     assert!(place.exists("workspace/made") && !place.exists("other/made"));
-    assert!(!place.exists("workspace/.git"), "what stood in for it is gone");
-    // Where it starts is its workspace, however that is called.
+    assert!(!place.exists("workspace/.git"), "the placeholder is removed");
+    // The working directory is the workspace, by any path.
     let other = ["--sandbox", "workspace-write", "--cwd", "../other"];
     assert_eq!(place.code(&other, "echo a > made"), Some(0));
     assert_ne!(place.code(&other, "echo a > ../workspace/more"), Some(0));
@@ -106,7 +107,7 @@ fn a_command_writes_in_its_workspace() {
 }
 
 #[test]
-fn more_can_be_granted_and_less() {
+fn writable_and_deny_extend_and_restrict_a_sandbox() {
     if let Some(why) = no_sandbox() {
         return skipped(why);
     }
@@ -126,10 +127,10 @@ fn more_can_be_granted_and_less() {
     }
     let both = ["--sandbox", "workspace-write", "--writable", "../other", "--deny", "*.pem"];
     let script = format!("echo a > more && echo a > {}", write.display());
-    assert_eq!(place.code(&both, &script), Some(0), "what is not denied stays");
+    assert_eq!(place.code(&both, &script), Some(0), "the rest stays allowed");
 }
 
-/// As for a build that makes its own directory.
+/// A build may create its own directory.
 #[test]
 fn a_writable_directory_may_be_missing_in_the_workspace() {
     if let Some(why) = no_sandbox() {
@@ -158,9 +159,10 @@ fn a_writable_directory_may_be_missing_in_the_workspace() {
     }
 }
 
-/// Every sandbox may write there, so it would be a directory that can be written, with others above it that can.
+/// Every sandbox may write to the directory for temporary files. It is below `/tmp` here, which is
+/// writable too.
 #[test]
-fn a_directory_for_temporary_files_may_be_missing() {
+fn the_directory_for_temporary_files_may_be_missing() {
     if let Some(why) = no_sandbox() {
         return skipped(why);
     }
@@ -175,7 +177,7 @@ fn a_directory_for_temporary_files_may_be_missing() {
 }
 
 #[test]
-fn the_network_is_for_those_who_ask() {
+fn the_network_is_denied_without_the_flag() {
     if let Some(why) = no_sandbox() {
         return skipped(why);
     }
@@ -190,7 +192,7 @@ fn the_network_is_for_those_who_ask() {
 }
 
 #[test]
-fn who_wants_to_know_is_told_what_was_denied() {
+fn verbose_reports_the_denied_path() {
     if let Some(why) = no_sandbox() {
         return skipped(why);
     }
@@ -206,7 +208,7 @@ fn who_wants_to_know_is_told_what_was_denied() {
 }
 
 #[test]
-fn who_is_denied_a_socket_is_told_of_the_network() {
+fn verbose_reports_a_denied_socket_as_the_network() {
     if let Some(why) = no_sandbox() {
         return skipped(why);
     }
@@ -221,7 +223,7 @@ fn who_is_denied_a_socket_is_told_of_the_network() {
 }
 
 #[test]
-fn what_outlives_us_stays_in_its_sandbox() {
+fn a_detached_process_stays_in_its_sandbox() {
     if let Some(why) = no_sandbox() {
         return skipped(why);
     }
@@ -242,7 +244,7 @@ fn what_outlives_us_stays_in_its_sandbox() {
 }
 
 #[test]
-fn an_environment_has_a_sandbox_of_its_own() {
+fn an_environment_has_a_default_sandbox() {
     if let Some(why) = no_sandbox() {
         return skipped(why);
     }
@@ -266,14 +268,14 @@ fn an_environment_has_a_sandbox_of_its_own() {
     assert_eq!(code(&[], "echo a > made && echo a > ../other/made"), Some(0));
     assert_ne!(code(&[], "echo a > ../made"), Some(0));
     assert_ne!(code(&[], "cat secret.pem"), Some(0));
-    // Flags say everything or nothing.
+    // Flags replace the default as a whole.
     assert_eq!(code(&["--sandbox", "read-only"], "cat secret.pem"), Some(0));
     assert_ne!(code(&["--sandbox", "read-only"], "echo a > more"), Some(0));
     assert_eq!(code(&["--sandbox", "none"], "echo a > ../made"), Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn programs_get_the_sandbox_of_an_environment_too() {
+async fn the_library_uses_the_sandbox_of_an_environment_too() {
     if let Some(why) = no_sandbox() {
         return skipped(why);
     }
@@ -302,7 +304,7 @@ async fn programs_get_the_sandbox_of_an_environment_too() {
 }
 
 #[test]
-fn nobody_gets_more_than_the_ceiling() {
+fn no_command_exceeds_the_ceiling() {
     if let Some(why) = no_sandbox() {
         return skipped(why);
     }
@@ -327,11 +329,15 @@ fn nobody_gets_more_than_the_ceiling() {
         assert_ne!(code(options, "mkdir .git"), Some(0), "{options:?}");
         assert!(!place.exists("other/made"));
     }
-    assert_ne!(code(&["--sandbox", "read-only"], "echo a > made"), Some(0), "less is possible");
+    assert_ne!(
+        code(&["--sandbox", "read-only"], "echo a > made"),
+        Some(0),
+        "a stricter sandbox is possible"
+    );
 }
 
 #[test]
-fn a_server_that_cannot_enforce_its_ceiling_does_not_serve() {
+fn a_server_that_cannot_enforce_its_ceiling_refuses_to_start() {
     let place = Place::new();
     let serve = |require: &str, without: &str| {
         let mut serve = command(PROGRAM);
@@ -356,7 +362,7 @@ fn a_server_that_cannot_enforce_its_ceiling_does_not_serve() {
 }
 
 #[test]
-fn mistakes_about_the_ceiling_end_a_server_at_once() {
+fn invalid_ceiling_settings_are_refused_at_startup() {
     let directory = tempfile::tempdir().unwrap();
     let config = directory.path().join("config.toml");
     for (text, expected) in [
@@ -378,7 +384,7 @@ fn mistakes_about_the_ceiling_end_a_server_at_once() {
 }
 
 #[test]
-fn a_sandbox_that_cannot_be_had_is_no_reason_to_go_without() {
+fn an_unavailable_sandbox_is_an_error() {
     let place = Place::new();
     let mut run = place.run(&["--sandbox", "workspace-write"], "echo a > made");
     run.env("EXEC_SERVER_SANDBOX_WITHOUT", "namespaces,bubblewrap");
@@ -386,12 +392,12 @@ fn a_sandbox_that_cannot_be_had_is_no_reason_to_go_without() {
     assert_eq!(outcome.code, Some(125));
     assert!(outcome.stderr.starts_with("exec-server: cannot start sh: "), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("bubblewrap"), "{}", outcome.stderr);
-    assert!(!outcome.stderr.contains("process \""), "an id that nobody chose: {}", outcome.stderr);
+    assert!(!outcome.stderr.contains("process \""), "the id is generated: {}", outcome.stderr);
     assert!(!place.exists("workspace/made"));
 }
 
 #[test]
-fn a_denial_that_would_deny_nothing_is_refused() {
+fn a_deny_pattern_that_matches_nothing_is_refused() {
     let place = Place::new();
     let environments = place.path("environments.toml");
     for (denied, because) in [("~/.ssh", "only a shell expands ~"), ("**.pem", "**/*.pem")] {
@@ -412,7 +418,8 @@ fn a_denial_that_would_deny_nothing_is_refused() {
     assert!(!place.exists("workspace/made"));
 }
 
-/// A server on stdio that says no more than the contract demands and knows no sandboxes. It writes down what it is told to end.
+/// A server on stdio with the minimum of the contract and without sandboxes. It records calls of
+/// `process/terminate`.
 const PLAIN_SERVER: &str = r#"
 import json, sys
 def say(message):
@@ -445,7 +452,7 @@ for line in sys.stdin:
 "#;
 
 #[test]
-fn a_server_that_does_not_enforce_sandboxes_is_not_believed() {
+fn a_server_that_does_not_enforce_a_sandbox_is_detected() {
     let place = Place::new();
     let (server, log) = (place.path("server.py"), place.path("log"));
     fs::write(&server, PLAIN_SERVER).unwrap();
@@ -479,7 +486,7 @@ fn a_server_that_does_not_enforce_sandboxes_is_not_believed() {
 }
 
 #[test]
-fn a_shell_can_be_confined() {
+fn a_shell_can_be_sandboxed() {
     if let Some(why) = no_sandbox() {
         return skipped(why);
     }
@@ -493,7 +500,7 @@ fn a_shell_can_be_confined() {
 }
 
 #[test]
-fn doctor_says_what_works_and_its_exit_code_whether_all_of_it_does() {
+fn doctor_reports_what_works_and_its_exit_code_is_the_verdict() {
     let (code, report) = doctor("");
     let sandbox = &report["sandbox"];
     let strongest = sandbox["tier"] == "full";
@@ -523,7 +530,7 @@ fn doctor_says_what_works_and_its_exit_code_whether_all_of_it_does() {
 }
 
 #[test]
-fn doctor_says_how_to_get_what_is_missing() {
+fn doctor_names_remedies_for_missing_mechanisms() {
     for (without, tier, verdicts) in [
         ("landlock", "none", &[("landlock", "needed")][..]),
         ("seccomp", "none", &[("seccomp", "needed")]),
@@ -550,7 +557,7 @@ fn doctor_says_how_to_get_what_is_missing() {
 }
 
 #[test]
-fn doctor_fits_a_plain_terminal() {
+fn doctor_output_fits_80_columns() {
     for without in ["", "namespaces,bubblewrap,landlock"] {
         let mut doctor = command(PROGRAM);
         doctor.arg("doctor").env("EXEC_SERVER_SANDBOX_WITHOUT", without);

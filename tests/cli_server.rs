@@ -1,4 +1,4 @@
-//! Which server a command uses, and how a server lets itself be found.
+//! Which server a command uses, and how a server publishes its URL.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,12 +9,12 @@ use serde_json::Value;
 
 use crate::support::{PROGRAM, Server, ServerBuilder, command, run_command};
 
-/// A server that its processes can tell from others.
+/// Starts a server whose processes have its name in `WHICH`.
 fn called(name: &str) -> Server {
     ServerBuilder::new().variable("WHICH", name).start()
 }
 
-/// Asks the server that is found for its name; one of our own has the name `embedded`.
+/// Returns the name of the server that a command uses: `embedded` for the command's own.
 fn which(arguments: &[&str], variables: &[(&str, &str)]) -> String {
     let mut run = command(PROGRAM);
     run.args(["run", "--server-env"]).args(arguments).args(["--", "sh", "-c", "echo $WHICH"]);
@@ -29,7 +29,7 @@ fn text(path: &Path) -> &str {
 }
 
 #[test]
-fn the_first_that_is_named_wins() {
+fn the_server_is_chosen_in_the_documented_order() {
     let names = ["flag", "environment", "variable", "file", "runtime"];
     let [flag, environment, variable, file, runtime] = names.map(called);
     let directory = tempfile::tempdir().unwrap();
@@ -47,7 +47,7 @@ fn the_first_that_is_named_wins() {
     assert_eq!(which(&[], &variables), "runtime");
     let entry = fs::read_to_string(&environments).unwrap();
     fs::write(&environments, format!("default = \"local\"\n{entry}")).unwrap();
-    assert_eq!(which(&[], &variables), "runtime", "this machine is where a server may be running");
+    assert_eq!(which(&[], &variables), "runtime", "local includes a running server");
     fs::write(&environments, format!("default = \"box\"\n{entry}")).unwrap();
     assert_eq!(which(&[], &variables), "environment");
     variables.push(("EXEC_SERVER_CONFIG", text(&config)));
@@ -60,7 +60,7 @@ fn the_first_that_is_named_wins() {
 }
 
 #[test]
-fn a_configuration_file_can_be_named_on_the_command_line() {
+fn a_configuration_file_can_be_given_on_the_command_line() {
     let [file, runtime] = ["file", "runtime"].map(called);
     let directory = tempfile::tempdir().unwrap();
     let config = directory.path().join("config.toml");
@@ -77,7 +77,7 @@ fn a_configuration_file_can_be_named_on_the_command_line() {
 }
 
 #[test]
-fn our_environment_is_passed_to_a_server_of_ours_and_to_no_other() {
+fn the_environment_is_passed_to_local_servers_only() {
     let server = ServerBuilder::new().variable("A", "of the server").variable("B", "too").start();
     let shown = |arguments: &[&str]| {
         let mut run = server.command(&["run"]);
@@ -95,7 +95,7 @@ fn our_environment_is_passed_to_a_server_of_ours_and_to_no_other() {
 }
 
 #[test]
-fn a_program_that_is_no_server_is_quoted() {
+fn the_output_of_a_program_that_is_no_server_is_quoted() {
     let directory = tempfile::tempdir().unwrap();
     let environments = directory.path().join("environments.toml");
     let entry = "[[environments]]\nid = \"ssh\"\nprogram = \"sh\"\nargs = [\"-c\", \"echo Welcome to box; cat\"]\n";
@@ -128,7 +128,7 @@ fn an_environment_may_be_a_program() {
 }
 
 #[test]
-fn a_server_that_cannot_be_reached_is_named_with_who_named_it() {
+fn an_unreachable_server_is_reported_with_the_setting_that_named_it() {
     for (arguments, variables, code, expected) in [
         (&["--connect", "ws://127.0.0.1:1"][..], &[][..], 1, "--connect: "),
         (&[], &[("EXEC_SERVER_URL", "ws://127.0.0.1:1")], 1, "EXEC_SERVER_URL: "),
@@ -158,7 +158,7 @@ fn a_unix_socket_is_found_too() {
 }
 
 #[test]
-fn the_runtime_file_lives_as_long_as_its_server() {
+fn the_runtime_file_exists_as_long_as_its_server() {
     let mut server = called("first");
     let directory = server.runtime_directory().join("exec-server");
     let file = directory.join("server.json");
@@ -196,14 +196,14 @@ fn the_file_of_a_killed_server_is_ignored_and_replaced() {
 }
 
 #[test]
-fn a_server_need_not_be_found() {
+fn a_server_can_stay_undiscoverable() {
     let server = ServerBuilder::new().arguments(&["--discoverable", "false"]).start();
     assert!(!server.runtime_directory().join("exec-server/server.json").exists());
     assert_eq!(which(&[], &[("XDG_RUNTIME_DIR", text(server.runtime_directory()))]), "embedded");
 }
 
 #[test]
-fn a_runtime_directory_that_others_could_change_is_not_used() {
+fn a_runtime_directory_that_others_can_write_is_not_used() {
     let directory = tempfile::tempdir().unwrap();
     let ours = directory.path().join("exec-server");
     fs::create_dir(&ours).unwrap();

@@ -1,4 +1,4 @@
-//! `exec-server shell` and `attach` at a terminal, driven by keys.
+//! `exec-server shell` and `attach` in a terminal, driven by keys.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::support::machine::{self, marked};
 use crate::support::tmux::Tmux;
 use crate::support::{Server, eventually};
 
-/// An interactive shell whose prompt cannot be mistaken for the outer one's, nor for what is typed here.
+/// An interactive shell whose prompt differs from the outer shell's and from the typed text.
 const SHELL: &str = "$X shell -- env PS1='in''ner> ' bash --norc --noprofile";
 
 const INTERRUPTIBLE: &str = "sh -c 'trap \"echo caught-\\$((1 + 1)); exit\" INT; echo ready-$((1 + 1)); while :; do sleep 0.01; done'";
@@ -34,16 +34,16 @@ impl Terminal {
         Self { tmux, directory, before }
     }
 
-    /// Runs a command in the outer shell, which says with what it ended. Not asked for afterwards: what is typed too
-    /// early still goes to the command.
+    /// Runs a command in the outer shell, which then prints its exit code. Both are on one line,
+    /// since a line typed too early would go to the command.
     fn run(&self, command: &str) {
         self.tmux.line(&format!("{command}; echo code-$?-end"));
     }
 
-    /// Runs `shell`, waits for its prompt and says its number.
+    /// Runs `shell`, waits for its prompt and returns the pid of the command.
     fn run_shell(&self) -> u32 {
         let pid_file = self.directory.path().join("pid");
-        // `exec` keeps the number that the shell in between has written.
+        // `exec` keeps the pid that the intermediate shell has written.
         self.run(&format!("sh -c 'echo $$ > {}; exec {SHELL_IN_QUOTES}'", pid_file.display()));
         self.tmux.wait_for("inner>");
         std::fs::read_to_string(&pid_file).unwrap().trim().parse().unwrap()
@@ -53,14 +53,14 @@ impl Terminal {
         self.tmux.wait_for(&format!("code-{code}-end"));
         let after = record_modes(&self.tmux, &self.directory.path().join("after"));
         let modes = |text: &str| text.split_once(';').unwrap().1.to_owned();
-        // The size may have changed, and stands in the first line.
+        // The size may have changed; it is in the first line.
         let without_size = |text: &str| modes(&modes(&modes(text)));
         assert_eq!(without_size(&after), without_size(&self.before));
     }
 }
 
 #[test]
-fn a_shell_is_like_being_there() {
+fn a_shell_has_the_size_keys_and_exit_code_of_a_terminal() {
     let server = Server::start();
     let terminal = Terminal::open(&server);
     let tmux = &terminal.tmux;
@@ -71,13 +71,13 @@ fn a_shell_is_like_being_there() {
     tmux.wait_for("TERM-tmux");
 
     tmux.resize(90, 20);
-    // The shell notices by a signal that is under way.
+    // The signal that tells the shell may still be on its way.
     eventually("the size has changed", || {
         tmux.line("stty size");
         tmux.screen().contains("20 90")
     });
 
-    // What is typed before the interrupt is taken would be flushed with it.
+    // The interrupt flushes text that was typed before it is handled.
     tmux.line(INTERRUPTIBLE);
     tmux.wait_for("ready-2");
     tmux.keys(&["C-c"]);
@@ -92,7 +92,7 @@ fn a_shell_is_like_being_there() {
 }
 
 #[test]
-fn a_shell_can_be_left() {
+fn an_escape_sequence_ends_a_shell() {
     let server = Server::start();
     let terminal = Terminal::open(&server);
     let tmux = &terminal.tmux;
@@ -100,11 +100,11 @@ fn a_shell_can_be_left() {
     terminal.run(&format!("$X shell -- env PS1='in''ner> ' EXEC_SERVER_TEST={marker} bash --norc"));
     tmux.wait_for("inner>");
     tmux.line("sleep 1000");
-    eventually("it sleeps", || marked(&marker).len() >= 2);
+    eventually("the sleep runs", || marked(&marker).len() >= 2);
     tmux.keys(&["Enter"]);
     tmux.keys(&["-l", "~."]);
     terminal.assert_left_with(255);
-    eventually("what ran there has ended", || marked(&marker).is_empty());
+    eventually("its processes have ended", || marked(&marker).is_empty());
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn the_login_shell_of_the_server_is_started() {
     let terminal = Terminal::open(&server);
     let tmux = &terminal.tmux;
     terminal.run("$X shell");
-    // Whatever its prompt is: keys that come early wait in its terminal.
+    // Its prompt is unknown. Keys that come early wait in its terminal.
     tmux.line("echo name-$0-end");
     tmux.wait_for("name--");
     tmux.line("exit 3");
@@ -121,7 +121,7 @@ fn the_login_shell_of_the_server_is_started() {
 }
 
 #[test]
-fn a_terminal_is_restored_when_we_are_terminated() {
+fn a_terminal_is_restored_when_the_command_is_terminated() {
     let server = Server::start();
     let terminal = Terminal::open(&server);
     machine::signal(terminal.run_shell(), Signal::TERM);
@@ -129,7 +129,7 @@ fn a_terminal_is_restored_when_we_are_terminated() {
 }
 
 #[test]
-fn a_terminal_is_restored_while_we_are_stopped() {
+fn a_terminal_is_restored_while_the_command_is_stopped() {
     let server = Server::start();
     let terminal = Terminal::open(&server);
     let tmux = &terminal.tmux;
@@ -145,7 +145,7 @@ fn a_terminal_is_restored_while_we_are_stopped() {
 const SHELL_IN_QUOTES: &str = "$X shell -- env \"PS1=in\"\"ner> \" bash --norc";
 
 #[test]
-fn a_detached_terminal_is_attached_and_left_again() {
+fn a_detached_terminal_can_be_attached_and_detached() {
     let server = Server::start();
     let shell = ["env", "PS1=inner> ", "bash", "--norc"];
     let started = server.run(&[&["run", "-d", "-t", "--name", "tty"][..], &shell].concat());
@@ -157,7 +157,7 @@ fn a_detached_terminal_is_attached_and_left_again() {
     tmux.line("stty size");
     tmux.wait_for("30 100\ninner>");
     tmux.keys(&["-l", "~."]);
-    // Not behind the prompt of what was left.
+    // On its own line, not behind the prompt of the detached shell.
     tmux.wait_for("\ndetached; tty keeps running");
     tmux.wait_for("back-0-");
     assert!(server.run(&["ps"]).stdout.contains("running"));

@@ -1,4 +1,4 @@
-//! A server that a client starts for itself, and that ends with it.
+//! A server that a client starts over stdio, and that ends with its client.
 
 use std::time::Duration;
 
@@ -59,7 +59,8 @@ async fn failure(process: &ExecServerProcess) -> ExecServerError {
     }
 }
 
-/// Who launched the spawner that launched the keeper of a process of this client.
+/// Returns the pid of the client's server: the parent of the spawner, which is the parent of the
+/// keeper of a process.
 async fn server_of(client: &ExecServerClient) -> u32 {
     let start = shell("whose", "echo $$; exec sleep 1000");
     let process = client.start(typed(&start)).await.unwrap();
@@ -87,7 +88,7 @@ async fn a_launched_server_runs_commands() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn everybody_hears_how_a_launched_server_ended() {
+async fn every_waiting_call_reports_how_a_launched_server_ended() {
     let client = launched().await;
     let process = client.start(typed(&shell("p", "exec sleep 1000"))).await.unwrap();
     let server = server_of(&client).await;
@@ -135,7 +136,7 @@ async fn a_launched_server_ends_with_its_client() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_program_that_is_no_server_is_not_waited_for() {
+async fn a_program_that_is_no_server_times_out() {
     let options = ExecServerClientConnectOptions {
         initialize_timeout: Duration::from_millis(100),
         ..ExecServerClientConnectOptions::default()
@@ -153,5 +154,5 @@ async fn a_program_that_is_no_server_is_not_waited_for() {
     silent.env.insert("EXEC_SERVER_TEST".into(), marker.clone());
     let error = ExecServerClient::connect_stdio(silent, options).await.unwrap_err();
     assert!(matches!(error, ExecServerError::TimedOut { .. }), "{error}");
-    eventually("it is killed with what it started", || marked(&marker).is_empty());
+    eventually("the program and its children are killed", || marked(&marker).is_empty());
 }

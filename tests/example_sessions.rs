@@ -1,5 +1,5 @@
-//! The example sessions of the documents that this protocol comes from. Requests are verbatim; each place where our
-//! answer differs from the text says why.
+//! The example sessions of the documents that this protocol comes from. Requests are verbatim; a
+//! comment explains each difference between a response and the text.
 
 use serde_json::{Value, json};
 
@@ -44,12 +44,12 @@ fn process_session(client: &mut Client) {
     // The text has no `sandboxType`; clients in the field expect it.
     let started = answer(client, START, 2);
     assert_eq!(started, json!({"processId": "proc-1", "sandboxType": "none"}));
-    // The text names the stream `stdout` and ends the line with LF. It is a terminal, so its one stream is `pty`, and
-    // it makes CRLF of LF.
+    // The text names the stream `stdout` and ends the line with LF. The process has a terminal, so
+    // its one stream is `pty`, and LF becomes CRLF.
     let mut screen = Screen::new("process/output", "pty");
     screen.show(client, "ready\r\n");
     assert_eq!(answer(client, WRITE, 3), json!({"status": "accepted"}));
-    // The terminal echoes what is typed, which the text leaves out.
+    // The terminal echoes the input, which the text leaves out.
     screen.show(client, "hello\r\necho:hello\r\n");
     assert_eq!(answer(client, TERMINATE, 4), json!({"running": true}));
     let exited = client.notification();
@@ -78,7 +78,8 @@ fn command_session(client: &mut Client) {
         started,
         json!({"processId": "proc-1", "running": true, "exitCode": null, "stdout": null, "stderr": null})
     );
-    // As in the text, the stream of a terminal is `stdout` under these names; CRLF and echo are the terminal's.
+    // As in the text, the v0 methods call the stream of a terminal `stdout`. The terminal adds CRLF
+    // and the echo.
     let mut screen = Screen::new("command/exec/outputDelta", "stdout");
     screen.show(client, "ready\r\n");
     assert_eq!(answer(client, WRITE, 3), json!({"accepted": true}));
@@ -92,7 +93,7 @@ fn command_session(client: &mut Client) {
 }
 
 fn greet(client: &mut Client) {
-    // The text answers `{}` or the version alone; a client needs the session's id to come back.
+    // The text has `{}` or the version alone; a client needs the session id to resume.
     let greeting = answer(client, INITIALIZE, 1);
     assert_eq!(greeting["protocolVersion"], "exec-server.v0");
     assert!(greeting["sessionId"].is_string());
@@ -107,11 +108,11 @@ fn answer(client: &mut Client, request: &str, id: u64) -> Value {
     answer["result"].clone()
 }
 
-/// What a terminal has printed.
+/// The output of a terminal.
 struct Screen {
     method: &'static str,
     stream: &'static str,
-    /// Not yet shown to anybody.
+    /// Output that `show` has not matched yet.
     text: String,
     events: u64,
     shown: usize,
@@ -122,7 +123,7 @@ impl Screen {
         Self { method, stream, text: String::new(), events: 0, shown: 0 }
     }
 
-    /// Takes output, which may come in pieces, until the screen shows this next.
+    /// Reads output, which may come in pieces, until it ends with `expected`.
     fn show(&mut self, client: &mut Client, expected: &str) {
         while !self.text.ends_with(expected) {
             let event = client.notification();
@@ -132,7 +133,7 @@ impl Screen {
             self.events += 1;
             self.text += std::str::from_utf8(&decoded(&params["chunk"])).unwrap();
         }
-        // A login shell may greet first; afterwards nobody else speaks.
+        // A login shell may print a greeting first; later output is only of the script.
         assert!(self.text == expected || self.shown == 0, "{:?}", self.text);
         self.shown += 1;
         self.text.clear();

@@ -1,4 +1,4 @@
-//! How processes end, and what is said about it.
+//! How processes end, and how the server reports it.
 
 use serde_json::json;
 
@@ -21,12 +21,12 @@ fn exit_codes_are_exact() {
 
 #[test]
 fn a_fatal_signal_is_reported_as_128_and_its_number() {
-    // All whose default is to end the process; libc keeps 32 and 33 for itself.
+    // All signals whose default is to end the process; libc reserves 32 and 33.
     let fatal = (1..=16).chain(24..=27).chain(29..=31).chain(34..=64);
     let server = Server::start();
     let mut client = server.client();
     for signal in fatal {
-        // The core of a test is nobody's business.
+        // Writes no core file.
         let script = format!("ulimit -c 0; kill -{signal} $$; exit 99");
         let end = client.run(&shell(&format!("signal{signal}"), &script));
         assert_eq!((end.exit_code, end.signal), (Some(128 + signal), Some(signal)));
@@ -59,7 +59,7 @@ fn every_named_signal_arrives() {
     client.wait_for_output(&mut inbox, "\n");
     let pid = inbox.transcript().text().trim_start_matches("pid ").trim().parse().unwrap();
     client.call("process/signal", json!({"processId": "stopped", "signal": "stop"}));
-    eventually("it stops", || machine::state(pid) == Some('T'));
+    eventually("the process stops", || machine::state(pid) == Some('T'));
     client.call("process/signal", json!({"processId": "stopped", "signal": "continue"}));
     client.write("stopped", "\n");
     client.wait_for_output(&mut inbox, "continued");
@@ -98,7 +98,7 @@ fn terminate_races_exit(rounds: u64) {
             client.call("environment/status", json!({}));
         }
         let terminate = client.request("process/terminate", json!({"processId": id}));
-        // The transcript insists on one exit, then one close, and nothing after it.
+        // The transcript asserts one exit, then one close, and no event after that.
         let end = client.finish_process(&id);
         assert!(matches!(end.exit_code, Some(3 | 137)), "{end:?}");
         client.answer(terminate).unwrap();
@@ -106,7 +106,7 @@ fn terminate_races_exit(rounds: u64) {
 }
 
 #[test]
-fn the_exit_record_tells_what_was_used() {
+fn the_exit_record_has_signal_duration_and_usage() {
     let server = Server::start();
     let mut client = server.client();
     client

@@ -1,4 +1,4 @@
-//! A client that shares no code with us: Python, with a WebSocket library of its own.
+//! Clients without shared code: Python, with a WebSocket library of its own.
 
 use std::path::{Path, PathBuf};
 
@@ -8,14 +8,14 @@ use crate::support::{PROGRAM, Running, Server, command, run_command};
 
 const DOCS: &str = include_str!("../docs/protocol.md");
 
-/// The only program in Python there.
+/// Returns the only Python program in docs/protocol.md.
 fn client_in_forty_lines() -> &'static str {
     let (_, code) = DOCS.split_once("```python\n").expect("docs/protocol.md has a client");
     code.split_once("```").expect("the block has an end").0
 }
 
 #[test]
-fn the_client_of_the_docs_comes_back_also_if_it_is_refused_a_few_times() {
+fn the_client_of_the_docs_reconnects_after_several_refusals() {
     let server = Server::start();
     let upstream = server.url().strip_prefix("ws://").unwrap().parse().unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -40,7 +40,7 @@ fn the_client_of_the_docs_comes_back_also_if_it_is_refused_a_few_times() {
 }
 
 #[test]
-fn the_client_of_the_docs_says_that_there_is_no_server() {
+fn the_client_of_the_docs_fails_without_a_server() {
     let directory = tempfile::tempdir().unwrap();
     let script = directory.path().join("client.py");
     std::fs::write(&script, client_in_forty_lines()).unwrap();
@@ -52,7 +52,7 @@ fn the_client_of_the_docs_says_that_there_is_no_server() {
 }
 
 #[test]
-fn a_client_in_another_language_comes_back_and_has_lost_nothing() {
+fn a_client_in_another_language_resumes_without_loss() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/foreign/client.py");
     let server = Server::start();
     let mut client = command(python().to_str().unwrap());
@@ -62,7 +62,8 @@ fn a_client_in_another_language_comes_back_and_has_lost_nothing() {
     assert_eq!(outcome.stdout, "ok\n");
 }
 
-/// The environment that `scripts/test` makes in the target directory.
+/// Returns the Python of the virtual environment that `scripts/test` creates in the target
+/// directory.
 pub(crate) fn python() -> PathBuf {
     let python: PathBuf = match std::env::var_os("FOREIGN_CLIENT_PYTHON") {
         Some(path) => path.into(),

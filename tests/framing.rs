@@ -1,4 +1,4 @@
-//! Bad bytes cost their sender one error; nobody else notices.
+//! Malformed messages get one error each, and other clients are not affected.
 
 use std::io::{Read as _, Write as _};
 
@@ -14,18 +14,18 @@ const TOO_BIG: Option<u16> = Some(1009);
 const MAX_MESSAGE: u64 = 64 << 20;
 
 #[test]
-fn a_frame_that_claims_too_much_is_refused_before_its_body() {
+fn a_frame_over_the_limit_is_refused_before_its_body() {
     let server = Server::start();
     for claimed in [MAX_MESSAGE + 1, 1 << 40, (1 << 63) - 1, 1 << 63, u64::MAX] {
         let mut client = server.client();
         client.send_raw(&wire::frame_header(TEXT, claimed));
-        // Not a byte of the body was sent, so none was waited for.
+        // No byte of the body was sent, so the server decided by the header.
         assert_eq!(client.close_code(), TOO_BIG, "{claimed}");
     }
 }
 
 #[test]
-fn fragments_add_up_to_the_limit_and_no_further() {
+fn the_limit_applies_to_the_sum_of_fragments() {
     let server = Server::start();
     let mut client = server.client();
     client.send_raw(&frame(TEXT_UNFINISHED, b"{"));
@@ -46,7 +46,7 @@ fn a_line_over_the_limit_is_skipped_and_the_next_one_is_served() {
 }
 
 #[test]
-fn what_cannot_be_parsed_gets_one_error_on_a_websocket() {
+fn a_malformed_message_gets_one_error_on_a_websocket() {
     let server = Server::start();
     let mut client = server.client();
     for (name, text) in malformed() {
@@ -58,7 +58,7 @@ fn what_cannot_be_parsed_gets_one_error_on_a_websocket() {
 }
 
 #[test]
-fn what_cannot_be_parsed_gets_one_error_on_stdio() {
+fn a_malformed_message_gets_one_error_on_stdio() {
     let (_server, mut client) = Server::stdio();
     client.initialize(&json!({})).unwrap();
     for (name, text) in malformed() {
@@ -77,7 +77,7 @@ fn a_binary_message_with_json_is_served() {
 }
 
 #[test]
-fn stdio_takes_bytes_one_by_one_and_both_line_ends() {
+fn stdio_accepts_single_bytes_and_both_line_ends() {
     let (_server, mut client) = Server::stdio();
     client.initialize(&json!({})).unwrap();
     let text = concat!(
@@ -90,7 +90,7 @@ fn stdio_takes_bytes_one_by_one_and_both_line_ends() {
     }
     let answered: Vec<_> = (0..3).map(|_| client.receive().unwrap()["id"].clone()).collect();
     assert_eq!(answered, ["a", "b", "c"]);
-    // Exactly once: nothing is between those answers and the next.
+    // One response each: the next message is the response to the next request.
     client.send_text(r#"{"id":"last","method":"environment/status"}"#);
     assert_eq!(client.receive().unwrap()["id"], "last");
 }
@@ -107,7 +107,7 @@ fn the_last_line_needs_no_line_end() {
 }
 
 #[test]
-fn sockets_that_never_finish_the_upgrade_keep_nobody_out() {
+fn sockets_that_never_finish_the_upgrade_do_not_block_clients() {
     machine::raise_descriptor_limit();
     let server = Server::start();
     let mut silent: Vec<_> = (0..1000)
@@ -120,7 +120,7 @@ fn sockets_that_never_finish_the_upgrade_keep_nobody_out() {
     let mut client = server.client();
     assert_eq!(client.call("environment/status", json!({})), json!({"status": "ready"}));
     for stream in &mut silent {
-        // An answer such as 408 may come first; what matters is the end.
+        // A response such as 408 may come first; only the end matters.
         let mut answer = Vec::new();
         match stream.read_to_end(&mut answer) {
             Ok(_) => {}

@@ -1,4 +1,4 @@
-//! The order of calls, and who waits for whom.
+//! The order of calls, and which calls wait for others.
 
 use serde_json::{Value, json};
 
@@ -45,7 +45,7 @@ fn a_second_initialize_changes_nothing() {
 }
 
 #[test]
-fn initialize_may_be_tried_again_after_it_failed() {
+fn initialize_may_be_retried_after_a_failure() {
     let server = Server::start();
     let mut client = server.connect();
     let unknown =
@@ -98,7 +98,7 @@ fn bad_params_are_refused_with_their_own_code() {
 }
 
 #[test]
-fn answers_nobody_asked_for_are_ignored() {
+fn responses_without_a_request_are_ignored() {
     let server = Server::start();
     let mut client = server.client();
     client.send(&json!({"id": 77, "result": {}}));
@@ -108,7 +108,7 @@ fn answers_nobody_asked_for_are_ignored() {
 }
 
 #[test]
-fn long_polls_delay_nobody() {
+fn long_polls_do_not_delay_other_requests() {
     let server = Server::start();
     let mut client = server.client();
     client.start(&shell("quiet", "read line; exit 5").with_stdin());
@@ -123,7 +123,7 @@ fn long_polls_delay_nobody() {
         client.call("environment/status", json!({}));
         client.call("process/list", json!({}));
     }
-    assert!(polls.iter().all(|id| !client.has_answer(*id)), "a poll ended without news");
+    assert!(polls.iter().all(|id| !client.has_answer(*id)), "a poll ended without an event");
     assert_eq!(client.write("quiet", "\n"), "accepted");
     for id in polls {
         client.answer(id).unwrap();
@@ -131,7 +131,7 @@ fn long_polls_delay_nobody() {
 }
 
 #[test]
-fn a_strictly_serial_server_serves_all_the_same() {
+fn a_server_with_one_concurrent_request_works() {
     let server = Server::with(&["--concurrent-requests", "1"]);
     let mut client = server.client();
     for n in 0..20 {
@@ -142,10 +142,10 @@ fn a_strictly_serial_server_serves_all_the_same() {
     client.start(&shell("held", &format!("read x < {}; exit 4", gate.path())));
     let poll = client.request("process/wait", json!({"processId": "held"}));
     let behind = client.request("process/start", shell("behind", "echo hi").params());
-    // Control requests pass, and the others keep their turn.
+    // Control requests overtake; other requests keep their order.
     client.call("environment/status", json!({}));
     client.call("process/signal", json!({"processId": "p0", "signal": "terminate"}));
-    assert!(!client.has_answer(behind), "a request ran beside one that waits");
+    assert!(!client.has_answer(behind), "a request ran beside a waiting one");
     gate.open();
     assert_eq!(client.answer(poll).unwrap()["exitCode"], 4);
     client.answer(behind).unwrap();
@@ -173,7 +173,7 @@ fn a_start_and_its_writes_may_be_pipelined() {
 }
 
 #[test]
-fn waiting_costs_no_time_of_the_processor() {
+fn waiting_uses_no_cpu_time() {
     let server = Server::start();
     let mut client = server.client();
     client.start(&shell("quiet", "read line").with_stdin());
@@ -192,7 +192,7 @@ fn waiting_costs_no_time_of_the_processor() {
     client.call("environment/status", json!({}));
 
     let before = machine::cpu_ticks(server.pid());
-    // One that turns in circles would use most of the three seconds, which are 300 ticks.
+    // A busy loop would use most of the three seconds, which are 300 ticks.
     client.run(&shell("pause", "sleep 3"));
     let used = machine::cpu_ticks(server.pid()) - before;
     assert!(used < 100, "{used} ticks");

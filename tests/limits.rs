@@ -1,4 +1,4 @@
-//! A machine that has no more to give: the server says so, answers, and recovers.
+//! Exhausted resources: the server refuses, keeps responding, and recovers.
 
 use exec_server_test_support::skipped;
 use serde_json::json;
@@ -36,11 +36,11 @@ fn a_server_without_descriptors_refuses_and_recovers() {
     assert_eq!(client.run(&shell("after", "echo fine")).text(), "fine\n");
 }
 
-/// A user that nobody else is, so that the limit is the server's alone.
+/// A user without other processes, so that the limit applies to the server alone.
 const NOBODY_ELSE: u32 = 61_234;
 
 #[test]
-fn output_is_complete_where_no_thread_can_be_started() {
+fn output_is_complete_when_no_thread_can_be_started() {
     const BYTES: usize = 20 << 20;
     if !is_root() {
         return skipped("only root can give the server a user of its own");
@@ -52,7 +52,7 @@ fn output_is_complete_where_no_thread_can_be_started() {
     let mut client = server.client_with(&inbox.handshake());
     let script = format!("read go; head -c {BYTES} /dev/zero | tr '\\0' x; exit 7");
     client.start(&shell("loud", &script).with_stdin());
-    // As the same user: root in a container may not change the limits of others.
+    // As the server's user: root in a container may not change the limits of other users.
     let ids = [format!("--reuid={user}"), format!("--regid={user}")];
     let pid = format!("--pid={}", server.pid());
     let mut prlimit = command("setpriv");
@@ -61,7 +61,7 @@ fn output_is_complete_where_no_thread_can_be_started() {
     assert_eq!(limited.code, Some(0), "{}", limited.stderr);
 
     client.write("loud", "go\n");
-    // Nothing of it is confirmed, so it has to go to the spill file.
+    // The client confirms nothing, so the output must go to the spill file.
     let exit = client.call("process/wait", json!({"processId": "loud"}));
     assert_eq!(exit["exitCode"], 7);
     while !inbox.transcript().closed {
@@ -92,7 +92,7 @@ fn a_fork_bomb_ends_with_terminate() {
     assert_eq!(server.get("/healthz"), 200);
     assert_eq!(client.call("environment/status", json!({})), json!({"status": "ready"}));
     client.terminate("bomb");
-    eventually("nothing is left of it", || {
+    eventually("every process of the bomb has ended", || {
         Watched::new(&marked(&marker("bomb"))).wait_until_all_end();
         marked(&marker("bomb")).is_empty()
     });
@@ -123,13 +123,13 @@ fn unfinished_messages_of_all_clients_share_one_budget() {
         small.call("fs/writeFile", write);
         assert_eq!(closings.recv_timeout(HANG).unwrap(), Some(TRY_AGAIN_LATER));
     }
-    // What is left has room for its message.
+    // The remaining message fits into the budget.
     assert_eq!(small.call("environment/status", json!({})), json!({"status": "ready"}));
     assert!(closings.try_recv().is_err());
 }
 
 #[test]
-fn the_first_message_is_a_small_one() {
+fn the_first_message_has_a_smaller_limit() {
     let server = Server::start();
     let mut client = server.connect();
     client.send_raw(&frame_header(0x81, (1 << 20) + 1));

@@ -1,4 +1,4 @@
-//! Where the server listens, and whom it lets in.
+//! Where the server listens, and which clients it accepts.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -26,14 +26,14 @@ fn the_first_line_is_the_url_and_nothing_follows_it() {
     client.send_raw(b"garbage");
     assert_eq!(server.get("/nowhere"), 404);
     server.signal(rustix::process::Signal::TERM);
-    // Read first: a full pipe would hold the server.
+    // Read first: a full pipe would block the server.
     assert!(!server.stderr().is_empty());
     assert_eq!(server.rest_of_stdout(), "");
     assert!(server.wait().success());
 }
 
 #[test]
-fn health_answers_without_a_handshake() {
+fn health_routes_need_no_websocket_handshake() {
     let server = Server::start();
     let host = "Host: localhost\r\n";
     let upgrade = format!("{host}{UPGRADE}");
@@ -50,7 +50,7 @@ fn health_answers_without_a_handshake() {
 }
 
 #[test]
-fn a_web_page_gets_in_on_no_route() {
+fn every_route_refuses_web_pages() {
     let server = Server::start();
     let foreign = [
         "Host: localhost\r\nOrigin: https://evil.example\r\n",
@@ -70,7 +70,7 @@ fn a_web_page_gets_in_on_no_route() {
             assert_eq!(status(&server, path, &upgrade), 403, "upgrade of {path} {headers:?}");
         }
     }
-    // The port does not matter, so that a forwarded one works.
+    // Any port is accepted, so that a forwarded one works.
     for host in ["localhost", "LOCALHOST:1", "127.0.0.1:65535", "[::1]:7"] {
         let headers = format!("Host: {host}\r\n");
         assert_eq!(status(&server, "/readyz", &headers), 200, "{host}");
@@ -78,7 +78,7 @@ fn a_web_page_gets_in_on_no_route() {
 }
 
 #[test]
-fn the_operator_can_let_origins_and_hosts_in() {
+fn the_operator_can_allow_origins_and_hosts() {
     let server = Server::with(&[
         "--allow-origin",
         "https://good.example",
@@ -95,7 +95,7 @@ fn the_operator_can_let_origins_and_hosts_in() {
     assert_eq!(status(&server, "/", &headers), 403);
 }
 
-/// The first line of the response to an upgrade that another user asks for.
+/// Requests an upgrade as another user. Returns the status line.
 fn upgrade_as(user: u32, server: &Server, path: &str) -> String {
     const SCRIPT: &str =
         r#"exec 3<>"/dev/tcp/127.0.0.1/$0" && printf %b "$1" >&3 && head -n 1 <&3"#;
@@ -108,7 +108,7 @@ fn upgrade_as(user: u32, server: &Server, path: &str) -> String {
 }
 
 #[test]
-fn other_users_are_refused_unless_the_operator_lets_them_in() {
+fn other_users_are_refused_unless_allowed() {
     const OWN: u32 = 61_235;
     const OTHER: u32 = 61_236;
     if !is_root() {
@@ -123,7 +123,7 @@ fn other_users_are_refused_unless_the_operator_lets_them_in() {
     assert_eq!(upgrade_as(OTHER, &server, "/").trim_end(), refused);
     assert_eq!(upgrade_as(OTHER, &server, "/healthz").trim_end(), "HTTP/1.1 200 OK");
     assert_eq!(upgrade_as(OWN, &server, "/").trim_end(), upgraded);
-    // Root may, as this test does.
+    // Root may connect; this test runs as root.
     assert_eq!(server.client().run(&shell("p", "echo hi")).text(), "hi\n");
 
     let of_root = Server::start();
@@ -134,7 +134,7 @@ fn other_users_are_refused_unless_the_operator_lets_them_in() {
 }
 
 #[test]
-fn an_address_that_others_can_reach_is_refused() {
+fn a_public_address_needs_authentication() {
     for url in ["ws://0.0.0.0:0", "ws://[::]:0", "ws://192.0.2.1:0"] {
         let outcome = run_program(&["--listen", url]);
         assert_eq!(outcome.code, Some(1), "{url}");

@@ -1,4 +1,4 @@
-//! A standard error that takes nothing costs log lines, and neither output nor the server.
+//! A standard error that cannot be written loses log lines, but no output and not the server.
 
 use std::fs::File;
 
@@ -18,22 +18,22 @@ fn works_and_stops(builder: ServerBuilder) {
 }
 
 #[test]
-fn a_log_on_a_full_disk_harms_nothing() {
+fn a_log_on_a_full_disk_does_no_harm() {
     let full = File::options().write(true).open("/dev/full").unwrap();
     works_and_stops(ServerBuilder::new().stderr(full));
 }
 
 #[test]
-fn a_log_that_lost_its_reader_harms_nothing() {
+fn a_log_in_a_broken_pipe_does_no_harm() {
     let (reader, writer) = rustix::pipe::pipe().unwrap();
     drop(reader);
     works_and_stops(ServerBuilder::new().stderr(writer));
 }
 
 #[test]
-fn a_log_that_is_not_read_harms_nothing() {
+fn a_log_in_a_full_pipe_does_no_harm() {
     let (reader, writer) = rustix::pipe::pipe().unwrap();
-    // Full from the beginning: not a single line gets through.
+    // Full from the start: no line fits.
     let one_page = rustix::pipe::fcntl_setpipe_size(&writer, 4096).unwrap();
     rustix::io::write(&writer, &vec![b'x'; one_page]).unwrap();
     works_and_stops(ServerBuilder::new().stderr(writer));

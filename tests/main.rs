@@ -1,7 +1,8 @@
 //! End to end, with the real binary: each test keeps one promise made to users.
 //!
-//! A test waits for events and fails only when one does not come. Where it takes a large count to meet a fault, the
-//! test runs a smaller one and its `soak_` twin, ignored by default, the full one.
+//! A test waits for events and fails only when one does not come. Where a fault shows only after
+//! many repetitions, the test runs a smaller count; its `soak_` twin, ignored by default, runs the
+//! full one.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 

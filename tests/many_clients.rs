@@ -1,4 +1,4 @@
-//! Many clients that hold what the server has: the others are served, and it recovers.
+//! Many clients that exhaust a limit: other clients are served, and the server recovers.
 
 use std::io::Write as _;
 use std::net::TcpStream;
@@ -33,7 +33,7 @@ fn fifty_clients_with_unfinished_messages_and_unread_answers_share_one_budget() 
     let before = memory(server.pid(), "VmRSS:");
 
     let read = json!({"id": 1, "method": "fs/readFile", "params": {"path": file}}).to_string();
-    // They stay open for as long as the test runs.
+    // These sockets stay open until the test ends.
     let mut deaf: Vec<_> = (0..CLIENTS_OF_EACH_KIND).map(|_| open_session(&server)).collect();
     for socket in &mut deaf {
         for _ in 0..READS {
@@ -50,7 +50,7 @@ fn fifty_clients_with_unfinished_messages_and_unread_answers_share_one_budget() 
             while socket.read().is_ok() {}
         });
     }
-    // The budget is used up, again and again.
+    // The budget is exceeded repeatedly.
     for closed in 0..3 {
         let warning = server.error_line();
         assert!(warning.contains("max_buffered_bytes"), "{warning}");
@@ -81,7 +81,7 @@ fn a_server_full_of_busy_sessions_refuses_the_next_and_recovers() {
         assert_eq!(server.get("/healthz"), 200);
     };
     refuse_the_next();
-    // A session whose client is gone counts for as long as its process runs.
+    // A session without a client counts as long as its process runs.
     let lost = clients.pop().unwrap();
     let session = lost.session();
     lost.cut(Cut::Rst);
@@ -97,7 +97,7 @@ fn a_server_full_of_busy_sessions_refuses_the_next_and_recovers() {
         client.call("session/close", json!({}));
     }
     watched.wait_until_all_end();
-    eventually("nothing is left of the sessions", || marked(&marker).is_empty());
+    eventually("every process of the sessions has ended", || marked(&marker).is_empty());
     let mut fresh: Vec<Client> = (0..SESSIONS).map(|_| server.client()).collect();
     for client in &mut fresh {
         assert_eq!(client.run(&shell("after", "echo fine")).text(), "fine\n");
@@ -105,7 +105,7 @@ fn a_server_full_of_busy_sessions_refuses_the_next_and_recovers() {
     refuse_the_next();
 }
 
-/// A session whose socket the test uses directly: the server may close it at any time.
+/// Opens a session and returns its socket for direct use: the server may close it at any time.
 fn open_session(server: &Server) -> WebSocket<TcpStream> {
     let stream = tcp(server.url()).unwrap();
     let (mut socket, _) = tungstenite::client(server.url(), stream).unwrap();
@@ -119,7 +119,7 @@ fn open_session(server: &Server) -> WebSocket<TcpStream> {
     socket
 }
 
-/// A line of `/proc/PID/status`, in bytes.
+/// Returns a value of `/proc/PID/status` in bytes.
 fn memory(pid: u32, name: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let kibibytes = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();

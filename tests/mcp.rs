@@ -1,5 +1,5 @@
-//! An MCP client of the official SDK, an MCP server behind exec-server, and a network that fails between them: no call
-//! is lost, doubled or failed, and neither end of the conversation notices anything.
+//! An MCP client of the official SDK, an MCP server behind exec-server, and a network that fails
+//! between them: no call is lost, repeated or failed, and neither end notices a cut.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ use tokio::time::timeout;
 
 use crate::support::{Choices, HANG, PROGRAM, Server, command, program};
 
-/// Each makes one call after the other, all of them at the same time.
+/// Callers run concurrently; each makes one call after the other.
 const CALLERS: u64 = 8;
 
 const CUTS: usize = 150;
@@ -92,7 +92,7 @@ async fn through_run(cuts: usize) {
 
 async fn connect(url: &str) -> ExecServerClient {
     let mut args = RemoteExecServerConnectArgs::new(url, "mcp");
-    // The less it rests, the more of its attempts are cut as well.
+    // With short pauses, cuts hit more of the attempts to reconnect.
     args.options.recovery.first_pause = Duration::from_millis(1);
     args.options.recovery.longest_pause = Duration::from_millis(20);
     ExecServerClient::connect_websocket(args).await.unwrap()
@@ -100,7 +100,7 @@ async fn connect(url: &str) -> ExecServerClient {
 
 type Mcp = RunningService<RoleClient, ()>;
 
-/// A server, a bad network before it, and what the MCP server on it has received.
+/// A server behind a bad network, and the log of the calls that the MCP server received.
 struct Site {
     _server: Server,
     proxy: FaultProxy,
@@ -126,7 +126,7 @@ impl Site {
         self.directory.path().join("calls")
     }
 
-    /// Calls and cuts, and proves that every call was received once and answered.
+    /// Makes calls and cuts, and checks that every call was received once and got its response.
     async fn survive(&self, mcp: Mcp, cuts: usize) {
         let tools = mcp.list_all_tools().await.unwrap();
         assert_eq!(tools.len(), 4);
@@ -152,10 +152,10 @@ impl Site {
     async fn cut_between_answers(&self, cuts: usize, mut answers: watch::Receiver<u64>) {
         let mut choices = Choices::new(1);
         for _ in 0..cuts {
-            // Not always is anything answered: some cuts hit the recovery from the one before.
+            // May be no response at all: some cuts hit the recovery from the previous one.
             let enough = *answers.borrow() + choices.below(8);
-            answers.wait_for(|answers| *answers >= enough).await.expect("somebody calls");
-            // Any moment will do, not only that of an answer.
+            answers.wait_for(|answers| *answers >= enough).await.expect("a caller runs");
+            // Cuts at any moment, not only at that of a response.
             tokio::time::sleep(Duration::from_micros(choices.below(4_000))).await;
             let connections = self.proxy.connections();
             self.proxy.cut(Cut::ALL[choices.below(4) as usize]).await;
@@ -177,7 +177,7 @@ impl Site {
     }
 }
 
-/// The answers of `next` number its calls: each number came once, and to each caller in order.
+/// Checks the numbers that `next` returned: each came once, and to each caller in order.
 fn check_next(calls: &[Calls]) {
     for calls in calls {
         assert!(calls.numbers.is_sorted(), "{:?}", calls.numbers);
@@ -187,7 +187,7 @@ fn check_next(calls: &[Calls]) {
     assert!(numbers.iter().copied().eq(1..=numbers.len() as u64), "{numbers:?}");
 }
 
-/// Callers that go on until there were enough cuts.
+/// The state of the callers, which continue until there were enough cuts.
 struct Load {
     mcp: Mcp,
     answers: watch::Sender<u64>,
@@ -198,7 +198,7 @@ struct Load {
 #[derive(Default)]
 struct Calls {
     tags: Vec<String>,
-    /// The answers of `next`.
+    /// The results of `next`.
     numbers: Vec<u64>,
 }
 
@@ -248,7 +248,7 @@ impl Load {
         let Value::Object(arguments) = arguments else { panic!("arguments have names") };
         let params = CallToolRequestParams::new(tool).with_arguments(arguments);
         let result = timeout(HANG, self.mcp.call_tool(params)).await;
-        let result = result.expect("every call is answered").unwrap();
+        let result = result.expect("every call gets its response").unwrap();
         self.answers.send_modify(|answers| *answers += 1);
         let [content] = &result.content[..] else { panic!("{result:?}") };
         content.as_text().expect("tools answer with text").text.clone()

@@ -1,4 +1,4 @@
-//! What operators see of a server: metrics, and the audit log.
+//! Monitoring of a server: metrics and the audit log.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::support::tokens::Issuer;
 use crate::support::{PROGRAM, Running, ServerBuilder, command, eventually, run_command};
 
-/// A server with these flags, and its URL.
+/// Starts a server with these flags and returns it with its URL.
 pub(crate) fn serve(flags: &[&str]) -> (Running, String) {
     let mut program = command(PROGRAM);
     program.args(["--listen", "ws://127.0.0.1:0", "--discoverable=false"]).args(flags);
@@ -23,7 +23,7 @@ pub(crate) fn serve(flags: &[&str]) -> (Running, String) {
     (server, url)
 }
 
-/// The status and body of a GET request.
+/// Sends a GET request and returns the status and the body.
 pub(crate) fn get(url: &str, path: &str, headers: &str) -> (u16, String) {
     let address = url.split_once("://").unwrap().1.trim_end_matches('/');
     let mut socket = TcpStream::connect(address).unwrap();
@@ -57,7 +57,7 @@ fn records(path: &Path) -> Vec<Value> {
 }
 
 #[test]
-fn metrics_are_served_if_the_operator_asks_for_them() {
+fn metrics_are_served_if_enabled() {
     let (_server, url) = serve(&[]);
     assert_eq!(get(&url, "/metrics", "").0, 404);
     let (_server, url) = serve(&["--metrics"]);
@@ -65,7 +65,7 @@ fn metrics_are_served_if_the_operator_asks_for_them() {
     assert_eq!(run(&url, &["true"]), Some(0));
     assert_ne!(run(&url, &["/no/such/program"]), Some(0));
     let mut metrics = String::new();
-    eventually("both ends are counted", || {
+    eventually("both exits are counted", || {
         let (status, text) = get(&url, "/metrics", "");
         assert_eq!(status, 200);
         metrics = text;
@@ -86,17 +86,17 @@ fn metrics_are_served_if_the_operator_asks_for_them() {
         assert_eq!(value(&metrics, name), expected, "{name} in\n{metrics}");
     }
     check_with_promtool(&metrics);
-    // Pages of other sites read nothing.
+    // Pages of other sites cannot read metrics.
     let (status, _) = get(&url, "/metrics", "origin: https://evil.example\r\n");
     assert_eq!(status, 403);
 }
 
-/// The tool of Prometheus: the one that `scripts/test` unpacked, or else that of the `PATH`.
+/// Returns a call of promtool: the one that `scripts/test` unpacked, or else that of the `PATH`.
 pub(crate) fn promtool() -> Command {
     command(&std::env::var("PROMTOOL").unwrap_or_else(|_| "promtool".to_owned()))
 }
 
-/// What Prometheus itself thinks of it.
+/// Checks metrics with the tool of Prometheus.
 pub(crate) fn check_with_promtool(metrics: &str) {
     let mut promtool = promtool();
     promtool.args(["check", "metrics"]).stdin(std::process::Stdio::piped());
@@ -109,7 +109,7 @@ pub(crate) fn check_with_promtool(metrics: &str) {
 }
 
 #[test]
-fn metrics_of_a_server_with_tokens_are_for_administrators() {
+fn metrics_of_a_server_with_tokens_need_the_admin_role() {
     let scratch = tempfile::tempdir().unwrap();
     let secret = scratch.path().join("secret");
     std::fs::write(&secret, "x".repeat(40)).unwrap();
@@ -136,7 +136,7 @@ fn metrics_of_a_server_with_tokens_are_for_administrators() {
 }
 
 #[test]
-fn the_audit_log_says_who_did_what() {
+fn the_audit_log_records_starts_exits_and_file_changes() {
     let scratch = tempfile::tempdir().unwrap();
     let log = scratch.path().join("audit.jsonl");
     let target = format!("--audit-log={}", log.display());
@@ -222,7 +222,7 @@ fn sessions_and_uploads_are_recorded_to_their_end() {
 }
 
 #[test]
-fn a_flood_of_refused_clients_makes_few_records() {
+fn records_of_refused_clients_are_rate_limited() {
     let scratch = tempfile::tempdir().unwrap();
     let log = scratch.path().join("audit.jsonl");
     let (server, url) = serve(&[&format!("--audit-log={}", log.display())]);
@@ -237,7 +237,7 @@ fn a_flood_of_refused_clients_makes_few_records() {
     assert_eq!(refused + left_out, 100, "{records:#?}");
 }
 
-/// Lines of a log and series of metrics that a client could want to forge or to flood.
+/// A text that would forge log lines, audit records and metrics if it were not escaped.
 const HOSTILE: &str = "a\n2026-01-01T00:00:00Z  INFO forged\r\n{\"event\":\"forged\"}\u{1b}[31m\u{2028}\u{9b}\"\\,x=1} 1\nforged_total 1";
 
 #[test]
@@ -253,7 +253,7 @@ fn hostile_names_forge_no_record_no_log_line_and_no_metric() {
         let authorization = format!("authorization: Bearer {admin}\r\n");
         get(server.url(), "/metrics", &authorization).1
     };
-    // A connection is served when there is a server behind the listener.
+    // A served request shows that the server behind the listener runs.
     server.client_of(&admin).call("environment/status", json!({}));
     let names_before = series(&metrics());
     let forged = issuer.token(&json!({"sub": HOSTILE}));
@@ -316,7 +316,7 @@ fn hostile_names_forge_no_record_no_log_line_and_no_metric() {
     assert!(records(&log).iter().any(hostile_start), "{text}");
 }
 
-/// The names and labels of all series, without their values.
+/// Returns the names and labels of all series, without their values.
 fn series(metrics: &str) -> Vec<String> {
     let lines = metrics.lines().filter(|line| !line.starts_with('#'));
     lines.map(|line| line.rsplit_once(' ').unwrap().0.to_owned()).collect()
@@ -330,15 +330,17 @@ fn a_rotated_audit_log_is_reopened_on_hangup() {
     assert_eq!(run(&url, &["true"]), Some(0));
     std::fs::rename(&log, &old).unwrap();
     server.signal(Signal::HUP);
-    eventually("there is a new file", || log.exists());
+    eventually("the server has opened a new file", || log.exists());
     let before = records(&old).len();
     assert_eq!(run(&url, &["true"]), Some(0));
-    eventually("it is written", || records(&log).iter().any(|it| it["event"] == "exit"));
+    eventually("the exit is recorded in the new file", || {
+        records(&log).iter().any(|it| it["event"] == "exit")
+    });
     assert_eq!(records(&old).len(), before);
 }
 
 #[test]
-fn nothing_is_done_that_cannot_be_recorded_if_the_operator_says_so() {
+fn a_required_audit_log_that_fails_blocks_changes() {
     let scratch = tempfile::tempdir().unwrap();
     let socket = scratch.path().join("journal");
     let journal = UnixDatagram::bind(&socket).unwrap();
@@ -349,7 +351,7 @@ fn nothing_is_done_that_cannot_be_recorded_if_the_operator_says_so() {
     let mut entry = [0; 65536];
     let len = journal.recv(&mut entry).unwrap();
     assert!(String::from_utf8_lossy(&entry[..len]).contains("MESSAGE={"));
-    // journald is gone.
+    // From here on, writes to journald fail.
     drop(journal);
     assert_ne!(run(&url, &["touch", witness.to_str().unwrap()]), Some(0));
     assert!(!witness.exists());
@@ -371,7 +373,7 @@ fn clients_read_and_resume_while_the_required_audit_log_fails() {
     let before = server.client();
     let session = before.session();
     drop(before);
-    // journald is gone.
+    // From here on, writes to journald fail.
     drop(journal);
     let mut client = server.resume(&session, &json!({}));
     client.call("fs/open", json!({ "path": uri(&file), "handleId": "in" }));
@@ -382,7 +384,7 @@ fn clients_read_and_resume_while_the_required_audit_log_fails() {
 }
 
 #[test]
-fn a_command_whose_input_is_refused_fails_and_says_why() {
+fn a_command_whose_input_is_refused_fails_with_the_reason() {
     let scratch = tempfile::tempdir().unwrap();
     let socket = scratch.path().join("journal");
     let journal = UnixDatagram::bind(&socket).unwrap();
@@ -394,7 +396,7 @@ fn a_command_whose_input_is_refused_fails_and_says_why() {
     let mut input = cat.stdin.take().unwrap();
     input.write_all(b"1").unwrap();
     cat.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-    // journald is gone.
+    // From here on, writes to journald fail.
     drop(journal);
     input.write_all(b"2").unwrap();
     let outcome = cat.wait_with_output().unwrap();

@@ -1,4 +1,4 @@
-//! What a process writes arrives: all of it, in order, once.
+//! All output of a process arrives, in order, once.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -27,7 +27,7 @@ fn random_bytes(len: usize) {
     assert_output_is_file(&mut client, "cat", &file);
 }
 
-/// Compares as it comes, so that memory is not the limit.
+/// Compares chunk by chunk, to keep memory bounded.
 fn assert_output_is_file(client: &mut Client, process: &str, file: &Path) {
     let mut expected =
         std::io::BufReader::with_capacity(1 << 20, std::fs::File::open(file).unwrap());
@@ -50,7 +50,7 @@ fn assert_output_is_file(client: &mut Client, process: &str, file: &Path) {
 }
 
 #[test]
-fn stderr_goes_on_after_the_end_of_stdout() {
+fn stderr_continues_after_the_end_of_stdout() {
     let server = Server::start();
     let mut client = server.client();
     let end = client.run(&shell("both", "echo out; exec >&-; echo err >&2; echo more >&2; exit 2"));
@@ -61,7 +61,7 @@ fn stderr_goes_on_after_the_end_of_stdout() {
 }
 
 #[test]
-fn bytes_that_are_no_text_arrive_unchanged() {
+fn every_byte_value_arrives_unchanged() {
     let server = Server::start();
     let mut client = server.client();
     let all: Vec<u8> = (0..=255).collect();
@@ -70,7 +70,7 @@ fn bytes_that_are_no_text_arrive_unchanged() {
 }
 
 #[test]
-fn reads_take_extreme_numbers() {
+fn reads_accept_extreme_numbers() {
     const EXTREMES: [u64; 3] = [0, 1, u64::MAX];
     let server = Server::start();
     let mut client = server.client();
@@ -92,7 +92,7 @@ fn reads_take_extreme_numbers() {
         json!({"processId": "quiet", "afterSeq": u64::MAX, "waitMs": u64::MAX, "maxBytes": 0});
     let poll = client.request("process/read", beyond);
     client.call("environment/status", json!({}));
-    assert!(!client.has_answer(poll), "it waits for news");
+    assert!(!client.has_answer(poll), "the poll waits for an event");
     client.terminate("quiet");
     client.answer(poll).unwrap();
 }

@@ -1,4 +1,4 @@
-//! The packages of `scripts/package`, installed as a newcomer does: with pip, uv, npm and tar.
+//! The packages of `scripts/package`, installed as a new user would: with pip, uv, npm and tar.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +15,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const NPM_CLIENT: &str = concat!("exec-server-", env!("CARGO_PKG_VERSION"), ".tgz");
 const NPM_PLATFORM: &str = concat!("exec-server-linux-x64-", env!("CARGO_PKG_VERSION"), ".tgz");
 
-/// Prints hello, and the path of the server.
+/// Prints a greeting and the path of the server.
 const FIRST_COMMAND: &str = "echo hello from; readlink /proc/$PPID/exe";
 
 const FIRST_PYTHON_PROGRAM: &str = "\
@@ -56,7 +56,7 @@ fn a_program_that_is_not_static_is_packaged_only_on_demand() {
     assert!(!output.exists());
 }
 
-/// One test for all of them: they are large, and built once.
+/// One test for all packages: they are large and are built once.
 #[test]
 fn the_packages_install_and_run() {
     let packages = Packages {
@@ -94,7 +94,7 @@ fn has_version(mut program: Command) {
     assert_eq!(succeed(program), format!("exec-server {VERSION}\n"));
 }
 
-/// Speaks with a server on stdio, which ends with its input.
+/// Checks that a server on stdio responds, and ends with its input.
 fn serves(mut command: Command) {
     command.args(["--listen", "stdio"]);
     let hello = br#"{"id":1,"method":"initialize","params":{"clientName":"packages"}}"#;
@@ -126,7 +126,7 @@ impl Packages {
         self.file(&format!("exec_server-{VERSION}-py3-none-{platform}.whl"))
     }
 
-    /// Installers keep copies of the packages in the home directory, so it ends with the test.
+    /// Returns a command with a temporary home directory: installers keep copies of packages there.
     fn command(&self, program: &Path) -> Command {
         let mut command = command(text(program));
         command.env("HOME", self.path("home")).current_dir(self.directory.path());
@@ -140,8 +140,8 @@ impl Packages {
         npm
     }
 
-    /// The packages have dependencies. That of the wheel is kept for uv, which may not know the
-    /// registry that pip uses.
+    /// Checks that the registries of pip and npm respond: the packages have dependencies. Downloads
+    /// that of the wheel for uv, which may not know the registry that pip uses.
     fn registries_answer(&self) -> bool {
         for name in ["home", "project"] {
             std::fs::create_dir(self.path(name)).unwrap();
@@ -159,7 +159,10 @@ impl Packages {
         ]);
         let outcome = run_command(pip);
         if outcome.code != Some(0) {
-            skipped(format!("PyPI does not answer, no packages are installed: {}", outcome.stderr));
+            skipped(format!(
+                "PyPI does not respond, no packages are installed: {}",
+                outcome.stderr
+            ));
             return false;
         }
         if !is_there("npm") {
@@ -170,7 +173,10 @@ impl Packages {
         npm.args(["view", "ws", "version"]);
         let outcome = run_command(npm);
         if outcome.code != Some(0) {
-            skipped(format!("npm does not answer, no packages are installed: {}", outcome.stderr));
+            skipped(format!(
+                "the npm registry does not respond, no packages are installed: {}",
+                outcome.stderr
+            ));
         }
         outcome.code == Some(0)
     }
@@ -222,7 +228,7 @@ impl Packages {
 
         let outcome = run_command(pip(&["uv"]));
         if outcome.code != Some(0) {
-            skipped(format!("uv cannot be had, uvx is not tested: {}", outcome.stderr));
+            skipped(format!("uv cannot be installed, uvx is not tested: {}", outcome.stderr));
             return;
         }
         let uvx = || {

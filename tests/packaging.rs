@@ -1,4 +1,4 @@
-//! The files of `packaging/`: units that systemd accepts, an image that starts, and command lines that work.
+//! The files of `packaging/`: systemd accepts the units, the image starts, command lines work.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -52,7 +52,7 @@ fn systemd_accepts_the_units() {
     for unit in UNITS {
         let name = Path::new(unit).file_name().unwrap();
         let copy = directory.path().join(name);
-        // It looks for the program.
+        // `verify` checks that the program exists.
         let text = read(unit).replace("/usr/local/bin/exec-server", PROGRAM);
         std::fs::write(&copy, text).unwrap();
         verify.arg(copy);
@@ -61,7 +61,7 @@ fn systemd_accepts_the_units() {
     assert_eq!((outcome.code, &*outcome.stderr), (Some(0), ""), "{outcome:?}");
 }
 
-/// The exposure of a unit from 0 to 10, and its name.
+/// Returns the exposure of a unit from 0 to 10, and the name of that level.
 fn exposure(unit: &str) -> Option<(f64, String)> {
     let mut security = command("systemd-analyze");
     security.args(["security", "--offline=yes", "--no-pager"]).arg(repository().join(unit));
@@ -82,10 +82,10 @@ fn the_exposure_of_the_units_does_not_grow() {
         return;
     };
     assert!(matches!(&*level, "OK" | "SAFE" | "PERFECT") && value <= 1.5, "{value} {level}");
-    // Its programs are those of an ordinary user.
+    // The server runs the programs of an ordinary user.
     let (value, level) = exposure(UNITS[0]).unwrap();
     assert!(value <= 6.3, "{value} {level}");
-    // Whatever the rendezvous does without, the server has, or says why not.
+    // The unit of the server mentions every hardening option of the rendezvous.
     let server = read(UNITS[0]);
     let rendezvous = read(UNITS[2]);
     let (_, hardening) = rendezvous.split_once("\nAmbientCapabilities=").unwrap();
@@ -98,7 +98,7 @@ fn the_exposure_of_the_units_does_not_grow() {
     }
 }
 
-/// The command line of a unit, without the program.
+/// Returns the command line of a unit, without the program.
 fn exec_start(unit: &str) -> Vec<String> {
     let text = read(unit).replace("\\\n", " ");
     let line = text.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
@@ -145,7 +145,7 @@ fn the_command_lines_of_the_units_work() {
     end(rendezvous);
 }
 
-/// The list after `command:` of a service, or the one of its health check.
+/// Returns the command of a service in the compose file, or that of its health check.
 fn compose_command(service: &str, key: &str) -> Vec<String> {
     let text = read("packaging/compose.yaml");
     let (_, section) = text.split_once(&format!("\n  {service}:\n")).unwrap();
@@ -202,7 +202,7 @@ fn the_command_lines_of_the_compose_file_work() {
     end(rendezvous);
 }
 
-/// The recipe of `docs/operating.md`, on a small program that becomes the real one.
+/// Runs the recipe of `docs/operating.md` with scripts that execute the real program.
 #[test]
 fn the_recipe_for_an_upgrade_works() {
     let page = read("docs/operating.md");
@@ -228,7 +228,7 @@ fn the_recipe_for_an_upgrade_works() {
     assert_eq!(said[1..], ["restart exec-server: new", "restart exec-server: old"]);
 }
 
-/// Images and containers below a directory of their own.
+/// Buildah with its images and containers in a temporary directory.
 struct Buildah {
     directory: TempDir,
 }
@@ -256,12 +256,13 @@ impl Buildah {
 
 impl Drop for Buildah {
     fn drop(&mut self) {
-        // Also unmounts what a container has mounted; the directory goes with this value.
+        // Also unmounts the containers, so that the directory can be removed.
         let _ = self.command(&["rm", "--all"]).output();
     }
 }
 
-/// A program for images and packages: the static one, if `just static-test` has built it.
+/// Returns a stripped program for images and packages: the static one, if `just static-test` has
+/// built it.
 pub(crate) fn stripped_program(directory: &Path) -> PathBuf {
     let program = std::env::var_os("STATIC_PROGRAM").unwrap_or_else(|| OsString::from(PROGRAM));
     let stripped = directory.join("stripped");
@@ -271,7 +272,8 @@ pub(crate) fn stripped_program(directory: &Path) -> PathBuf {
     stripped
 }
 
-/// The program of a root directory, as the user of the image. A container has a `/proc` and a `/dev`.
+/// Runs the program of a root directory as the user of the image, with `/proc` and `/dev` as in a
+/// container.
 fn inside(root: &str, arguments: &[&str]) -> Command {
     const ENTER: &str = "\
         for name in proc dev; do \
@@ -294,7 +296,7 @@ fn status_of(url: &str, path: &str) -> String {
 }
 
 #[test]
-fn the_image_is_built_and_serves() {
+fn the_image_can_be_built_and_serves() {
     if !is_there("buildah") || !is_root() {
         skipped("no buildah, or not root: no image is built");
         return;
@@ -331,7 +333,7 @@ fn the_image_is_built_and_serves() {
         assert!(!url.is_empty(), "{:?}", service.finish());
         assert_eq!(status_of(&url, "/healthz"), "200");
         if url.starts_with("ws://") {
-            // The only program that is there.
+            // The only program in the image.
             let run = ["run", "--connect", &url, "--cwd", "/data", "--", "/usr/bin/exec-server"];
             let outcome = run_program(&[&run[..], &["--version"]].concat());
             assert_eq!(outcome.stdout.trim_end(), version, "{outcome:?}");
@@ -344,7 +346,7 @@ const DASHBOARD: &str = "packaging/grafana/exec-server.json";
 const ALERTS: &str = "packaging/prometheus/alerts.yml";
 const SCRAPE: &str = "packaging/prometheus/scrape.yml";
 
-/// The types of all metrics of a running server and a running rendezvous, by name.
+/// Returns the types of all metrics of a running server and a running rendezvous, by name.
 fn metrics_of_the_code() -> BTreeMap<String, String> {
     let (_server, server_url) = serve(&["--metrics"]);
     let data = tempfile::tempdir().unwrap();
@@ -363,7 +365,7 @@ fn metrics_of_the_code() -> BTreeMap<String, String> {
     metrics
 }
 
-/// The names of metrics in a text. A histogram is named by its series.
+/// Returns the names of metrics in a text. The series of a histogram give its name.
 fn metrics_in(text: &str) -> BTreeSet<&str> {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let words = text.split(|c: char| !is_word(c));
@@ -393,7 +395,7 @@ fn dashboard_alerts_and_docs_use_metrics_that_exist() {
     let queries: Vec<_> = targets.map(|target| target["expr"].as_str().unwrap()).collect();
     let metrics = metrics_of_the_code();
     let page = read("docs/operating.md");
-    // Elsewhere the page has names of modules.
+    // Other sections of the page contain names of modules.
     let (_, sections) = page.split_once("\n## Metrics\n").unwrap();
     let (sections, _) = sections.split_once("\n## Shutdown\n").unwrap();
     for text in [&*queries.join("\n"), &*read(ALERTS), sections] {
@@ -410,7 +412,7 @@ fn prometheus_accepts_the_alerts_and_the_scrape_configuration() {
         skipped("no promtool: alerts and the scrape configuration are not checked");
         return;
     }
-    // It looks for the files that a configuration names.
+    // promtool checks that the files named in a configuration exist.
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     for name in ["exec-server.token", "exec-server-rendezvous.token"] {

@@ -1,4 +1,4 @@
-//! Starting programs, also many of them and ones that cannot start.
+//! Starts of programs: many at once, failed ones, and limits.
 
 use serde_json::json;
 
@@ -9,7 +9,7 @@ use crate::support::{
 const INVALID_REQUEST: i64 = -32600;
 
 #[test]
-fn of_twenty_starts_with_one_id_exactly_one_starts() {
+fn one_of_twenty_starts_with_the_same_id_succeeds() {
     let server = Server::start();
     let mut client = server.client();
     let starts: Vec<u64> = (0..20)
@@ -29,7 +29,7 @@ fn of_twenty_starts_with_one_id_exactly_one_starts() {
 }
 
 #[test]
-fn of_twenty_sessions_that_claim_one_name_one_gets_it() {
+fn one_of_twenty_sessions_that_claim_a_name_gets_it() {
     let server = Server::start();
     let claim = shell("job", "exec sleep 1000").with("claimName", true);
     let mut clients: Vec<_> = (0..20).map(|_| server.client()).collect();
@@ -44,7 +44,7 @@ fn of_twenty_sessions_that_claim_one_name_one_gets_it() {
 }
 
 #[test]
-fn a_name_that_is_claimed_is_unique_over_all_sessions() {
+fn a_claimed_name_is_unique_across_sessions() {
     let server = Server::start();
     let (mut first, mut second) = (server.client(), server.client());
     first.start(&shell("job", "exec sleep 1000"));
@@ -52,7 +52,7 @@ fn a_name_that_is_claimed_is_unique_over_all_sessions() {
     let refused = second.refused("process/start", claim.params());
     assert_eq!(refused.kind.as_deref(), Some("nameTaken"), "{refused:?}");
     assert_eq!(refused.message, "the name \"job\" is taken by a running process");
-    // Ids that are not claimed are only unique in their session.
+    // Unclaimed ids are unique only within their session.
     second.start(&shell("job", "exec sleep 1000"));
     for client in [&mut first, &mut second] {
         client.call("session/close", json!({}));
@@ -61,7 +61,7 @@ fn a_name_that_is_claimed_is_unique_over_all_sessions() {
 }
 
 #[test]
-fn a_deadline_is_kept_by_the_server_alone() {
+fn the_server_enforces_a_deadline_without_its_client() {
     let server = Server::start();
     let mut client = server.client();
     let started = client.start(&shell("late", "exec sleep 1000").with("timeoutMs", 300));
@@ -70,7 +70,7 @@ fn a_deadline_is_kept_by_the_server_alone() {
     client.cut(Cut::Rst);
     let mut other = server.client();
     let list = json!({"sessionId": session});
-    eventually("it has ended", || {
+    eventually("the process has timed out", || {
         let listed = other.call("process/list", list.clone());
         listed["processes"][0]["timedOut"] == true
     });
@@ -99,19 +99,19 @@ fn soak_short_runs_leave_neither_zombies_nor_descriptors() {
 }
 
 fn short_runs(count: usize) {
-    // A server that leaks has no room to: the limit is far below what the runs would need.
+    // Any leak would hit this limit, which is far below the number of runs.
     let limit = "ulimit -n 200; exec \"$0\" \"$@\"";
     let server = ServerBuilder::new().through(&["/bin/sh", "-c", limit]).start();
     let mut client = server.client();
     client.run(&shell("first", "true"));
-    eventually("the first run is gone", || machine::descendants(server.pid()).len() == 1);
+    eventually("the first run has ended", || machine::descendants(server.pid()).len() == 1);
     let baseline = machine::descriptors(server.pid());
     for n in 0..count {
         let start = shell(&format!("run{n}"), "true").with("pipeStdin", n % 3 == 0);
         let start = if n % 5 == 0 { start.tty() } else { start };
         assert_eq!(client.run(&start).exit_code, Some(0));
     }
-    // What remains is the spawner, and no keeper or zombie below it.
+    // Only the spawner remains, without keepers or zombies below it.
     eventually("all keepers end", || machine::descendants(server.pid()).len() == 1);
     assert_eq!(machine::zombies_below(server.pid()), 0);
     eventually("descriptors return to the baseline", || {
@@ -120,7 +120,7 @@ fn short_runs(count: usize) {
 }
 
 #[test]
-fn what_cannot_be_started_says_why_and_frees_its_id() {
+fn a_failed_start_reports_the_cause_and_frees_its_id() {
     let server = Server::start();
     let mut client = server.client();
     let directory = tempfile::tempdir().unwrap();
@@ -150,7 +150,7 @@ fn what_cannot_be_started_says_why_and_frees_its_id() {
 }
 
 #[test]
-fn a_name_can_be_used_again_only_after_it_is_forgotten() {
+fn the_id_of_a_finished_process_cannot_be_reused() {
     let server = Server::start();
     let mut client = server.client();
     client.run(&shell("once", "echo first"));
@@ -165,7 +165,7 @@ fn a_name_can_be_used_again_only_after_it_is_forgotten() {
 }
 
 #[test]
-fn the_number_of_processes_is_bounded_and_finished_ones_make_place() {
+fn only_running_processes_count_towards_the_limit() {
     let server = Server::with(&["--max-processes-per-session", "3"]);
     let mut client = server.client();
     for n in 0..10 {

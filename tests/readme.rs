@@ -1,4 +1,4 @@
-//! The README as a newcomer uses it: its blocks, pasted one after the other.
+//! The README as a new user tries it: its blocks, run one after the other.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use exec_server_test_support::skipped;
 use crate::foreign_client::python;
 use crate::support::{Outcome, PROGRAM, command, run_command};
 
-/// The blocks for a shell, in order.
+/// Returns the shell blocks of a text, in order.
 pub(crate) fn blocks(text: &str) -> Vec<String> {
     blocks_in("sh", text)
 }
@@ -18,13 +18,13 @@ fn blocks_in(language: &str, text: &str) -> Vec<String> {
     blocks.map(|rest| rest.split("\n```").next().unwrap().to_owned()).collect()
 }
 
-/// What cannot be done here, or not in the time of a test.
+/// Whether a line cannot run in a test, or takes too long.
 fn is_for_people(line: &str) -> bool {
     ["cargo ", "pip ", "npm ", "./scripts/test", "sleep 1"].iter().any(|word| line.contains(word))
         && !line.starts_with("exec-server run")
 }
 
-/// A person makes changes until one is told, and then ends it.
+/// Returns a script that changes files until `watch` prints a change, and then ends the command.
 fn watched(arguments: &str, directory: &str) -> String {
     format!(
         "exec-server watch {arguments} > changes & watch=$!\n\
@@ -33,7 +33,7 @@ fn watched(arguments: &str, directory: &str) -> String {
     )
 }
 
-/// Runs a script with a home of its own and the program on the search path.
+/// Runs a script with its own home directory and the program on the search path.
 pub(crate) fn run_as_newcomer(script: &str, home: &Path) -> Outcome {
     let mut bash = command("bash");
     let program = Path::new(PROGRAM).parent().unwrap().display();
@@ -52,7 +52,7 @@ fn the_blocks_of_the_readme_work_in_order() {
     std::fs::create_dir(directory.path().join("docs")).unwrap();
     std::fs::copy(repository.join("docs/cli.md"), directory.path().join("docs/cli.md")).unwrap();
 
-    // A command that fails names itself, and the next one is run all the same.
+    // The script prints every command that fails, and continues.
     let mut script = "trap 'echo \"FAILED $BASH_COMMAND\" >&2' ERR\n".to_owned();
     for block in blocks(&readme) {
         for line in block.lines().filter(|line| !is_for_people(line)) {
@@ -63,7 +63,7 @@ fn the_blocks_of_the_readme_work_in_order() {
                 script += &watched(watch.split('#').next().unwrap(), path);
                 continue;
             }
-            // A person leaves the shell.
+            // A user would leave the shell.
             script += if line.starts_with("exec-server shell") { "echo exit | " } else { "" };
             script += &line;
             script += "\n";
@@ -81,7 +81,7 @@ fn the_blocks_of_the_readme_work_in_order() {
     let outcome = run_as_newcomer(&script, directory.path());
     let failed: Vec<_> =
         outcome.stderr.lines().filter_map(|line| line.strip_prefix("FAILED ")).collect();
-    // One shows a refusal, one depends on the machine, and one waits for what was interrupted.
+    // One shows a refusal, one depends on the machine, and `wait` reports the killed server.
     let is_unexpected = |line: &&&str| {
         !["exec-server run --sandbox", "exec-server doctor", "wait"]
             .iter()
@@ -99,11 +99,11 @@ fn the_blocks_of_the_readme_work_in_order() {
     }
 }
 
-/// Runs the only block of the README in a language, and expects the output of its command.
+/// Runs the only block of the README in a language and checks the output of its command.
 fn run_program_of_readme(language: &str, file: &str, run: &str, home: &Path) {
     let readme = include_str!("../README.md");
     let [program] = &blocks_in(language, readme)[..] else {
-        panic!("the README has not one program in {language}");
+        panic!("the README must have exactly one program in {language}");
     };
     std::fs::write(home.join(file), program).unwrap();
     let outcome = run_as_newcomer(run, home);

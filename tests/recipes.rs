@@ -1,4 +1,4 @@
-//! The recipes of `docs/auth.md`, pasted as they are.
+//! The recipes of `docs/auth.md`, run as they are.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -11,12 +11,12 @@ use crate::support::Outcome;
 
 const PAGE: &str = include_str!("../docs/auth.md");
 
-/// Runs the blocks under a heading, with another port and without waiting for a second.
+/// Runs the blocks under a heading with another port, and waits for the server instead of sleeping.
 fn recipe(heading: &str, home: &Path) -> Outcome {
     let (_, section) = PAGE.split_once(&format!("\n## {heading}\n")).expect("the recipe exists");
     let section = section.split("\n### ").next().unwrap().split("\n## ").next().unwrap();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    // One says how to reach it, a little later.
+    // One server also logs how to reach it, a little later than it listens.
     let is_open = format!("(: < /dev/tcp/127.0.0.1/{port}) 2> /dev/null");
     let listening = match section.contains("server.log") {
         true => "until grep -q SHA256 server.log; do sleep 0.05; done".to_owned(),
@@ -38,7 +38,7 @@ fn recipe(heading: &str, home: &Path) -> Outcome {
 }
 
 fn home() -> TempDir {
-    // Sandboxes may write below /tmp.
+    // Not /tmp, which sandboxes may write.
     tempfile::tempdir_in("/var/tmp").unwrap()
 }
 
@@ -74,7 +74,7 @@ fn tokens_from_your_own_issuer() {
     for said in ["subject    agent-7", "signed by PyJWT", "signed by openssl"] {
         assert!(outcome.stdout.contains(said), "{said}: {outcome:?}");
     }
-    // The name, and the list of alice; not that of the agent.
+    // In the output of `run` and in the list of alice, but not in that of the agent.
     let lists = outcome.stdout.split_once("\nbuild\n").map_or("", |(_, rest)| rest);
     assert_eq!(count(lists, "build"), 1, "{outcome:?}");
 }

@@ -1,4 +1,4 @@
-//! SIGHUP: what is read again, what needs a restart, and when it means that a terminal was closed.
+//! SIGHUP: reloaded files, settings that need a restart, and the end of a terminal.
 
 use std::path::{Path, PathBuf};
 
@@ -31,7 +31,7 @@ impl Reloaded {
         self.directory.path().join(name)
     }
 
-    /// The line that sums up a reload with this file.
+    /// Reloads this configuration and returns the log line that sums up the reload.
     fn reload(&mut self, config: &str) -> String {
         std::fs::write(self.file("config.toml"), config).unwrap();
         self.server.signal(Signal::HUP);
@@ -53,13 +53,13 @@ fn changed_settings_that_need_a_restart_are_named() {
     let mut reloaded = Reloaded::with("max_sessions = 5\n[sandbox]\ntrusted_links = []\n");
     let line = reloaded.reload("max_sessions = 5\n");
     assert!(line.contains("reloaded nothing; no setting has changed"), "{line}");
-    // `log` is given by a flag, which wins.
+    // The flag for `log` overrides the file.
     let line = reloaded
         .reload("max_sessions = 6\nlog = \"debug\"\nallow_host = [\"a\"]\n[network]\nallow = []\n");
     assert!(line.contains("need a restart"), "{line}");
     assert!(line.contains("allow_host, max_sessions, network.allow"), "{line}");
     assert!(!line.contains("log"), "{line}");
-    // The values are not for the log.
+    // Values must not reach the log.
     let line = reloaded.reload("name = \"secret\"\n");
     assert!(line.contains("a restart would fail") && !line.contains("secret"), "{line}");
     let line = reloaded.reload("no_such_setting = 1\n");
@@ -68,7 +68,7 @@ fn changed_settings_that_need_a_restart_are_named() {
 }
 
 #[test]
-fn what_was_read_again_is_named_also_beside_a_changed_setting() {
+fn reloaded_secrets_are_named_even_with_a_changed_setting() {
     let auth = "ws_auth = \"capability-token\"\nws_token_file = ";
     let directory = tempfile::tempdir().unwrap();
     let token = directory.path().join("token");
@@ -114,7 +114,7 @@ fn a_rendezvous_names_the_settings_that_it_uses() {
     assert_eq!(rendezvous.finish().0.code(), Some(0));
 }
 
-/// Starts a server at a terminal, closes the terminal, and prints what the server did.
+/// Starts a server in a terminal, closes the terminal, and prints the reaction of the server.
 const TERMINAL: &str = r#"
 import os, pty, signal, socket, sys, tempfile
 with tempfile.TemporaryDirectory() as directory:
@@ -150,7 +150,7 @@ fn at_terminal(way: &str, wrapper: &[&str]) -> String {
 }
 
 #[test]
-fn a_closed_terminal_ends_a_server_in_an_orderly_way() {
+fn a_closed_terminal_shuts_a_server_down_cleanly() {
     assert_eq!(at_terminal("close", &[]), "ended with 0\n");
     assert_eq!(at_terminal("signal", &[]), "reloaded\nended with 0\n");
 }

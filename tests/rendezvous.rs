@@ -28,7 +28,7 @@ fn registration() -> Value {
 const REGISTER: &str = "/cloud/environment/box/register";
 
 #[test]
-fn tokens_are_managed_whether_the_service_runs_or_not() {
+fn tokens_can_be_managed_with_and_without_a_running_service() {
     let data = tempfile::tempdir().unwrap();
     let before = create_token(data.path(), "environment");
     assert!(before.starts_with("esr_") && !before.contains(char::is_whitespace));
@@ -84,7 +84,7 @@ fn the_operator_sees_health_and_a_status_page() {
 }
 
 #[test]
-fn the_audit_log_says_who_did_what_and_no_log_has_a_secret() {
+fn calls_and_sockets_are_audited_and_no_log_has_a_secret() {
     let data = tempfile::tempdir().unwrap();
     let audit_log = data.path().join("audit.jsonl");
     let token = create_token(data.path(), "environment");
@@ -138,14 +138,14 @@ fn the_audit_log_says_who_did_what_and_no_log_has_a_secret() {
 }
 
 #[test]
-fn records_that_cannot_be_written_are_counted() {
+fn failed_audit_records_are_counted() {
     let data = tempfile::tempdir().unwrap();
     let socket = data.path().join("journal");
     let journal = UnixDatagram::bind(&socket).unwrap();
     let service = Rendezvous::start_with(data.path(), "http://127.0.0.1:0", |program| {
         program.arg("--metrics").arg(format!("--audit-log=journald:{}", socket.display()));
     });
-    // journald is gone.
+    // From here on, writes to journald fail.
     drop(journal);
     assert_eq!(service.post(REGISTER, "esr_wrong", &registration()).0, 401);
     let mut metrics = String::new();
@@ -157,7 +157,7 @@ fn records_that_cannot_be_written_are_counted() {
 }
 
 #[test]
-fn the_tasks_of_agents_are_recorded() {
+fn the_tasks_of_agents_are_audited() {
     let data = tempfile::tempdir().unwrap();
     let audit_log = data.path().join("audit.jsonl");
     let identity = create_identity(data.path(), "environment");
@@ -182,7 +182,7 @@ fn the_tasks_of_agents_are_recorded() {
 }
 
 #[test]
-fn mistakes_are_told() {
+fn invalid_arguments_are_refused() {
     let data = tempfile::tempdir().unwrap();
     let path = data.path().to_str().unwrap();
     let missing = data.path().join("missing");
@@ -242,7 +242,7 @@ fn a_self_signed_certificate_is_announced_by_its_fingerprint() {
 }
 
 #[test]
-fn a_command_goes_on_when_the_rendezvous_restarts() {
+fn a_command_survives_a_restart_of_the_rendezvous() {
     let mut relay = Relay::start();
     let gate = Gate::new();
     let script = format!("echo before; read x < {}; echo after; exit 7", gate.path());

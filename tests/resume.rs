@@ -1,4 +1,4 @@
-//! A client that loses its connection comes back and has lost nothing.
+//! A client that loses its connection resumes its session without loss.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,28 +12,29 @@ use crate::support::{
 };
 
 #[test]
-fn cuts_cost_a_client_that_confirms_nothing() {
+fn a_client_that_confirms_survives_cuts_without_loss() {
     cuts(&mut AckingInbox::new("cat"), 100);
 }
 
 #[test]
-fn cuts_cost_an_old_style_client_nothing() {
+fn an_old_style_client_survives_cuts_without_loss() {
     cuts(&mut OldStyleInbox::new("cat"), 100);
 }
 
 #[test]
 #[ignore = "soak: 10,000 cuts"]
-fn soak_cuts_cost_a_client_that_confirms_nothing() {
+fn soak_a_client_that_confirms_survives_cuts_without_loss() {
     cuts(&mut AckingInbox::new("cat"), 10_000);
 }
 
 #[test]
 #[ignore = "soak: 10,000 cuts"]
-fn soak_cuts_cost_an_old_style_client_nothing() {
+fn soak_an_old_style_client_survives_cuts_without_loss() {
     cuts(&mut OldStyleInbox::new("cat"), 10_000);
 }
 
-/// Reads some events and loses the connection in one of several ways, with whatever the kernel has in its buffers.
+/// Repeatedly reads some events, loses the connection in one of several ways, and resumes. Each cut
+/// also drops the contents of the kernel's buffers.
 fn cuts(inbox: &mut impl Inbox, count: usize) {
     let directory = tempfile::tempdir().unwrap();
     let file = random_file(directory.path(), count * (96 << 10));
@@ -63,7 +64,7 @@ fn start_cat(file: &Path) -> crate::support::Start {
     crate::support::program("cat", &["cat", file.to_str().unwrap()])
 }
 
-/// Takes events until one is new, or there will be none.
+/// Takes events until one is new or the process is closed.
 fn take_news(client: &mut Client, inbox: &mut impl Inbox) {
     while !inbox.transcript().closed {
         let event = client.event_of(inbox.process());
@@ -134,7 +135,7 @@ fn exit_while_away(inbox: &mut impl Inbox) {
 }
 
 #[test]
-fn of_two_clients_that_resume_at_once_one_wins_and_gets_the_output() {
+fn one_of_two_clients_that_resume_at_once_gets_the_session() {
     let server = Server::start();
     for _ in 0..20 {
         let mut first = server.client();
@@ -155,8 +156,8 @@ fn of_two_clients_that_resume_at_once_one_wins_and_gets_the_output() {
     }
 }
 
-/// Tries until this client or its rival has the session. A winner stays awake until the other has lost, since the server
-/// asks it whether it lives.
+/// Retries until this client or its rival has the session. The winner keeps responding until the
+/// other has lost, since the server probes whether it is alive.
 fn compete(server: &Server, session: &str, losers: &AtomicUsize) -> Option<Client> {
     loop {
         let mut client = server.connect();
@@ -185,7 +186,7 @@ fn compete(server: &Server, session: &str, losers: &AtomicUsize) -> Option<Clien
 fn a_living_connection_keeps_its_session() {
     let server = Server::start();
     let mut owner = server.client();
-    // The owner answers pings only while it reads.
+    // The owner responds to pings only while it reads.
     let session = owner.session();
     let poll = owner.request("environment/status", json!({}));
     let thief = std::thread::scope(|scope| {
@@ -203,12 +204,12 @@ fn a_living_connection_keeps_its_session() {
 }
 
 #[test]
-fn a_peer_that_vanished_without_a_word_does_not_block_its_own_return() {
+fn a_silent_connection_does_not_block_the_resume() {
     let server = Server::start();
     let mut vanished = server.client();
     let session = vanished.session();
     vanished.start(&shell("cat", "cat").with_stdin());
-    // Still open, but nobody reads or answers there any more.
+    // The first connection is still open, but its client no longer reads or responds.
     let mut client = server.resume(&session, &json!({"acks": true}));
     client.write("cat", "back");
     client.wait_for_output(&mut AckingInbox::new("cat"), "back");
@@ -216,7 +217,7 @@ fn a_peer_that_vanished_without_a_word_does_not_block_its_own_return() {
 }
 
 #[test]
-fn a_server_that_was_stopped_goes_on_and_nothing_is_lost() {
+fn a_server_that_was_stopped_continues_without_loss() {
     let directory = tempfile::tempdir().unwrap();
     let file = random_file(directory.path(), 8 << 20);
     let server = Server::start();
@@ -227,7 +228,7 @@ fn a_server_that_was_stopped_goes_on_and_nothing_is_lost() {
     take_news(&mut client, &mut inbox);
     server.signal(Signal::STOP);
     crate::support::eventually("the server stops", || machine::state(server.pid()) == Some('T'));
-    // Gives up on the old connection, and dials while the server cannot answer.
+    // Drops the old connection and dials while the server cannot respond.
     client.cut(Cut::Rst);
     let dialled = wire_while_stopped(&server);
     server.signal(Signal::CONT);

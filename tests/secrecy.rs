@@ -1,4 +1,4 @@
-//! What a child can learn about the server that started it: nothing.
+//! Processes cannot read secrets of the server that started them.
 
 use exec_server::{Environment, ExecBackend as _, ExecProcessEvent};
 use serde_json::json;
@@ -10,7 +10,7 @@ use crate::support::{
 };
 
 const SECRET: &str = "hush-this-is-a-secret";
-/// Hold the credentials of remote mode.
+/// The variables that hold the credentials of remote mode.
 const CREDENTIALS: [&str; 5] = [
     "EXEC_SERVER_API_KEY",
     "CODEX_API_KEY",
@@ -29,7 +29,7 @@ fn a_child_has_three_descriptors_and_the_environment_it_was_given() {
         let end = client.run(&start.variable("GIVEN", "1"));
         let text = end.text().replace('\r', "");
         let mut lines: Vec<&str> = text.split_whitespace().collect();
-        // `ls` holds the directory it lists, and the shell may add what POSIX asks of it.
+        // `ls` has the listed directory open, and the shell may set the variables of POSIX.
         lines.retain(|line| {
             !["3", "PWD=/tmp", "SHLVL=0", "OLDPWD=/", "_=/usr/bin/env"].contains(line)
         });
@@ -42,7 +42,7 @@ fn a_child_has_three_descriptors_and_the_environment_it_was_given() {
 fn a_child_of_the_same_user_reads_neither_memory_nor_environment() {
     let directory = tempfile::tempdir().unwrap();
     let builder = ServerBuilder::new().variable("SERVER_SECRET", SECRET);
-    // Root hides failures.
+    // Root may read everything, so drop root.
     let builder = if is_root() { builder.with_user(65534, directory.path()) } else { builder };
     let server = builder.start();
     let mut client = server.client();
@@ -70,7 +70,7 @@ fn neither_keeper_nor_spawner_carries_a_secret() {
     assert_eq!(parent(spawner), server.pid());
     let own = std::fs::read(format!("/proc/{}/environ", server.pid()));
     if is_root() {
-        assert!(contains(&own.unwrap(), SECRET), "the secret is where it should be");
+        assert!(contains(&own.unwrap(), SECRET), "the server has the secret");
     }
     for pid in [keeper, spawner] {
         for file in ["environ", "cmdline"] {
@@ -106,7 +106,7 @@ fn a_child_of_an_embedded_server_inherits_no_credentials() {
     for flags in [&["run", "--server-env"][..], &["run", "--server-env", "-t"]] {
         let mut run = command(PROGRAM);
         run.args(flags).args(["--", "env"]).env("ORDINARY", "inherited");
-        // The last one alone is a mistake.
+        // The last variable alone is an error.
         run.envs(CREDENTIALS[..4].iter().map(|name| (name, SECRET)));
         let outcome = run_command(run);
         assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);

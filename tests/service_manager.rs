@@ -1,4 +1,4 @@
-//! Socket activation and notifications. A few lines of Python stand in for systemd.
+//! Socket activation and notifications. A Python script replaces systemd.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -12,8 +12,8 @@ use crate::support::{
     PROGRAM, Running, Server, ServerBuilder, command, eventually, run_command, run_program,
 };
 
-/// `pass.py SOCKETS VARIABLES PROGRAM…`: binds the sockets (`NAME=ADDRESS NAME=/PATH …`), puts them at descriptors 3
-/// and following, sets the variables and becomes the program.
+/// `pass.py SOCKETS VARIABLES PROGRAM…`: binds the sockets (`NAME=ADDRESS NAME=/PATH …`), passes
+/// them as descriptors from 3 on, sets the variables and executes the program.
 pub(crate) const PASS: &str = r#"
 import fcntl, os, socket, sys
 names, high = [], []
@@ -54,7 +54,7 @@ fn passing(sockets: &str, variables: &str) -> ServerBuilder {
     ServerBuilder::new().through(&[text(&python), "-c", PASS, sockets, variables])
 }
 
-/// How a server says that it cannot run.
+/// Starts a server that must fail and returns its error.
 fn refusal(sockets: &str, variables: &str, arguments: &[&str]) -> String {
     let builder = passing(sockets, variables).arguments(arguments).capture_stderr();
     let mut server = builder.start_silent();
@@ -74,7 +74,7 @@ fn shell(server: &Server, script: &str) -> String {
 }
 
 #[test]
-fn a_server_takes_the_sockets_that_were_bound_for_it() {
+fn a_server_listens_on_passed_sockets() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("passed.sock");
     let sockets = format!("local={} web=127.0.0.1", socket.display());
@@ -86,19 +86,19 @@ fn a_server_takes_the_sockets_that_were_bound_for_it() {
         let outcome = server.run(&["run", "--connect", url, "--", "echo", "hello"]);
         assert_eq!(outcome.stdout, "hello\n", "{outcome:?}");
     }
-    // Nothing of it reaches a child: neither variables nor descriptors.
+    // Processes inherit neither the variables nor the descriptors.
     assert_eq!(shell(&server, "env | grep -E '^(LISTEN_|NOTIFY_)'; true"), "");
     let descriptors = shell(&server, "exec 2>&-; for fd in /proc/$$/fd/*; do echo ${fd##*/}; done");
     let is_inherited = |line: &&str| matches!(line.parse(), Ok(3..=9));
     assert_eq!(descriptors.lines().find(is_inherited), None, "{descriptors}");
-    // The file is the service manager's.
+    // The socket file belongs to the service manager.
     server.signal(Signal::TERM);
     assert_eq!(server.wait().code(), Some(0));
     assert!(socket.exists());
 }
 
 #[test]
-fn a_listener_takes_the_sockets_of_its_name() {
+fn a_listener_uses_the_sockets_with_its_name() {
     let sockets = "one=127.0.0.1 two=127.0.0.1";
     let mut server = passing(sockets, "")
         .arguments(&["--listen", "systemd:two", "--log", "warn"])
@@ -112,7 +112,7 @@ fn a_listener_takes_the_sockets_of_its_name() {
 }
 
 #[test]
-fn what_is_not_a_socket_of_this_process_is_refused_with_the_reason() {
+fn unusable_passed_sockets_are_refused_with_the_reason() {
     for (sockets, variables, said) in [
         ("a=127.0.0.1", "LISTEN_PID=1", "passed to process 1 (LISTEN_PID)"),
         ("a=127.0.0.1", "LISTEN_FDS=2", "descriptor 4 is not open"),
@@ -130,13 +130,13 @@ fn what_is_not_a_socket_of_this_process_is_refused_with_the_reason() {
     assert_eq!(outcome.code, Some(1));
     assert!(outcome.stderr.contains("LISTEN_FDS is not set"), "{outcome:?}");
     assert!(outcome.stderr.contains(".socket unit"), "{outcome:?}");
-    // A server that asks for none of it is not bothered.
+    // A server without such a listener ignores the variables.
     let server = passing("a=127.0.0.1", "LISTEN_PID=1").start();
     assert_eq!(server.get("/healthz"), 200);
 }
 
 #[test]
-fn a_passed_socket_is_as_exposed_as_any_other() {
+fn a_passed_public_socket_needs_authentication_and_tls() {
     let error = refusal("a=0.0.0.0", "", &["--listen", "systemd"]);
     assert!(error.contains("without authentication"), "{error}");
     let directory = tempfile::tempdir().unwrap();
@@ -146,7 +146,7 @@ fn a_passed_socket_is_as_exposed_as_any_other() {
     let listen = [&["--listen", "systemd"][..], &auth].concat();
     let error = refusal("a=0.0.0.0", "", &listen);
     assert!(error.contains("without TLS"), "{error}");
-    // With a certificate it is TLS.
+    // With a certificate, the server uses TLS.
     let state = text(directory.path());
     let server = passing("a=0.0.0.0", &format!("XDG_STATE_HOME={state}"))
         .arguments(&[&listen[..], &["--tls-self-signed"]].concat())
@@ -155,7 +155,7 @@ fn a_passed_socket_is_as_exposed_as_any_other() {
 }
 
 #[test]
-fn a_rendezvous_takes_its_socket() {
+fn a_rendezvous_listens_on_a_passed_socket() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     let start = |sockets: &str, more: &[&str]| {
@@ -188,7 +188,7 @@ fn a_rendezvous_takes_its_socket() {
     }
 }
 
-/// A program of systemd that passes sockets once a client connects.
+/// `systemd-socket-activate` passes the socket once a client connects.
 #[test]
 fn systemd_itself_passes_a_socket() {
     let directory = tempfile::tempdir().unwrap();
@@ -211,7 +211,7 @@ fn systemd_itself_passes_a_socket() {
     assert_eq!(running.finish().0.code(), Some(0));
 }
 
-/// The end of `NOTIFY_SOCKET` that a service manager has.
+/// The service manager's end of `NOTIFY_SOCKET`.
 struct Manager {
     socket: UnixDatagram,
     path: String,
@@ -227,7 +227,7 @@ impl Manager {
         Self { socket, path: text(&path).to_owned(), _directory: directory }
     }
 
-    /// The state and the status of the next message.
+    /// Returns the state and the status of the next message.
     fn next(&self) -> (String, String) {
         let mut buffer = [0; 1024];
         let len = self.socket.recv(&mut buffer).unwrap();
@@ -238,7 +238,7 @@ impl Manager {
 }
 
 #[test]
-fn the_service_manager_hears_how_far_a_server_is() {
+fn a_server_notifies_the_service_manager() {
     let manager = Manager::new();
     let directory = tempfile::tempdir().unwrap();
     let config = directory.path().join("config.toml");
@@ -262,7 +262,7 @@ fn the_service_manager_hears_how_far_a_server_is() {
 }
 
 #[test]
-fn the_service_manager_hears_how_far_a_rendezvous_is() {
+fn a_rendezvous_notifies_the_service_manager() {
     let manager = Manager::new();
     let directory = tempfile::tempdir().unwrap();
     let mut program = command(PROGRAM);
@@ -278,7 +278,7 @@ fn the_service_manager_hears_how_far_a_rendezvous_is() {
     assert_eq!(running.finish().0.code(), Some(0));
 }
 
-/// A restart of a service whose socket the service manager keeps: a client that comes meanwhile waits.
+/// The service manager keeps the socket while the service restarts; clients wait meanwhile.
 #[test]
 fn no_connection_is_refused_between_two_servers_on_one_socket() {
     const RESTART: &str = r#"

@@ -1,4 +1,4 @@
-//! Sessions as others see them, and what a client may know of its environment.
+//! Sessions: listing, lifetime and observers; and `environment/info`.
 
 use serde_json::{Value, json};
 
@@ -37,13 +37,13 @@ fn sessions_are_listed_with_their_processes() {
     let is_detached = |client: &mut Client| {
         let sessions = listed(client);
         let session = sessions.iter().find(|session| session["sessionId"] == lost.as_str());
-        session.expect("it is kept")["attached"] == false
+        session.expect("the session is kept")["attached"] == false
     };
     while !is_detached(&mut second) {}
 }
 
 #[test]
-fn a_session_that_asked_for_no_retention_ends_with_its_connection() {
+fn a_session_without_retention_ends_with_its_connection() {
     let server = Server::start();
     let mut client = server.connect();
     let granted = client.initialize(&json!({"detachedTtlMs": 0})).unwrap();
@@ -58,7 +58,7 @@ fn a_session_that_asked_for_no_retention_ends_with_its_connection() {
 }
 
 #[test]
-fn the_operator_bounds_how_long_a_session_may_wait_and_how_many_there_are() {
+fn the_operator_limits_the_number_and_retention_of_sessions() {
     let server = Server::with(&["--max-detached-session-ttl", "10s", "--max-sessions", "3"]);
     let granted =
         server.connect().initialize(&json!({"detachedTtlMs": 86_400_000, "acks": true})).unwrap();
@@ -71,7 +71,7 @@ fn the_operator_bounds_how_long_a_session_may_wait_and_how_many_there_are() {
 }
 
 #[test]
-fn an_observer_sees_what_the_owner_sees_and_may_end_it() {
+fn an_observer_gets_the_output_and_may_end_the_process() {
     let server = Server::start();
     let mut owner = server.client();
     let session = owner.session();
@@ -87,7 +87,7 @@ fn an_observer_sees_what_the_owner_sees_and_may_end_it() {
     while seen != "one\ntwo\n" {
         seen += &observed(&mut observer, &session);
     }
-    // Read-only: another's process is not among its own.
+    // The process does not belong to the observer's own session.
     assert_eq!(observer.write("watched", "x"), "unknownProcess");
     assert_eq!(observer.call("process/list", json!({})), json!({"processes": []}));
     let mut signal = target.clone();
@@ -106,7 +106,7 @@ fn an_observer_sees_what_the_owner_sees_and_may_end_it() {
     assert_eq!(observer.refused("process/observe", unknown).code, INVALID_REQUEST);
 }
 
-/// The text of the next output that an observer is sent.
+/// Returns the text of the next output notification to an observer.
 fn observed(observer: &mut Client, session: &str) -> String {
     let event = observer.event_of("watched");
     assert_eq!(event["method"], "process/output");
@@ -115,7 +115,7 @@ fn observed(observer: &mut Client, session: &str) -> String {
 }
 
 #[test]
-fn an_observer_that_does_not_read_holds_nobody_and_is_told_what_it_missed() {
+fn an_observer_that_does_not_read_blocks_no_client_and_gets_the_gap() {
     const LEN: usize = 24 << 20;
     let directory = tempfile::tempdir().unwrap();
     let file = random_file(directory.path(), LEN);
@@ -157,7 +157,7 @@ fn an_observer_that_does_not_read_holds_nobody_and_is_told_what_it_missed() {
 }
 
 #[test]
-fn the_environment_describes_itself() {
+fn environment_info_describes_the_machine() {
     let server = Server::start();
     let mut client = server.client();
     let info = client.call("environment/info", json!({}));
@@ -176,7 +176,7 @@ fn the_environment_describes_itself() {
 }
 
 #[test]
-fn the_environment_names_the_directory_that_tmpdir_names_and_no_other() {
+fn temporary_directories_contain_only_an_absolute_tmpdir() {
     for (tmpdir, expected) in [
         ("", json!([])),
         ("relative", json!([])),
@@ -191,7 +191,7 @@ fn the_environment_names_the_directory_that_tmpdir_names_and_no_other() {
 }
 
 #[test]
-fn what_a_session_left_running_is_gone_after_many_sessions() {
+fn closed_sessions_leave_no_processes() {
     let server = Server::start();
     let mut witness = server.client();
     witness.run(&shell("first", "true"));

@@ -1,4 +1,4 @@
-//! However the server ends, nothing that it started is left.
+//! However the server ends, no process that it started survives.
 
 use rustix::process::Signal;
 use serde_json::json;
@@ -12,7 +12,7 @@ use crate::support::{
 const TREES: usize = 100;
 
 #[test]
-fn a_server_told_to_stop_under_load_drains_and_exits_with_0() {
+fn a_server_stopped_under_load_drains_and_exits_with_0() {
     for signal in [Signal::TERM, Signal::INT] {
         drain_under_load(signal);
     }
@@ -38,9 +38,9 @@ fn drain_under_load(signal: Signal) {
     assert_eq!((server.get("/readyz"), server.get("/healthz")), (200, 200));
 
     server.signal(signal);
-    eventually("readiness says no", || server.get("/readyz") == 503);
+    eventually("the server is not ready", || server.get("/readyz") == 503);
     assert_eq!(server.get("/healthz"), 200);
-    assert!(Wire::connect(server.url()).is_err(), "a new client was let in");
+    assert!(Wire::connect(server.url()).is_err(), "a new client was accepted");
     client.wait_for_output(&mut inbox, "leaving");
     client.refused("process/start", shell("late", "true").params());
     gate.open();
@@ -51,7 +51,7 @@ fn drain_under_load(signal: Signal) {
 }
 
 #[test]
-fn trees_that_ignore_the_request_are_killed_after_the_grace_period() {
+fn trees_that_ignore_term_are_killed_after_the_grace_period() {
     let mut server = Server::with(&["--shutdown-grace-period-ms", "100"]);
     let mut client = server.client();
     let watched = start_trees(&server, &mut client, "grace");
@@ -62,7 +62,7 @@ fn trees_that_ignore_the_request_are_killed_after_the_grace_period() {
 }
 
 #[test]
-fn a_stdio_server_with_nothing_to_say_ends_when_its_output_is_closed() {
+fn an_idle_stdio_server_ends_when_its_output_is_closed() {
     let (mut server, client) = Server::stdio();
     let _stdin = client.stop_reading();
     assert!(server.wait().success());
@@ -88,7 +88,7 @@ fn the_end_of_stdin_ends_a_stdio_server_and_all_its_trees() {
 }
 
 #[test]
-fn a_stdio_server_obeys_signals_too() {
+fn signals_end_a_stdio_server_too() {
     let (mut server, mut client) = Server::stdio();
     client.initialize(&json!({})).unwrap();
     client.start(&shell("plain", "echo up; exec sleep 1000"));
@@ -100,7 +100,7 @@ fn a_stdio_server_obeys_signals_too() {
 }
 
 #[test]
-fn a_second_signal_ends_at_once_and_leaves_nothing_alive() {
+fn a_second_signal_ends_the_server_and_all_trees_at_once() {
     for (second, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
         let mut server = Server::with(&["--shutdown-grace-period-ms", "600000"]);
         let mut client = server.client();
@@ -118,7 +118,7 @@ fn a_second_signal_ends_at_once_and_leaves_nothing_alive() {
 
 #[test]
 fn a_server_without_a_listener_waits_for_its_signal() {
-    // It says nothing on standard output, so the log tells when it is there.
+    // It prints nothing on standard output, so the spawner shows that it runs.
     let mut server = ServerBuilder::new().arguments(&["--listen", "off"]).start_silent();
     eventually("the spawner runs", || !descendants(server.pid()).is_empty());
     server.signal(Signal::TERM);
@@ -126,7 +126,7 @@ fn a_server_without_a_listener_waits_for_its_signal() {
     assert_eq!(server.rest_of_stdout(), "");
 }
 
-/// A hundred leaders, each with daemons that want to stay.
+/// Starts `TREES` processes, each with daemons that ignore TERM.
 fn start_trees(server: &Server, client: &mut Client, name: &str) -> Watched {
     let id = |n: usize| format!("{name}{n}");
     for n in 0..TREES {

@@ -1,4 +1,4 @@
-//! A client that does not read: bounded memory, nothing lost, nobody else disturbed.
+//! A client that does not read: memory is bounded, no output is lost, other clients are served.
 
 use exec_server_test_support::skipped;
 use serde_json::json;
@@ -11,8 +11,8 @@ use crate::support::{
 };
 
 #[test]
-fn a_stdio_server_ends_with_a_client_that_left_requests_and_unread_answers() {
-    // More than may run at once, so that some are queued; each answer fills the outbox.
+fn a_stdio_server_ends_despite_queued_requests_and_unread_responses() {
+    // More than may run at once, so that some are queued; each response fills the outbox.
     const REQUESTS: usize = 200;
     let directory = tempfile::tempdir().unwrap();
     let file = random_file(directory.path(), 2 << 20);
@@ -77,7 +77,7 @@ fn output_while_away(inbox: &mut impl Inbox) {
     assert_eq!(inbox.transcript().stdout.len(), expected.len() + pid.to_string().len() + 1);
 }
 
-/// A log of 64 KiB and nothing on disk.
+/// Starts a server with logs of 64 KiB and without spill files.
 fn server_with_small_logs() -> Server {
     Server::with(&[
         "--retained-output-bytes-per-process",
@@ -126,9 +126,9 @@ fn a_process_that_may_discard_never_blocks_and_declares_the_gap() {
 }
 
 #[test]
-fn a_process_that_must_not_lose_anything_blocks_when_its_log_is_full() {
+fn a_process_that_must_not_lose_output_blocks_when_its_log_is_full() {
     const LEN: usize = 16 << 20;
-    /// The log, a grown pipe, a read under way and what the socket took.
+    /// The log, a grown pipe, a read in progress and the buffer of the socket.
     const HELD: u64 = 6 << 20;
     let server = server_with_small_logs();
     let mut client = server.client_with(&json!({"acks": true}));
@@ -139,9 +139,11 @@ fn a_process_that_must_not_lose_anything_blocks_when_its_log_is_full() {
     let child = only_marked(&marker);
     client.cut(Cut::Rst);
     let mut other = server.client();
-    eventually("it blocks", || machine::state(child) == Some('S') && bytes_written(child) > 65536);
+    eventually("the process blocks", || {
+        machine::state(child) == Some('S') && bytes_written(child) > 65536
+    });
     let mut written = 0;
-    // It has stopped when the server had every opportunity to take more and did not.
+    // The process is blocked when no byte was read while the server ran ten other processes.
     while written != bytes_written(child) {
         written = bytes_written(child);
         for n in 0..10 {
@@ -163,7 +165,7 @@ fn a_process_that_must_not_lose_anything_blocks_when_its_log_is_full() {
 fn sessions_that_end_with_a_full_log_leave_no_files_behind() {
     if !machine::is_root() {
         // The server is not dumpable.
-        return skipped("only root can count what the server has open");
+        return skipped("only root can list the descriptors of the server");
     }
     let limits = ["--spill-output-bytes-per-process", "1048576"];
     let server = Server::with(&limits);
@@ -174,7 +176,7 @@ fn sessions_that_end_with_a_full_log_leave_no_files_behind() {
         client.start(&start);
         eventually("output spills", || machine::spill_files(server.pid()) > before);
         client.cut(Cut::Rst);
-        eventually("the session is gone", || machine::spill_files(server.pid()) == before);
+        eventually("the session has ended", || machine::spill_files(server.pid()) == before);
     }
 }
 
@@ -183,7 +185,7 @@ fn a_read_from_beyond_the_end_confirms_nothing_that_was_not_sent() {
     let server = Server::start();
     let mut client = server.client();
     client.start(&shell("flood", "head -c 20000000 /dev/zero"));
-    // The owner reads nothing more until the process is over; most of its output is not sent by then.
+    // The owner reads nothing until the process has ended; most of its output is unsent by then.
     let mut witness = server.client();
     let session = client.session();
     witness.call("process/observe", json!({"sessionId": session, "processId": "flood"}));
@@ -194,7 +196,7 @@ fn a_read_from_beyond_the_end_confirms_nothing_that_was_not_sent() {
     loop {
         let event = client.event_of("flood");
         seen += 1;
-        assert_eq!(event["params"]["seq"], seen, "a gap before it");
+        assert_eq!(event["params"]["seq"], seen, "a gap before this event");
         match event["method"].as_str() {
             Some("process/output") => output += decoded(&event["params"]["chunk"]).len(),
             Some("process/closed") => break,

@@ -1,4 +1,4 @@
-//! What a client can ask for in `process/start`.
+//! Options of `process/start`.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ fn the_environment_policy_decides_what_is_inherited() {
 }
 
 #[test]
-fn arg0_is_what_the_child_sees() {
+fn arg0_replaces_the_program_name() {
     let server = Server::start();
     let mut client = server.client();
     let start = program("named", &["/bin/sh", "-c", "cat /proc/$$/cmdline | tr '\\0' ' '"])
@@ -69,10 +69,10 @@ fn the_operator_can_forbid_either_mode() {
 }
 
 #[test]
-fn what_this_server_cannot_enforce_is_refused() {
+fn an_option_that_cannot_be_enforced_is_refused() {
     let server = Server::start();
     let mut client = server.client();
-    // Nothing says what may be reached.
+    // The request names no hosts that may be reached.
     let start = shell("p", "true").with("enforceManagedNetwork", json!(true));
     assert_eq!(client.refused("process/start", start.params()).code, INVALID_REQUEST);
     let start = shell("p", "true").with("shellSnapshot", json!({"any": "thing"}));

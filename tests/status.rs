@@ -1,4 +1,4 @@
-//! `exec-server status`: a running server, for its operator only.
+//! `exec-server status`: the state of a running server, for its operator only.
 
 use std::path::Path;
 
@@ -24,12 +24,16 @@ fn the_operator_sees_the_server_of_this_user() {
     let server = Server::start();
     let started = server.run(&["run", "-d", "--name", "there", "sleep", "1000"]);
     assert_eq!(started.code, Some(0), "{}", started.stderr);
-    // Found by its runtime file, as by every command.
+    // The command finds the server by its runtime file, as every command does.
     let shown = as_json(&server.run(&["status", "--json"]));
     assert_eq!(shown["version"], env!("CARGO_PKG_VERSION"));
     assert!(shown["uptimeMs"].is_u64(), "{shown}");
     assert_eq!(shown["listeners"], json!([server.url()]));
-    assert_eq!(shown["sessions"], json!({"attached": 1, "detached": 1}), "its own, and the other");
+    assert_eq!(
+        shown["sessions"],
+        json!({"attached": 1, "detached": 1}),
+        "its own and that of the detached process"
+    );
     assert_eq!(shown["processes"], json!({"running": 1, "finished": 0}));
     assert_eq!(shown["refusals"], json!([]));
     let tier = shown["limits"]["tier"].as_str().unwrap();
@@ -47,7 +51,7 @@ fn the_operator_sees_the_server_of_this_user() {
 }
 
 #[test]
-fn without_a_server_it_says_what_to_do() {
+fn without_a_server_the_error_names_the_remedy() {
     let mut program = command(PROGRAM);
     program.arg("status");
     let outcome = run_command(program);
@@ -58,7 +62,7 @@ fn without_a_server_it_says_what_to_do() {
     );
 }
 
-/// A token for `subject` in a file of its own.
+/// Writes a token for `subject` to a file and returns its path.
 fn token(directory: &Path, subject: &str, role: &str) -> String {
     let mut sign = command(PROGRAM);
     sign.args(["token", "sign", "--subject", subject, "--role", role, "--secret-file"]);
@@ -75,13 +79,13 @@ fn write(directory: &Path, name: &str, text: &str) -> String {
 }
 
 #[test]
-fn only_an_admin_sees_who_was_refused() {
+fn only_an_admin_sees_refusals() {
     let scratch = tempfile::tempdir().unwrap();
     let directory = scratch.path();
     let secret = write(directory, "secret", &"x".repeat(40));
     let (_server, url) =
         serve(&["--ws-auth=signed-bearer-token", &format!("--ws-shared-secret-file={secret}")]);
-    // The name turns text around on a terminal that shows it as it is.
+    // The name reverses text on a terminal that prints it unescaped.
     let hostile = "eve\u{202e}nimda";
     let bad = write(directory, "bad", "not-a-token");
     let refused = status(&url, &["--token-file", &bad]);

@@ -1,4 +1,4 @@
-//! What a client writes reaches the child: once, in order, and never more than fits.
+//! Input reaches the process once, in order, and within the limits of its queue.
 
 use serde_json::{Value, json};
 
@@ -13,19 +13,19 @@ fn cat(id: &str) -> Start {
     program(id, &["cat"]).with_stdin()
 }
 
-/// Params of a `process/write`.
+/// Returns the params of a `process/write`.
 fn chunk(process: &str, bytes: impl AsRef<[u8]>) -> Value {
     json!({"processId": process, "chunk": encoded(bytes)})
 }
 
 #[test]
-fn a_write_that_is_tried_again_after_a_cut_is_written_once() {
+fn a_write_retried_after_a_cut_is_written_once() {
     retried_writes(60);
 }
 
 #[test]
 #[ignore = "soak: 1,000 retries"]
-fn soak_a_write_that_is_tried_again_after_a_cut_is_written_once() {
+fn soak_a_write_retried_after_a_cut_is_written_once() {
     retried_writes(1000);
 }
 
@@ -41,7 +41,7 @@ fn retried_writes(count: usize) {
         let mut write = chunk("cat", &line);
         write["writeId"] = format!("write {round}").into();
         client.request("process/write", write.clone());
-        // The server may have the write, half of it, or nothing.
+        // The server may have received the whole write, half of it, or nothing.
         client.cut(Cut::ALL[round % Cut::ALL.len()]);
         client = server.resume_with(&session, &mut inbox);
         assert_eq!(client.call("process/write", write)["status"], "accepted");
@@ -57,7 +57,7 @@ fn retried_writes(count: usize) {
 }
 
 #[test]
-fn a_write_id_stands_for_its_bytes() {
+fn a_write_id_identifies_its_bytes() {
     let server = Server::start();
     let mut client = server.client();
     client.start(&cat("cat"));
@@ -80,7 +80,7 @@ fn a_write_id_stands_for_its_bytes() {
 }
 
 #[test]
-fn who_cannot_be_written_to_is_answered_with_a_status() {
+fn a_write_that_is_impossible_gets_a_status() {
     let server = Server::start();
     let mut client = server.client();
     assert_eq!(client.write("nobody", "x"), "unknownProcess");
@@ -124,7 +124,7 @@ fn the_input_of_a_terminal_ends_with_close_stdin() {
 }
 
 #[test]
-fn a_child_that_never_reads_makes_its_client_wait_and_dies_at_once() {
+fn writes_to_a_process_that_never_reads_wait_until_it_is_terminated() {
     let server = Server::start();
     let mut client = server.client();
     client.start(&shell("deaf", "exec sleep 1000").with_stdin());
@@ -141,7 +141,7 @@ fn a_child_that_never_reads_makes_its_client_wait_and_dies_at_once() {
 }
 
 #[test]
-fn a_client_that_awaits_nothing_fills_neither_the_memory_nor_the_way_of_terminate() {
+fn unawaited_writes_exhaust_no_memory_and_do_not_delay_terminate() {
     const OFFERS: usize = 200;
     let server = Server::start();
     let mut client = server.client();
@@ -160,9 +160,9 @@ fn a_client_that_awaits_nothing_fills_neither_the_memory_nor_the_way_of_terminat
     let accepted = |outcome: &&Result<Value, _>| {
         outcome.as_ref().is_ok_and(|result| result["status"] == "accepted")
     };
-    // The pipe holds a little besides.
+    // The pipe holds a little more.
     assert!((4..=5).contains(&outcomes.iter().filter(accepted).count()), "{outcomes:?}");
-    // As much again waited. Every other write was refused, and is not kept.
+    // As many writes waited. The server refused all others and does not keep them.
     let taken = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
     assert!((8..=9).contains(&taken), "{taken} MiB were taken: {outcomes:?}");
     for failure in outcomes.into_iter().filter_map(Result::err) {

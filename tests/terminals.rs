@@ -1,17 +1,17 @@
-//! Terminals: their tail, their size, and many of them at once.
+//! Terminals: the end of their output, their size, and many at once.
 
 use serde_json::json;
 
 use crate::support::{AckingInbox, Inbox as _, Server, Start, machine, shell};
 
 #[test]
-fn the_tail_of_a_terminal_is_never_lost() {
+fn the_end_of_terminal_output_is_never_lost() {
     terminal_tails(100);
 }
 
 #[test]
 #[ignore = "soak: 1,000 terminals"]
-fn soak_the_tail_of_a_terminal_is_never_lost() {
+fn soak_the_end_of_terminal_output_is_never_lost() {
     terminal_tails(1000);
 }
 
@@ -69,11 +69,11 @@ fn many_terminals_stream_at_once_without_a_thread_for_each() {
 }
 
 #[test]
-fn a_terminal_has_the_size_that_was_asked_for_and_changes_it() {
+fn a_terminal_has_the_requested_size_and_can_be_resized() {
     let server = Server::start();
     let mut client = server.client();
     let size = json!({"rows": 33, "cols": 101});
-    // The shell only spins: a signal that arrives just before `read` would wait for a line.
+    // A busy loop: in `read`, a signal that arrives just before it would wait for a line.
     let script = "trap 'stty size' WINCH; stty size; while :; do :; done";
     client.start(&shell("tty", script).tty().with("size", size));
     let mut inbox = AckingInbox::new("tty");

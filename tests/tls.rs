@@ -1,4 +1,4 @@
-//! A server that other machines can reach: TLS, with the real binary and the Rust client.
+//! TLS, with the real binary and the Rust client.
 
 use std::path::Path;
 use std::time::Duration;
@@ -63,7 +63,7 @@ impl Secured {
         args
     }
 
-    /// Trusts the authority.
+    /// Connects a client that trusts the authority.
     async fn client(&self) -> ExecServerClient {
         let trust = ServerTrust::Authorities(self.file("authority.pem").into());
         ExecServerClient::connect_websocket(self.args(trust)).await.unwrap()
@@ -117,7 +117,7 @@ async fn processes_run_over_tls() {
 }
 
 #[test]
-fn commands_and_environments_speak_wss() {
+fn commands_and_environments_connect_over_wss() {
     let secured = Secured::start();
     let server = &secured.server;
     let ca = secured.file("authority.pem");
@@ -152,7 +152,7 @@ fn commands_and_environments_speak_wss() {
 }
 
 #[test]
-fn a_client_certificate_gets_in_by_flags_and_by_environments() {
+fn a_client_certificate_can_be_given_by_flags_and_environments() {
     let directory = tempfile::tempdir().unwrap();
     let authority = TestAuthority::new();
     let ca = authority.write(directory.path());
@@ -177,7 +177,7 @@ fn a_client_certificate_gets_in_by_flags_and_by_environments() {
     assert!(outcome.stderr.contains("401"), "{}", outcome.stderr);
     let half = server.run(&[&["run"], &trust[..], &identity[..2], &hello].concat());
     assert_eq!(half.code, Some(125));
-    // One of another authority is refused for good, with the reason.
+    // A certificate of another authority is refused with the reason, without a retry.
     let foreign = directory.path().join("foreign");
     std::fs::create_dir(&foreign).unwrap();
     let foreign = TestAuthority::new().issue(&foreign, &["ci.example"], Validity::Now);
@@ -195,12 +195,12 @@ fn a_client_certificate_gets_in_by_flags_and_by_environments() {
     let mut command = server.command(&["run", "--on", "box", "--", "echo", "hi"]);
     command.env("EXEC_SERVER_ENVIRONMENTS", &environments);
     assert_eq!(run_command(command).stdout, "hi\n");
-    // Local commands use the socket, which asks for none of it.
+    // Local commands use the Unix socket, which needs no certificate.
     assert_eq!(server.run(&["run", "--", "echo", "hi"]).stdout, "hi\n");
 }
 
 #[test]
-fn a_self_signed_server_says_how_to_reach_it_and_keeps_its_certificate() {
+fn a_self_signed_server_prints_a_connect_command_and_keeps_its_certificate() {
     let state = tempfile::tempdir().unwrap();
     let token = state.path().join("token");
     write_secret(&token, &exec_server_transport::new_token());
@@ -215,7 +215,7 @@ fn a_self_signed_server_says_how_to_reach_it_and_keeps_its_certificate() {
         (server, line)
     };
     let (server, line) = start();
-    // The line as it is, with another command.
+    // The printed line, with another command.
     let words: Vec<_> = line.split(' ').collect();
     let ["exec-server", "shell", options @ ..] = &words[..] else { panic!("{line}") };
     let outcome = server.run(&[&["run"], options, &["--", "echo", "hi"]].concat());
@@ -226,7 +226,7 @@ fn a_self_signed_server_says_how_to_reach_it_and_keeps_its_certificate() {
     assert_eq!(fingerprint(&line), fingerprint(&again));
 }
 
-/// The fingerprint that new clients are shown.
+/// Whether new connections get the certificate with this fingerprint.
 async fn is_shown(secured: &Secured, fingerprint: Fingerprint) -> bool {
     let args = secured.args(ServerTrust::Fingerprint(fingerprint));
     match ExecServerClient::connect_websocket(args).await {
@@ -275,7 +275,7 @@ async fn certificates_rotate_under_load_and_no_connection_is_dropped() {
         while !is_shown(&secured, fingerprint).await {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        // Each goes on where it was.
+        // Each connection continues.
         for (count, state) in counted.iter_mut().zip(&mut states) {
             let before = *count.borrow_and_update();
             count.wait_for(|bytes| *bytes > before).await.unwrap();
@@ -295,22 +295,25 @@ fn fingerprint_of(pem: &[u8]) -> Fingerprint {
 }
 
 #[test]
-fn a_broken_certificate_is_reported_and_the_old_one_goes_on() {
+fn a_broken_certificate_is_reported_and_the_old_one_stays_in_use() {
     let secured = Secured::with(ServerBuilder::capture_stderr);
     let Secured { mut server, directory, .. } = secured;
     std::fs::write(directory.path().join("certificate.pem"), "not a certificate").unwrap();
     let line = server.error_line();
-    assert!(line.contains("contains no certificate") && line.contains("goes on"), "{line}");
+    assert!(
+        line.contains("contains no certificate") && line.contains("keeps the previous version"),
+        "{line}"
+    );
     let token = directory.path().join("token");
     let ca = directory.path().join("authority.pem");
     let url = server.url().to_owned();
     let arguments = ["run", "--connect", &url, "--token-file", text(&token), "--tls-ca", text(&ca)];
-    eventually("a new client gets in", || {
+    eventually("a new client connects", || {
         server.run(&[&arguments[..], &["--", "true"]].concat()).code == Some(0)
     });
 }
 
-/// A session outlives a cut also over TLS, and a token file that is renewed meanwhile is read again.
+/// A session survives a cut over TLS too, and the client rereads a renewed token file.
 #[tokio::test]
 async fn a_session_is_resumed_over_tls_with_a_renewed_token() {
     use exec_server_test_support::{Cut, FaultProxy};
@@ -335,7 +338,7 @@ async fn a_session_is_resumed_over_tls_with_a_renewed_token() {
     let mut params = script("p", "read line; echo $line; exit 3");
     params.pipe_stdin = true;
     let process = client.start(params).await.unwrap();
-    // With another secret the old token is of no use.
+    // With another secret, the old token is invalid.
     let renewed = Issuer::new();
     std::fs::copy(renewed.secret_file(), issuer.secret_file()).unwrap();
     server.signal(rustix::process::Signal::HUP);
@@ -357,7 +360,7 @@ async fn a_session_is_resumed_over_tls_with_a_renewed_token() {
     assert_eq!(said, b"hello\n");
 }
 
-/// What a process has used so far: resident memory in MiB, processor time in seconds.
+/// Returns the resident memory of a process in MiB and its CPU time in seconds.
 fn usage(pid: u32) -> (f64, f64) {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -426,6 +429,6 @@ async fn soak_a_thousand_sessions_with_tls_and_tokens() {
     for client in sessions {
         client.close().await.unwrap();
     }
-    eventually("the server forgets them", || usage(pid).0 < memory);
+    eventually("the server has released the sessions", || usage(pid).0 < memory);
     println!("afterwards: {:.1} MiB", usage(pid).0);
 }

@@ -1,4 +1,4 @@
-//! Whatever a process leaves behind dies when it should, and not before.
+//! The tree of a process ends when it should, and not before.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::support::machine::{self, Watched, descendants, marked};
 use crate::support::{AckingInbox, Client, Cut, Gate, Inbox as _, Server, eventually, shell};
 
 #[test]
-fn terminate_reaches_those_who_left_the_session_and_ignore_it() {
+fn terminate_kills_daemons_that_left_the_session_and_ignore_signals() {
     let server = Server::start();
     let mut client = server.client();
     let watched = start_daemons(&mut client, "fifty", 50);
@@ -22,7 +22,7 @@ fn terminate_reaches_those_who_left_the_session_and_ignore_it() {
 }
 
 #[test]
-fn a_server_that_is_killed_leaves_nothing_alive() {
+fn a_killed_server_leaves_no_process() {
     let mut server = Server::start();
     let mut client = server.client();
     let _daemons = start_daemons(&mut client, "orphans", 10);
@@ -36,7 +36,7 @@ fn a_server_that_is_killed_leaves_nothing_alive() {
 }
 
 #[test]
-fn what_runs_in_the_background_survives_a_normal_exit_until_terminate() {
+fn background_processes_survive_a_normal_exit_until_terminate() {
     let server = Server::start();
     let mut client = server.client();
     let start = shell("parent", &format!("{}; exit 0", leave_daemons(3)))
@@ -51,7 +51,7 @@ fn what_runs_in_the_background_survives_a_normal_exit_until_terminate() {
 }
 
 #[test]
-fn kill_on_exit_takes_the_background_along() {
+fn kill_on_exit_ends_background_processes() {
     let server = Server::start();
     let mut client = server.client();
     let start = shell("parent", &format!("{}; echo left; read line", leave_daemons(3)))
@@ -60,7 +60,7 @@ fn kill_on_exit_takes_the_background_along() {
         .variable("EXEC_SERVER_TEST", &marker("kill-on-exit"));
     client.start(&start);
     client.wait_for_output(&mut AckingInbox::new("parent"), "left");
-    eventually("all run", || marked(&marker("kill-on-exit")).len() == 4);
+    eventually("the parent and all daemons run", || marked(&marker("kill-on-exit")).len() == 4);
     let watched = Watched::new(&marked(&marker("kill-on-exit")));
     client.write("parent", "\n");
     watched.wait_until_all_end();
@@ -83,7 +83,7 @@ fn exit_comes_before_the_output_of_a_surviving_grandchild_and_close_after_it() {
 }
 
 #[test]
-fn a_graceful_end_gives_time_and_then_none() {
+fn a_graceful_terminate_kills_after_its_timeout() {
     let server = Server::start();
     let mut client = server.client();
     client.start(&shell(
@@ -109,7 +109,7 @@ fn terminate_gracefully(client: &mut Client, id: &str, timeout_ms: u64) {
 }
 
 #[test]
-fn closing_a_session_ends_its_trees_before_it_answers() {
+fn closing_a_session_ends_its_trees_before_the_response() {
     let server = Server::start();
     let mut client = server.client();
     let _watched = start_daemons(&mut client, "closing", 5);
@@ -119,7 +119,7 @@ fn closing_a_session_ends_its_trees_before_it_answers() {
 }
 
 #[test]
-fn a_session_whose_time_is_over_takes_its_trees_along() {
+fn an_expired_session_ends_its_trees() {
     let server = Server::start();
     let mut client = server.client_with(&json!({"detachedTtlMs": 1}));
     let session = client.session();
@@ -131,7 +131,7 @@ fn a_session_whose_time_is_over_takes_its_trees_along() {
 }
 
 #[test]
-fn the_death_of_a_keeper_is_noticed() {
+fn the_death_of_a_keeper_ends_its_process() {
     let server = Server::start();
     let mut client = server.client();
     client.start(&shell("kept", "echo pid $$; exec sleep 1000"));
@@ -147,11 +147,11 @@ fn the_death_of_a_keeper_is_noticed() {
 }
 
 #[test]
-fn the_death_of_the_spawner_is_survived() {
+fn the_server_survives_the_death_of_the_spawner() {
     let server = Server::start();
     let mut client = server.client();
     client.run(&shell("first", "true"));
-    eventually("the first run is gone", || descendants(server.pid()).len() == 1);
+    eventually("the first run has ended", || descendants(server.pid()).len() == 1);
     let spawner = descendants(server.pid());
     machine::signal(spawner[0], Signal::KILL);
     Watched::new(&spawner).wait_until_all_end();
@@ -159,11 +159,12 @@ fn the_death_of_the_spawner_is_survived() {
 }
 
 #[test]
-fn a_child_that_stops_its_keeper_does_not_escape() {
+fn a_process_that_stops_its_keeper_does_not_escape() {
     let mut server = Server::start();
     let mut client = server.client();
     for id in ["terminated", "left"] {
-        // Not before the keeper has reported the start: of one that is stopped earlier nobody hears.
+        // The script waits until the keeper has reported the start; a keeper stopped earlier never
+        // would.
         let script = "read line; kill -STOP $PPID; echo stopped; exec sleep 1000";
         client.start(&shell(id, script).with_stdin().variable("EXEC_SERVER_TEST", &marker(id)));
         client.write(id, "\n");

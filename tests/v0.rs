@@ -1,4 +1,4 @@
-//! The names of the first version, which clients still use.
+//! The method names of protocol v0, which clients still use.
 
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ fn exec(id: &str, script: &str, tty: bool) -> Value {
     })
 }
 
-/// Takes notifications up to the exit; returns what came on each stream, and the code.
+/// Takes notifications up to the exit. Returns the output of each stream and the exit code.
 fn finish(client: &mut Client, id: &str) -> (String, String, Value) {
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
     loop {
@@ -39,7 +39,7 @@ fn finish(client: &mut Client, id: &str) -> (String, String, Value) {
 }
 
 #[test]
-fn both_streams_and_the_exit_have_their_old_names() {
+fn both_streams_and_the_exit_have_their_v0_names() {
     let server = Server::start();
     let mut client = server.client();
     let started = client.call("command/exec", exec("old", "echo out; echo err >&2; exit 5", false));
@@ -48,7 +48,7 @@ fn both_streams_and_the_exit_have_their_old_names() {
         json!({"processId": "old", "running": true, "exitCode": null, "stdout": null, "stderr": null})
     );
     assert_eq!(finish(&mut client, "old"), ("out\n".into(), "err\n".into(), json!(5)));
-    // Nothing of the new names is sent besides: the next notification is of the next process.
+    // The server sends no notification under the new names: the next one is of the next process.
     client.call("command/exec", exec("next", "true", false));
     assert_eq!(client.notification()["params"]["processId"], "next");
 }
@@ -65,7 +65,7 @@ fn a_terminal_reports_stdout_and_takes_input() {
 }
 
 #[test]
-fn what_cannot_be_written_to_is_refused() {
+fn a_write_that_is_impossible_is_refused() {
     let server = Server::start();
     let mut client = server.client();
     client.call("command/exec", exec("deaf", "exec sleep 1000", false));
@@ -85,9 +85,9 @@ fn what_cannot_be_written_to_is_refused() {
 }
 
 #[test]
-fn the_cap_bounds_what_is_kept_and_not_what_is_sent() {
+fn the_output_cap_limits_retained_and_not_sent_output() {
     const LEN: usize = 4_000_000;
-    /// Whole chunks are kept, and the head of the stream.
+    /// Whole chunks are retained, and the head of the stream.
     const KEPT: usize = 4096 + (256 << 10);
     let server = Server::start();
     let mut client = server.client();
@@ -96,7 +96,7 @@ fn the_cap_bounds_what_is_kept_and_not_what_is_sent() {
     client.call("command/exec", params);
     let (stdout, _, code) = finish(&mut client, "much");
     assert_eq!((stdout.len(), code), (LEN, json!(0)));
-    // What the client has not confirmed is kept all the same, for a moment.
+    // Unconfirmed output is retained in any case, for a moment.
     while {
         let kept = client.call("process/snapshot", json!({"processId": "much"}));
         decoded(&kept["stdout"]).len() > KEPT || kept["truncated"] == false
