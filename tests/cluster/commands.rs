@@ -1,4 +1,4 @@
-//! The commands of an operator, for a cluster on one NATS server.
+//! The operator's commands for a cluster, with one NATS server.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::support::{Outcome, PROGRAM, Running, command, eventually, run_command};
 
 #[test]
-fn tokens_of_a_cluster_are_managed_whether_nodes_run_or_not() {
+fn tokens_of_a_cluster_can_be_managed_with_and_without_running_nodes() {
     let Some(cluster) = Cluster::start() else { return };
     let before = cluster.create("create", "environment");
     let node = Node::start(&cluster);
@@ -77,7 +77,7 @@ fn the_operator_sees_the_nodes_of_a_cluster() {
 }
 
 #[test]
-fn doctor_says_how_frames_pass_between_nodes() {
+fn doctor_reports_how_nodes_exchange_frames() {
     let Some(cluster) = Cluster::start() else { return };
     let routing = json!({"name": "routing", "works": false, "detail": "unknown, because no node has reported"});
     assert!(cluster.doctor().contains(&routing));
@@ -99,7 +99,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// `None` if there is no NATS server here.
+    /// Returns `None` if this machine has no NATS server.
     fn start() -> Option<Self> {
         match NatsServers::start(NatsVersion::Current, 1) {
             Ok(nats) => Some(Self { nats }),
@@ -120,7 +120,7 @@ impl Cluster {
         program
     }
 
-    /// A credential for the environment `box`.
+    /// Creates a credential for the environment `box`.
     fn create(&self, create: &str, role: &str) -> String {
         let created = self.run(&["token", create, "--role", role, "--environment", "box"]);
         assert_eq!((created.code, &*created.stderr), (Some(0), ""));
@@ -133,7 +133,7 @@ impl Cluster {
         values(&stdout)
     }
 
-    /// The checks of the cluster. The exit code tells of the whole machine.
+    /// Returns the checks of the cluster. Ignores the exit code, which covers the whole machine.
     fn doctor(&self) -> Vec<Value> {
         let Outcome { stdout, stderr, .. } = self.run(&["doctor", "--json"]);
         let report: Value = serde_json::from_str(&stdout).expect(&stderr);
@@ -177,7 +177,7 @@ impl Node {
         }
     }
 
-    /// The response with its head.
+    /// Sends a request and returns the response with its head.
     fn exchange(&self, request: &str) -> String {
         let mut socket = TcpStream::connect(self.url.strip_prefix("http://").unwrap()).unwrap();
         socket.write_all(request.as_bytes()).unwrap();

@@ -1,5 +1,5 @@
-//! Nodes that are killed, hang, are drained, or lose their NATS: streams go on, and nothing is lost or
-//! comes twice.
+//! Nodes that are killed, hang, are drained, or lose NATS: streams continue, and no data is lost or
+//! repeated.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -18,17 +18,17 @@ use crate::support::numbered_lines::{Echoing, Printing, numbered_lines_until};
 enum Fault {
     /// `kill -9` of a node.
     Kill,
-    /// A node ends as its operator asks.
+    /// A node is stopped by its operator.
     Drain,
-    /// A node hangs, until its peers have left it.
+    /// A node hangs until its peers have dropped it.
     Hang,
     /// `kill -9` of a NATS server.
     KillNats,
-    /// All NATS servers are away for a while.
+    /// All NATS servers are down for a while.
     NatsAway,
-    /// No packet reaches a node, or leaves it.
+    /// A node can neither send nor receive packets.
     IsolateNode,
-    /// The same of a NATS server.
+    /// A NATS server can neither send nor receive packets.
     IsolateNats,
 }
 
@@ -37,17 +37,17 @@ const FAULTS: [Fault; 5] =
 const PARTITIONS: [Fault; 2] = [Fault::IsolateNode, Fault::IsolateNats];
 /// Nodes notice within 10 s that a NATS server is silent.
 const NATS_OUTAGE: Duration = Duration::from_secs(12);
-/// Lines that are behind a fault already have come by then.
+/// Lines that had passed the fault have arrived by then.
 const IN_FLIGHT: Duration = Duration::from_secs(1);
 
 impl Fault {
-    /// The longest time that `docs/cluster.md` allows until all clients go on.
+    /// Returns the longest outage that `docs/cluster.md` allows for clients.
     fn longest_outage(self, routing: Routing) -> Duration {
         let seconds = match (self, routing) {
             (Self::Hang | Self::IsolateNode, _) => 45,
-            // Frames pass the server that is cut off, until the nodes notice its silence.
+            // Nodes send frames to the isolated server until they notice its silence.
             (Self::IsolateNats, Routing::OverNats) => 45,
-            // Frames that a lost server had are sent again after one, three and seven seconds.
+            // Frames lost with a server are retransmitted after one, three and seven seconds.
             (Self::KillNats | Self::NatsAway, Routing::OverNats) => 10,
             _ => 2,
         };
@@ -55,33 +55,33 @@ impl Fault {
     }
 }
 
-/// How many rounds, and whether one that takes too long fails the test.
+/// The number of rounds, and whether a long outage fails the test.
 #[derive(Debug, Clone, Copy)]
 enum Rounds {
-    /// Each fault once. Other tests run beside it, so its times mean nothing.
+    /// Each fault once. Other tests run at the same time, so outages are not checked.
     Each,
     Soak(u32),
 }
 
 #[test]
-fn faults_of_nodes_and_nats_lose_and_double_nothing() {
+fn faults_of_nodes_and_nats_lose_and_repeat_no_data() {
     run(Routing::Direct, Rounds::Each);
 }
 
 #[test]
-fn faults_lose_and_double_nothing_where_frames_pass_between_nodes() {
+fn faults_lose_and_repeat_no_data_with_routing_over_nats() {
     run(Routing::OverNats, Rounds::Each);
 }
 
 #[test]
 #[ignore = "soak: 100 rounds, run by `just soak-counts`"]
-fn soak_faults_of_nodes_and_nats_lose_and_double_nothing() {
+fn soak_faults_of_nodes_and_nats_lose_and_repeat_no_data() {
     run(Routing::Direct, Rounds::Soak(100));
 }
 
 #[test]
 #[ignore = "soak: 100 rounds, run by `just soak-counts`"]
-fn soak_faults_lose_and_double_nothing_where_frames_pass_between_nodes() {
+fn soak_faults_lose_and_repeat_no_data_with_routing_over_nats() {
     run(Routing::OverNats, Rounds::Soak(100));
 }
 
@@ -98,7 +98,7 @@ fn run(routing: Routing, rounds: Rounds) {
         clients.printing.push(Printing::start(printing));
         clients.echoing.push(Echoing::start(site.client(environment, &["cat"])));
     }
-    // All have their streams; a first contact may fail for good.
+    // All clients have their streams; a first connection would not be retried.
     Progress::begin(&clients).follow(Duration::ZERO);
     let mut faults = match site.has_partitions() {
         true => [&PARTITIONS[..], &FAULTS].concat(),
@@ -115,12 +115,12 @@ fn run(routing: Routing, rounds: Rounds) {
     let mut choices = Choices::new(count as u64);
     let mut longest = BTreeMap::new();
     for round in 0..count {
-        // Each of them first, and then any.
+        // First each fault once, then random ones.
         let fault = match faults.get(round) {
             Some(fault) => *fault,
             None => faults[choices.below(faults.len() as u64) as usize],
         };
-        // Over NATS all nodes are at the same URL, so that which is busy cannot be told.
+        // With routing over NATS, all nodes have the same URL, so the busy one is unknown.
         let node = match (routing, fault) {
             (Routing::Direct, Fault::Kill | Fault::Drain | Fault::Hang | Fault::IsolateNode) => {
                 site.busy_node()
@@ -136,13 +136,13 @@ fn run(routing: Routing, rounds: Rounds) {
         *longest = outage.max(*longest);
         site.wait_until_whole();
     }
-    let _ = writeln!(std::io::stdout(), "the longest time until all clients went on: {longest:?}");
+    let _ = writeln!(std::io::stdout(), "longest outage of any client: {longest:?}");
     std::fs::write(&stop, "").unwrap();
     clients.finish();
 }
 
-/// Returns when the fault is mended and all clients go on: the longest time that one of them stood
-/// still.
+/// Causes a fault, repairs it and waits until all clients continue. Returns the longest stall of a
+/// client.
 fn inflict(fault: Fault, node: usize, site: &mut Site, clients: &Clients) -> Duration {
     let mut progress = Progress::begin(clients);
     match fault {
@@ -155,8 +155,8 @@ fn inflict(fault: Fault, node: usize, site: &mut Site, clients: &Clients) -> Dur
         Fault::IsolateNats => site.isolate_nats(node),
     }
     match (fault, site.routing()) {
-        // No frame passes; clients go on when it is over.
-        #[expect(clippy::disallowed_methods, reason = "nothing happens that could be waited for")]
+        // No frame passes; clients continue afterwards.
+        #[expect(clippy::disallowed_methods, reason = "there is no event to wait for")]
         (Fault::NatsAway, Routing::OverNats) => thread::sleep(NATS_OUTAGE),
         (Fault::NatsAway | Fault::IsolateNats, _) => progress.follow(NATS_OUTAGE),
         _ => progress.follow(IN_FLIGHT),
@@ -193,7 +193,7 @@ impl Clients {
     }
 }
 
-/// How far clients have come, and how long they stood still.
+/// The progress of the clients, and their longest stall.
 struct Progress<'a> {
     clients: &'a Clients,
     seen: Vec<(u64, Instant)>,
@@ -207,15 +207,15 @@ impl<'a> Progress<'a> {
         Self { clients, seen, longest_stall: Duration::ZERO }
     }
 
-    /// Watches them for this time, and then until all have got further.
+    /// Observes the clients for this time, and then until all have made progress.
     fn follow(&mut self, time: Duration) {
         let until = Instant::now() + time;
-        eventually("the time is over", || {
+        eventually("the time has passed", || {
             self.update();
             Instant::now() >= until
         });
         let before: Vec<_> = self.seen.iter().map(|(count, _)| *count).collect();
-        eventually("all clients go on", || {
+        eventually("all clients continue", || {
             self.update();
             let mut progress = self.seen.iter().zip(&before);
             progress.all(|((count, _), before)| *count > before + 10)

@@ -1,4 +1,4 @@
-//! One address for all nodes, which leads to those that say that they are ready.
+//! A load balancer: one address for all nodes that are ready.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -11,13 +11,13 @@ use std::time::Duration;
 use super::namespace::{Namespace, inside};
 
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// A node that takes longer to say that it is ready is not.
+/// A node that takes longer to respond is not ready.
 const CHECK_TIMEOUT: Duration = Duration::from_millis(500);
 
 pub(super) struct LoadBalancer {
     address: SocketAddr,
     nodes: Arc<Nodes>,
-    /// The checks end when it is dropped. Connections end with the test.
+    /// Dropping this ends the checks. Connections end with the test.
     _checks: SyncSender<()>,
 }
 
@@ -33,7 +33,7 @@ struct Node {
 }
 
 impl LoadBalancer {
-    /// In this network namespace, or in that of the test.
+    /// Starts in this network namespace, or in that of the test.
     pub(super) fn start(namespace: Option<&Namespace>) -> Self {
         let nodes = Arc::<Nodes>::default();
         let (checks, ended) = sync_channel(0);
@@ -56,7 +56,7 @@ impl LoadBalancer {
     }
 }
 
-/// Returns its address.
+/// Starts the checks and the listener. Returns the address.
 fn serve(nodes: &Arc<Nodes>, ended: Receiver<()>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -70,7 +70,7 @@ fn serve(nodes: &Arc<Nodes>, ended: Receiver<()>) -> SocketAddr {
     thread::spawn(move || {
         for client in listener.incoming() {
             let (client, nodes) = (client.unwrap(), Arc::clone(&serving));
-            // A client that meets no node is closed, and tries again.
+            // Without a ready node, the connection is closed and the client retries.
             thread::spawn(move || nodes.pick().map(|node| connect(client, node)));
         }
     });

@@ -1,18 +1,18 @@
-//! Whether messages pass between all NATS servers. State that one of them can be asked for does not tell:
-//! it may come from the server's own replica.
+//! Checks that messages pass between all NATS servers. Reading state from one of them does not
+//! show that: it may come from the server's own replica.
 
 use std::collections::BTreeSet;
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// A message that takes longer has not passed.
+/// A message that takes longer counts as lost.
 const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A subscriber of one server, in the text protocol of NATS.
+/// A subscriber at one server, over the text protocol of NATS.
 struct Subscriber(BufReader<TcpStream>);
 
-/// Whether a message of each server reaches all of them.
+/// Returns whether a message sent to each server reaches all of them.
 pub(super) fn is_connected(servers: &[SocketAddr]) -> bool {
     passes_messages(servers).unwrap_or(false)
 }

@@ -1,4 +1,4 @@
-//! A network namespace with loopback, where traffic of some addresses or ports can be dropped.
+//! A network namespace with loopback that can drop packets of some addresses or ports.
 
 use std::fs::File;
 use std::os::fd::AsFd as _;
@@ -11,12 +11,12 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::support::command;
 
-/// Removed with this value.
+/// A network namespace, removed on drop.
 pub(super) struct Namespace {
     name: String,
 }
 
-/// Does work on a thread in the namespace, or in that of the test.
+/// Runs work on a thread in this namespace, or in that of the test.
 pub(super) fn inside<T: Send>(namespace: Option<&Namespace>, work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let working = scope.spawn(|| {
@@ -30,7 +30,7 @@ pub(super) fn inside<T: Send>(namespace: Option<&Namespace>, work: impl FnOnce()
 }
 
 impl Namespace {
-    /// `Err` says why there can be none.
+    /// Creates a namespace. Returns the reason if this machine cannot.
     pub(super) fn new() -> Result<Self, String> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -38,7 +38,7 @@ impl Namespace {
         run(ip(&["netns", "add", &name]))?;
         let namespace = Self { name };
         run(ip(&["-n", &namespace.name, "link", "set", "lo", "up"]))?;
-        // Whether packets can be dropped is found out now.
+        // Fail now if packets cannot be dropped.
         namespace.drop_packets("ip daddr 127.99.99.99")?;
         namespace.heal();
         Ok(namespace)
@@ -48,7 +48,7 @@ impl Namespace {
         &self.name
     }
 
-    /// Moves this thread into the namespace. Threads that it starts are there, too.
+    /// Moves this thread into the namespace. Threads that it starts inherit the namespace.
     pub(super) fn enter(&self) {
         let file = File::open(Path::new("/run/netns").join(&self.name)).unwrap();
         move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();

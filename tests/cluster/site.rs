@@ -1,5 +1,5 @@
-//! Nodes, NATS servers and environments on this machine, with real binaries, in a network namespace of
-//! their own if there can be one.
+//! Nodes, NATS servers and environments on this machine, with real binaries, in their own network
+//! namespace if the machine supports it.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -21,7 +21,7 @@ use crate::support::{Outcome, PROGRAM, Running, command, eventually, run_command
 pub(super) const NODES: usize = 3;
 pub(super) const ENVIRONMENTS: [&str; 2] = ["first", "second"];
 
-/// How frames get from a client at one node to an environment at another.
+/// How frames pass from a client at one node to an environment at another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Routing {
     /// Clients dial the node of the environment.
@@ -30,7 +30,7 @@ pub(super) enum Routing {
 }
 
 pub(super) struct Site {
-    /// Of this process.
+    /// Counts the sites of this process.
     number: usize,
     routing: Routing,
     environments: Vec<Running>,
@@ -47,7 +47,7 @@ struct Node {
 }
 
 impl Site {
-    /// `Err` says why there can be none here.
+    /// Starts a cluster. Returns the reason if this machine cannot.
     pub(super) fn start(routing: Routing) -> Result<Self, String> {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -122,16 +122,15 @@ impl Site {
         self.namespace.as_ref().unwrap().drop_packets(matches).unwrap();
     }
 
-    /// Returns when the node has ended, which it was told to, and a new one listens.
+    /// Waits for the end of a node that was signalled, and starts a new one.
     pub(super) fn restart_node(&mut self, number: usize) {
         let running = &self.nodes[number].running;
         eventually("the node has ended", || running.has_ended());
         self.nodes[number].running = self.start_node(number);
     }
 
-    /// Until the load balancer leads to all nodes, and each NATS server reaches the others and the state of
-    /// the cluster.
-    /// A fault that comes earlier meets a cluster that is still busy with the one before.
+    /// Waits until the load balancer has all nodes, and each NATS server reaches the others and the
+    /// state of the cluster. Earlier, the cluster would still be recovering from the previous fault.
     pub(super) fn wait_until_whole(&self) {
         eventually("all nodes are ready", || self.balancer.ready() == self.nodes.len());
         let servers: Vec<SocketAddr> = (0..NODES)
@@ -148,16 +147,16 @@ impl Site {
         }
     }
 
-    /// A node that holds an environment. Waits until what the nodes have told last is true of all.
+    /// Returns a node that holds an environment. Waits until the reports of all nodes are current.
     pub(super) fn busy_node(&self) -> usize {
         let mut found = None;
-        eventually("the nodes tell which of them has the environments", || {
+        eventually("the nodes report which of them has the environments", || {
             let mut status = self.program(&["rendezvous", "status", "--json"]);
             status.args(self.cluster("127.0.0.1"));
             let told = run_command(status).stdout;
             let nodes = told.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
             let mut nodes: Vec<_> = nodes.collect();
-            // One that was killed is listed for a while, beside the one that has taken its place.
+            // A killed node stays listed for a while, next to its replacement.
             nodes.sort_by_key(|node| node["started"].as_u64());
             let newest: BTreeMap<_, _> =
                 nodes.iter().map(|node| (node["url"].as_str(), node)).collect();
@@ -174,7 +173,7 @@ impl Site {
         found.unwrap()
     }
 
-    /// A command that runs a program in an environment.
+    /// Returns a command that runs a program in an environment.
     pub(super) fn client(&self, environment: &str, program: &[&str]) -> Command {
         let mut command = self.program(&["run", "--on", environment, "--"]);
         command.args(program).env("EXEC_SERVER_ENVIRONMENTS", self.path("environments.toml"));
@@ -190,12 +189,12 @@ impl Site {
         command
     }
 
-    /// The NATS servers, at this address of theirs.
+    /// Returns the flag that names the NATS servers at this address.
     fn cluster(&self, address: &str) -> [String; 2] {
         ["--cluster".to_owned(), self.nats.urls_at(address).join(",")]
     }
 
-    /// Like its unit, until it runs: a node ends while the NATS servers have no leader.
+    /// Starts a node, retrying like its unit: it exits while the NATS servers have no leader.
     fn start_node(&self, number: usize) -> Running {
         let mut node = None;
         eventually("the node runs", || {
@@ -206,7 +205,7 @@ impl Site {
             }
             node.is_some()
         });
-        let mut node = node.expect("it runs");
+        let mut node = node.expect("the node runs");
         drop(node.collect_errors());
         node
     }
@@ -234,8 +233,8 @@ impl Site {
 
     fn create_token(&self, role: &str) -> String {
         let mut created = Outcome::default();
-        // Servers that have just been started need a moment to agree on a leader.
-        eventually("the NATS servers keep a token", || {
+        // NATS servers that have just started need a moment to elect a leader.
+        eventually("the NATS servers store a token", || {
             let mut create = self.program(&["token", "create", "--replicas", "3", "--role", role]);
             create.args(self.cluster("127.0.0.1"));
             create.args(ENVIRONMENTS.map(|id| format!("--environment={id}")));
@@ -256,15 +255,15 @@ impl Site {
         std::fs::write(self.path("environments.toml"), entries.concat()).unwrap();
     }
 
-    /// An address of its own: on 127.0.0.1 a connection of another test may get the port between an end
-    /// and a restart.
+    /// Returns an unshared address: on 127.0.0.1, a connection of another test could get the port
+    /// during a restart.
     fn node_address(&self, number: usize) -> SocketAddr {
         let [.., middle, low] = std::process::id().to_be_bytes();
         format!("127.{}.{middle}.{low}:7700", 64 + NODES * self.number + number).parse().unwrap()
     }
 }
 
-/// Where a node finds NATS, and no other does.
+/// Returns the address at which only this node reaches NATS.
 fn nats_address(number: usize) -> String {
     format!("127.40.{number}.1")
 }

@@ -8,13 +8,13 @@ use crate::cli_http::Web;
 use crate::support::tmux::Tmux;
 use crate::support::{Outcome, PROGRAM, Relay, Running, command, run_command, run_with_input};
 
-/// The commands that the tests below try.
+/// The commands that these tests cover.
 const TRIED: [&str; 17] = [
     "attach", "cat", "cp", "forget", "grep", "http", "kill", "logs", "ls", "mkdir", "ps", "rm",
     "run", "shell", "status", "wait", "watch",
 ];
 
-/// The output of a command that succeeds.
+/// Runs a command that must succeed and returns its output.
 fn output_of(relay: &Relay, arguments: &[&str]) -> String {
     let Outcome { code, stdout, stderr } = relay.run(arguments);
     assert_eq!(code, Some(0), "{arguments:?}: {stderr}");
@@ -22,7 +22,7 @@ fn output_of(relay: &Relay, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn processes_run_and_are_found_again() {
+fn processes_run_and_can_be_found_later() {
     let relay = Relay::start();
     let outcome =
         relay.run(&["run", "--on", "box", "--", "sh", "-c", "echo out; echo err >&2; exit 3"]);
@@ -75,7 +75,7 @@ fn files_are_copied_listed_searched_and_removed() {
     assert_eq!(output_of(&relay, &["cat", "--on", "box", &note]), "one\ntwo needle\n");
     assert!(output_of(&relay, &["grep", "--on", "box", "needle", there]).contains("two needle"));
     let mut watching = Running::start(relay.command(&["watch", "--on", "box", there]));
-    // It says nothing when it is ready, so changes are made until it has seen one.
+    // `watch` does not report when it is ready, so the test makes changes until it prints one.
     let mut number = 0;
     let change = loop {
         std::fs::write(format!("{there}/new{number}"), "x").unwrap();
@@ -98,7 +98,7 @@ fn the_status_of_the_server_is_for_its_operator_only() {
 }
 
 #[test]
-fn a_shell_and_a_request_leave_from_the_environment() {
+fn shells_and_http_requests_run_in_the_environment() {
     let relay = Relay::start();
     let web = Web::start();
     assert_eq!(output_of(&relay, &["http", "--on", "box", &web.at("/hello")]), "hello\n");
@@ -114,7 +114,7 @@ fn a_shell_and_a_request_leave_from_the_environment() {
 }
 
 #[test]
-fn no_command_that_takes_an_environment_is_left_out() {
+fn every_command_that_takes_an_environment_is_tested() {
     let help = |arguments: &[&str]| {
         let mut help = command(PROGRAM);
         help.args(arguments);

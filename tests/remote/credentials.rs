@@ -1,11 +1,11 @@
-//! How both ends prove themselves to a registry, and the words of one that refuses.
+//! How both ends authenticate to a registry, and the errors of a registry that refuses.
 
 use crate::support::relay::ENVIRONMENT_ID;
 use crate::support::rendezvous::{Rendezvous, create_identity};
 use crate::support::{PROGRAM, Relay, Running, command, run_command, run_with_input};
 
 #[test]
-fn a_login_is_found_by_another_spelling_of_its_url() {
+fn a_login_is_found_with_or_without_a_trailing_slash() {
     let relay = Relay::start();
     let state = tempfile::tempdir().unwrap();
     let with_slash = format!("{}/", relay.url());
@@ -36,11 +36,11 @@ fn a_login_is_found_by_another_spelling_of_its_url() {
 }
 
 #[test]
-fn an_environment_that_is_refused_logs_every_cause() {
+fn a_refused_environment_logs_every_cause() {
     let (data, other_data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let rendezvous = Rendezvous::start(data.path());
     let mut program = command(PROGRAM);
-    // With a listener it goes on without the relay.
+    // With a listener, the server continues without the relay.
     program
         .args(["--listen", "ws://127.0.0.1:0", "--remote", &rendezvous.url])
         .args(["--environment-id", ENVIRONMENT_ID, "--use-agent-identity-auth"])

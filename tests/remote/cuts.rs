@@ -1,5 +1,5 @@
-//! Streams over links that are cut and lose packets, through a rendezvous that is killed: nothing is lost
-//! and nothing comes twice.
+//! Streams over links that are cut and lose packets, through a rendezvous that is killed: no data
+//! is lost or repeated.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,17 +15,17 @@ use crate::support::{Choices, PROGRAM, Running, eventually};
 
 /// Cuts of each of the three links.
 const CUTS: u32 = 5;
-/// The rendezvous is killed and started again after each so many rounds.
+/// The rendezvous is killed and restarted after this many rounds.
 const ROUNDS_PER_RESTART: u32 = 4;
 
 #[test]
-fn cuts_of_every_link_lose_and_double_nothing() {
+fn cuts_of_every_link_lose_and_repeat_no_data() {
     run(CUTS);
 }
 
 #[test]
 #[ignore = "soak: 300 cuts of each link, run by `just soak-counts`"]
-fn soak_cuts_of_every_link_lose_and_double_nothing() {
+fn soak_cuts_of_every_link_lose_and_repeat_no_data() {
     run(300);
 }
 
@@ -40,7 +40,7 @@ fn run(cuts: u32) {
     let script = numbered_lines_until(&stop);
     let printing = Printing::start(site.client(Host::FirstClient, &["sh", "-c", &script]));
     let echoing = Echoing::start(site.client(Host::SecondClient, &["cat"]));
-    // Both have their streams; a first contact may fail for good.
+    // Both clients have their streams; a first connection would not be retried.
     wait_for_progress(&printing, &echoing, [0, 0]);
     let mut choices = Choices::new(u64::from(cuts));
     for round in 0..cuts {
@@ -55,7 +55,7 @@ fn run(cuts: u32) {
             let seen = [printing.seen(), echoing.seen()];
             networks.cut(host);
             if choices.below(4) == 0 {
-                // At once, while the first cut is being mended.
+                // At once, during the recovery from the first cut.
                 networks.cut(Host::ALL[choices.below(3) as usize]);
             }
             wait_for_progress(&printing, &echoing, seen);
@@ -73,7 +73,7 @@ fn run(cuts: u32) {
 
 /// Waits until both clients have seen more than they had `seen`.
 fn wait_for_progress(printing: &Printing, echoing: &Echoing, seen: [u64; 2]) {
-    eventually("both clients go on", || {
+    eventually("both clients continue", || {
         printing.seen() > seen[0] + 10 && echoing.seen() > seen[1] + 10
     });
 }
@@ -112,12 +112,12 @@ impl<'a> Site<'a> {
         Self { networks, directory, rendezvous, _environment: environment }
     }
 
-    /// Killed, and started with the same data.
+    /// Kills the rendezvous and starts it with the same data.
     fn restart_rendezvous(&mut self) {
         // `ip netns exec` becomes the program, so this is the rendezvous itself.
         self.rendezvous.signal(Signal::KILL);
-        // Its port and its store are free only then.
-        eventually("the rendezvous is gone", || self.rendezvous.has_ended());
+        // Only then are its port and its store free.
+        eventually("the rendezvous has ended", || self.rendezvous.has_ended());
         self.rendezvous = start_rendezvous(self.networks, &self.directory.join("data"));
     }
 
@@ -140,6 +140,6 @@ fn start_rendezvous(networks: &Networks, data: &Path) -> Running {
         .args(["--public-url", &format!("https://{ADDRESS}:{PORT}"), "--data"])
         .arg(data);
     let mut rendezvous = Running::start(program);
-    assert!(rendezvous.line().starts_with("https://"), "the rendezvous is up");
+    assert!(rendezvous.line().starts_with("https://"), "the rendezvous listens");
     rendezvous
 }

@@ -1,4 +1,4 @@
-//! A link that is slow, stands still and breaks, between both ends and the rendezvous.
+//! A link with delays, stalls and cuts, between both ends and the rendezvous.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ use crate::support::{Choices, PROGRAM, Running, command, program};
 const ROUNDS: u32 = 30;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_goes_on_over_a_link_that_is_slow_stands_still_and_breaks() {
+async fn a_stream_survives_delays_stalls_and_cuts() {
     let scratch = tempfile::tempdir().unwrap();
     let data = scratch.path().join("data");
     let first = Rendezvous::start(&data);
     let listen = first.url.clone();
-    // Before the port is free again, so that it does not get that one.
+    // Bound before the port of the rendezvous is free, so that it gets another one.
     let link = FaultProxy::start(listen.strip_prefix("http://").unwrap().parse().unwrap()).await;
     first.end_by(Signal::TERM);
     let url = format!("http://{}", link.address());
@@ -52,7 +52,7 @@ async fn a_stream_goes_on_over_a_link_that_is_slow_stands_still_and_breaks() {
                 1 => link.cut(Cut::ALL[choices.below(Cut::ALL.len() as u64) as usize]).await,
                 2 => {
                     link.black_hole();
-                    // How long it lasts does not matter; nothing depends on it.
+                    // Any duration will do.
                     tokio::time::sleep(Duration::from_millis(50)).await;
                     link.resume();
                 }
@@ -64,6 +64,6 @@ async fn a_stream_goes_on_over_a_link_that_is_slow_stands_still_and_breaks() {
     process.close_stdin().await.unwrap();
     while let Some(event) = events.next().await {
         let is_output = matches!(event, ExecProcessEvent::Output(_));
-        assert!(!is_output, "nothing comes twice: {event:?}");
+        assert!(!is_output, "output was repeated: {event:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! `exec-server forward`: a server that does not know of the relay serves its clients.
+//! `exec-server forward`: a server without relay support serves clients of the relay.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use tokio::time::timeout;
 use crate::support::relay::ENVIRONMENT_ID;
 use crate::support::{Choices, HANG, Relay, Running, Server, random_file, run_with_input};
 
-/// More than fits into one record, and than all buffers on the way hold.
+/// More than one record holds, and more than all buffers on the way hold.
 const LARGE: usize = 8 << 20;
 
-/// An environment whose streams the server at this URL answers.
+/// Starts an environment whose streams are forwarded to the server at this URL.
 fn forwarding_to(url: &str) -> Relay {
     Relay::with(&["forward", "--connect", url])
 }
@@ -42,14 +42,14 @@ fn commands_and_copies_reach_the_server() {
 }
 
 #[test]
-fn much_passes_both_ways_at_once() {
+fn much_data_passes_both_ways_at_once() {
     let server = Server::start();
     let relay = forwarding_to(server.url());
     let scratch = tempfile::tempdir().unwrap();
     let input = std::fs::read(random_file(scratch.path(), 3 * LARGE)).unwrap();
     let output = run_with_input(relay.command(&["run", "--on", "box", "--", "cat"]), &input);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(output.stdout == input, "{} bytes came back", output.stdout.len());
+    assert!(output.stdout == input, "{} bytes were echoed", output.stdout.len());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -57,7 +57,7 @@ async fn a_stream_ends_with_its_server_and_the_next_one_reaches_a_new_server() {
     let mut server = Server::start();
     let url = server.url().to_owned();
     let relay = forwarding_to(&url);
-    // A server that is told to end still says how its processes ended.
+    // On TERM, the server still reports how its processes ended.
     for (signal, code) in [(Signal::TERM, 143), (Signal::KILL, 125)] {
         let mut stream = open_stream(&relay).await;
         let arguments = ["run", "--on", "box", "--", "sh", "-c", "echo begun; exec sleep 1000"];
@@ -87,11 +87,11 @@ async fn large_messages_pass_unchanged_both_ways_at_once() {
             expect(&mut client.incoming, &answer, 3),
         )
     };
-    timeout(HANG, exchange).await.expect("no direction waits for the other");
+    timeout(HANG, exchange).await.expect("neither direction waits for the other");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_last_messages_of_a_server_arrive_although_it_takes_no_more() {
+async fn the_last_messages_of_a_server_arrive_after_it_has_closed() {
     let mut listener = listen().await;
     let relay = forwarding_to(&listener.local_url().to_string());
     // More than the stream holds, and less than the stream and the socket hold together.
@@ -101,7 +101,7 @@ async fn the_last_messages_of_a_server_arrive_although_it_takes_no_more() {
         send(&mut server.outgoing, &message(number, len), 1).await;
     }
     drop(server);
-    // `forward` learns from these that the socket is closed, while it still has to read from it.
+    // Writing these shows `forward` that the socket is closed, while it still has to read from it.
     for _ in 0..20 {
         send(&mut client.outgoing, b"unread", 1).await;
     }
@@ -111,7 +111,7 @@ async fn the_last_messages_of_a_server_arrive_although_it_takes_no_more() {
     assert_eq!(received(&mut client.incoming).await, None);
 }
 
-/// A client of the relay that sends whatever the test says.
+/// Connects a client of the relay whose messages the test controls.
 async fn open_stream(relay: &Relay) -> Connection {
     let (token, tls) = (BearerToken::File(relay.token_file()), TlsOptions::default());
     let registry = RegistryClient::new(relay.url(), ENVIRONMENT_ID, Arc::new(token), &tls).unwrap();
@@ -119,7 +119,7 @@ async fn open_stream(relay: &Relay) -> Connection {
     Arc::new(harness).connect().await.unwrap()
 }
 
-/// A server that does whatever the test says.
+/// Starts a server whose messages the test controls.
 async fn listen() -> Listener {
     let url: ListenUrl = "ws://127.0.0.1:0".parse().unwrap();
     Listener::bind(&url, ListenerOptions::default()).await.unwrap()
@@ -135,17 +135,17 @@ async fn send(outgoing: &mut Outgoing, message: &[u8], count: u32) {
 async fn expect(incoming: &mut Incoming, message: &[u8], count: u32) {
     for _ in 0..count {
         match received(incoming).await {
-            Some(Received::Message(received)) => assert!(received == message, "it was changed"),
+            Some(Received::Message(received)) => assert!(received == message, "altered"),
             other => panic!("expected a message, found {other:?}"),
         }
     }
 }
 
 async fn received(incoming: &mut Incoming) -> Option<Received> {
-    timeout(HANG, incoming.recv()).await.expect("something comes, or the end")
+    timeout(HANG, incoming.recv()).await.expect("a message or the end arrives")
 }
 
-/// Differs from those with another seed in every part.
+/// Returns a message that differs in every part from those with another seed.
 fn message(seed: u64, len: usize) -> Vec<u8> {
     let mut choices = Choices::new(seed + 1);
     std::iter::repeat_with(|| choices.next().to_le_bytes()).flatten().take(len).collect()

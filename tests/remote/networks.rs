@@ -1,11 +1,11 @@
-//! Four hosts on this machine: a rendezvous in the middle, and an environment and two clients, each behind
-//! a link of its own.
+//! Four hosts on this machine: a rendezvous in the middle, and an environment and two clients, each
+//! on its own link.
 
 use std::process::Command;
 
 use crate::support::command;
 
-/// The address of the rendezvous, the same for all.
+/// The address of the rendezvous, the same from every host.
 pub(super) const ADDRESS: &str = "10.213.0.1";
 pub(super) const PORT: u16 = 8443;
 
@@ -29,14 +29,14 @@ impl Host {
     }
 }
 
-/// Network namespaces, removed with this value.
+/// Network namespaces, removed on drop.
 pub(super) struct Networks {
-    /// Short: names of interfaces have 15 characters.
+    /// Short: names of interfaces have at most 15 characters.
     prefix: String,
 }
 
 impl Networks {
-    /// `None` where they cannot be made, with the reason.
+    /// Creates the namespaces. Returns the reason if this machine cannot.
     pub(super) fn new() -> Result<Self, String> {
         let networks = Self { prefix: format!("es{}", std::process::id()) };
         networks.set_up()?;
@@ -69,7 +69,7 @@ impl Networks {
         Ok(())
     }
 
-    /// Loses this share of the packets of a link, in percent, both ways.
+    /// Drops this percentage of the packets of a link, in both directions.
     pub(super) fn lose_packets(&self, host: Host, percent: u32) -> Result<(), String> {
         let rules = format!(
             "add table inet lossy\n\
@@ -90,7 +90,7 @@ impl Networks {
         run(ss).unwrap();
     }
 
-    /// A program on the host of the rendezvous.
+    /// Returns a program on the host of the rendezvous.
     pub(super) fn in_the_middle(&self, program: &str) -> Command {
         self.command(&self.rendezvous(), program)
     }
@@ -117,7 +117,7 @@ impl Networks {
 impl Drop for Networks {
     fn drop(&mut self) {
         for name in Host::ALL.map(|host| self.name(host)).into_iter().chain([self.rendezvous()]) {
-            // It may not have come to that one.
+            // The setup may have failed before this one.
             let _ = ip(&["netns", "del", &name]);
         }
     }

@@ -1,4 +1,4 @@
-//! A rendezvous that is killed under many streams.
+//! A rendezvous that is killed while it carries many streams.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ const STREAMS: usize = 100;
 const ROUNDS: u32 = 6;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hundred_streams_go_on_after_the_rendezvous_was_killed() {
+async fn a_hundred_streams_survive_kills_of_the_rendezvous() {
     let mut relay = Relay::start();
     let server = relay.remote_server();
-    // All streams, and the one who kills.
+    // All streams, and the task that kills.
     let barrier = Arc::new(Barrier::new(STREAMS + 1));
     let mut clients = tokio::task::JoinSet::new();
     for number in 0..STREAMS {
@@ -36,13 +36,13 @@ async fn a_hundred_streams_go_on_after_the_rendezvous_was_killed() {
                     rest.extend_from_slice(&output.chunk);
                 }
             }
-            assert!(rest.is_empty(), "nothing came twice");
+            assert!(rest.is_empty(), "output was repeated");
         });
     }
     for round in 0..ROUNDS {
         barrier.wait().await;
         if round % 2 == 1 {
-            // While all of them are talking.
+            // While all streams are in use.
             relay.end_rendezvous(Signal::KILL);
             relay.start_rendezvous();
         }
@@ -52,7 +52,7 @@ async fn a_hundred_streams_go_on_after_the_rendezvous_was_killed() {
             client.unwrap();
         }
     };
-    tokio::time::timeout(HANG, all).await.expect("all streams come to their end");
+    tokio::time::timeout(HANG, all).await.expect("all streams finish");
 }
 
 pub(super) async fn echo(process: &dyn ExecProcess, events: &mut ProcessEvents, line: &str) {

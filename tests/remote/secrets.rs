@@ -8,17 +8,17 @@ use crate::support::{RelayBuilder, run_command};
 const WRONG: &str = "esr_wrong-secret";
 
 #[test]
-fn tokens_are_in_no_log() {
+fn tokens_are_not_logged() {
     assert_no_secret_is_told(RelayBuilder::new(), &[]);
 }
 
 #[test]
-fn agent_identities_are_in_no_log() {
+fn agent_identities_are_not_logged() {
     assert_no_secret_is_told(RelayBuilder::new().agent_identities(), &[]);
 }
 
 #[test]
-fn the_token_for_a_forwarded_server_is_in_no_log() {
+fn the_token_for_a_forwarded_server_is_not_logged() {
     let issuer = Issuer::new();
     let server = issuer.start();
     let token_file = issuer.token_file("token", &json!({}));
@@ -51,7 +51,7 @@ fn assert_no_secret_is_told(builder: RelayBuilder, more_secrets: &[String]) {
     // The first is in a URL, the others are in JSON and in a header.
     for name in ["ticket=", "\"harness_key_authorization\":\"", "authorization: "] {
         let found = values_after(name, &recorded);
-        // The environment's and the client's.
+        // One of the environment and one of the client.
         assert!(found.len() >= 2, "{name} is in {recorded}");
         secrets.extend(found);
     }
@@ -65,7 +65,7 @@ fn assert_no_secret_is_told(builder: RelayBuilder, more_secrets: &[String]) {
     }
 }
 
-/// The values that stand behind `name`.
+/// Returns the values that follow `name`.
 fn values_after(name: &str, text: &str) -> Vec<String> {
     let ends = ['"', ' ', '\r', '&'];
     let values = text.split(name).skip(1).filter_map(|rest| {
@@ -76,7 +76,7 @@ fn values_after(name: &str, text: &str) -> Vec<String> {
     values.map(str::to_owned).collect()
 }
 
-/// The one in an agent identity.
+/// Returns the private key in an agent identity.
 fn private_key(credential: &str) -> Option<String> {
     let payload = credential.split('.').nth(1)?;
     let payload = base64_simd::URL_SAFE_NO_PAD.decode_to_vec(payload).unwrap();

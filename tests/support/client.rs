@@ -1,4 +1,4 @@
-//! A client of the real binary: JSON-RPC, and what tests do with processes.
+//! A client of the real binary: JSON-RPC, and helpers for processes.
 
 use std::process::ChildStdin;
 
@@ -13,7 +13,7 @@ pub(crate) struct Client {
     session: Option<String>,
 }
 
-/// The `error` member of an answer.
+/// The `error` member of a response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) code: i64,
@@ -26,7 +26,7 @@ impl Client {
         Self { rpc: RpcClient::over(wire), session: None }
     }
 
-    /// Both steps of the handshake, with these params besides the name.
+    /// Performs both steps of the handshake, with the client's name and these params.
     pub(crate) fn initialize(&mut self, extra: &Value) -> Result<Value, Failure> {
         let mut params = json!({"clientName": "end-to-end"});
         merge(&mut params, extra);
@@ -56,7 +56,7 @@ impl Client {
         self.rpc.notify(method, params);
     }
 
-    /// Sends a request; its answer can be awaited later.
+    /// Sends a request. Its response can be awaited later.
     pub(crate) fn request(&mut self, method: &str, params: Value) -> u64 {
         self.rpc.request(method, params)
     }
@@ -69,12 +69,12 @@ impl Client {
         })
     }
 
-    /// The whole message that answers this id.
+    /// Returns the whole response with this id.
     pub(crate) fn answer_with(&mut self, id: &Value) -> Value {
         self.rpc.response_with(id)
     }
 
-    /// Whether a request has been answered, by what has been received so far.
+    /// Whether the messages received so far contain the response to a request.
     pub(crate) fn has_answer(&self, id: u64) -> bool {
         self.rpc.has_response(id)
     }
@@ -84,7 +84,7 @@ impl Client {
         self.answer(id)
     }
 
-    /// `None` when there is no result: an error, or the end of the connection.
+    /// Calls a method. Returns `None` after an error response or the end of the connection.
     pub(crate) fn try_call_or_end(&mut self, method: &str, params: Value) -> Option<Value> {
         let id = self.request(method, params);
         loop {
@@ -127,7 +127,7 @@ impl Client {
         self.finish_process(start.id())
     }
 
-    /// Everything that a process says from its first event to its last.
+    /// Returns the transcript of all events of a process, from the first to the last.
     pub(crate) fn finish_process(&mut self, process: &str) -> Transcript {
         let mut inbox = AckingInbox::new(process);
         while !inbox.transcript().closed {
@@ -146,23 +146,23 @@ impl Client {
         }
     }
 
-    /// The next notification about a process.
+    /// Returns the next notification about a process.
     pub(crate) fn event_of(&mut self, process: &str) -> Value {
         let is_about = |message: &Value| message["params"]["processId"] == process;
         self.rpc.next(&format!("an event of {process}"), is_about)
     }
 
-    /// The next notification, whatever it is about.
+    /// Returns the next notification of any kind.
     pub(crate) fn notification(&mut self) -> Value {
         self.rpc.notification()
     }
 
-    /// The next message of any kind; `None` when the connection is over.
+    /// Returns the next message of any kind, or `None` at the end of the connection.
     pub(crate) fn receive(&mut self) -> Option<Value> {
         self.rpc.receive()
     }
 
-    /// Reads to the end of the connection; returns the close code.
+    /// Reads to the end of the connection and returns the close code.
     pub(crate) fn close_code(&mut self) -> Option<u16> {
         loop {
             if let Arrival::End(code) = self.rpc.wire().arrival() {
@@ -171,7 +171,7 @@ impl Client {
         }
     }
 
-    /// No more requests; answers still come.
+    /// Closes the sending direction. Responses can still be received.
     pub(crate) fn finish(&mut self) {
         self.rpc.wire().finish();
     }

@@ -1,15 +1,16 @@
-//! Processes that do everything to survive.
+//! Processes that are hard to kill.
 
 use super::machine::{Watched, marked};
 use super::{AckingInbox, Client, Start, eventually, shell};
 
-/// Leaves `count` daemons: each in a session of its own, its parent gone, deaf to TERM and HUP. The leader stays.
+/// Returns a process that starts `count` daemons and keeps running. Each daemon has its own
+/// session, has lost its parent, and ignores TERM and HUP.
 pub(crate) fn daemons(id: &str, count: usize) -> Start {
     shell(id, &format!("{}\necho all; exec sleep 1000", leave_daemons(count)))
         .variable("EXEC_SERVER_TEST", &marker(id))
 }
 
-/// A script that leaves them.
+/// Returns a script that starts the daemons.
 pub(crate) fn leave_daemons(count: usize) -> String {
     format!(
         "trap '' TERM HUP
@@ -17,7 +18,7 @@ pub(crate) fn leave_daemons(count: usize) -> String {
     )
 }
 
-/// Found in the environment of everything that the process starts.
+/// Returns a value for the environment of the process, which all its descendants inherit.
 pub(crate) fn marker(id: &str) -> String {
     format!("{}-{id}", std::process::id())
 }

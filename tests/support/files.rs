@@ -1,4 +1,4 @@
-//! Files that tests and the processes they start agree on.
+//! Files with known contents.
 
 use std::fs;
 use std::io::Write as _;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::Choices;
 
-/// A file of pseudo-random bytes, the same for the same length.
+/// Creates a file of pseudo-random bytes. The length determines the contents.
 pub(crate) fn random_file(directory: &Path, len: usize) -> PathBuf {
     let path = directory.join("random");
     let mut file = std::io::BufWriter::new(fs::File::create(&path).unwrap());

@@ -1,4 +1,5 @@
-//! How clients put a process's events in order: the way ours is meant to, and the way of those in the field.
+//! How clients put the events of a process in order: as the protocol intends, and as existing
+//! clients do.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Client, decoded};
 
-/// What a process has said so far, in order and without a gap.
+/// The events of a process so far, in order and without a gap.
 #[derive(Debug, Default)]
 pub(crate) struct Transcript {
     pub(crate) stdout: Vec<u8>,
@@ -44,7 +45,7 @@ impl Transcript {
         }
     }
 
-    /// All streams; for processes that use one.
+    /// Returns all streams, one after the other; for processes that use one.
     pub(crate) fn output(&self) -> Vec<u8> {
         [self.stdout.as_slice(), &self.stderr, &self.pty].concat()
     }
@@ -91,18 +92,18 @@ impl Event {
 
 pub(crate) trait Inbox {
     fn process(&self) -> &str;
-    /// Takes a notification. Says whether it was news.
+    /// Takes a notification. Returns whether it was new.
     fn take(&mut self, notification: &Value) -> bool;
     fn transcript(&self) -> &Transcript;
-    /// What the client says in `initialize`.
+    /// Returns the client's params of `initialize`.
     fn handshake(&self) -> Value;
-    /// Just after a resume.
+    /// Called after a resume.
     fn catch_up(&mut self, client: &mut Client);
-    /// Now and then.
+    /// Called from time to time.
     fn confirm(&mut self, client: &mut Client);
 }
 
-/// Confirms what it has, and ignores what it is sent again.
+/// Confirms received events, and ignores events that are sent again.
 pub(crate) struct AckingInbox {
     process: String,
     transcript: Transcript,
@@ -149,8 +150,8 @@ impl Inbox for AckingInbox {
     }
 }
 
-/// Behaves like the clients in the field: never confirms, asks once for what it missed, holds early events in a small
-/// window and gives the process up at a hole.
+/// Behaves like existing clients: never confirms, reads missed events once, keeps early events in a
+/// small window and fails at a hole.
 pub(crate) struct OldStyleInbox {
     process: String,
     transcript: Transcript,
@@ -183,7 +184,7 @@ impl OldStyleInbox {
         assert!(self.early.len() <= WINDOW_EVENTS && bytes <= WINDOW_BYTES, "too much came early");
     }
 
-    /// Exit and close use numbers that an answer to `process/read` does not spell out: they are the holes.
+    /// Exit and close use numbers that a response to `process/read` does not list: the holes.
     fn insert_end(&mut self, read: &Value) {
         let next = read["nextSeq"].as_u64().unwrap();
         let is_hole = |seq: &u64| !self.early.contains_key(seq);

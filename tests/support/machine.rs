@@ -1,4 +1,4 @@
-//! The process table, seen from outside the server.
+//! The process table of the machine.
 
 use std::collections::HashMap;
 use std::fs;
@@ -10,7 +10,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::HANG;
 
-/// Waits for something that nobody announces.
+/// Polls a condition that causes no event.
 pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + HANG;
     while !condition() {
@@ -19,7 +19,7 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Processes whose environment has `EXEC_SERVER_TEST=marker`.
+/// Returns the processes whose environment has `EXEC_SERVER_TEST=marker`.
 pub(crate) fn marked(marker: &str) -> Vec<u32> {
     let entry = format!("EXEC_SERVER_TEST={marker}");
     let has_entry = |pid: &u32| {
@@ -29,13 +29,14 @@ pub(crate) fn marked(marker: &str) -> Vec<u32> {
     all_pids().into_iter().filter(has_entry).collect()
 }
 
-/// The one process with this marker. Just after a start it may be between its old environment and its new one.
+/// Waits for the one process with this marker. Just after a start, `exec` may not have set its
+/// environment yet.
 pub(crate) fn only_marked(marker: &str) -> u32 {
     eventually("the process shows its environment", || marked(marker).len() == 1);
     marked(marker)[0]
 }
 
-/// Everything below a process, zombies included.
+/// Returns all descendants of a process, zombies included.
 pub(crate) fn descendants(root: u32) -> Vec<u32> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     for pid in all_pids() {
@@ -63,22 +64,22 @@ pub(crate) fn parent(pid: u32) -> u32 {
     living_parent(pid).expect("the process lives")
 }
 
-/// `None` for a process that has ended.
+/// Returns `None` for a process that has ended.
 pub(crate) fn living_parent(pid: u32) -> Option<u32> {
     stat(pid).map(|stat| stat.parent)
 }
 
-/// The state letter of `ps`.
+/// Returns the state letter that `ps` shows.
 pub(crate) fn state(pid: u32) -> Option<char> {
     stat(pid).map(|stat| stat.state)
 }
 
-/// Processes to be awaited, safe against reuse of their numbers.
+/// Processes whose end can be awaited, safe against reuse of their pids.
 pub(crate) struct Watched(Vec<OwnedFd>);
 
 impl Watched {
     pub(crate) fn new(pids: &[u32]) -> Self {
-        // Who is gone already needs no watching.
+        // A process that has already ended needs no pidfd.
         Self(
             pids.iter()
                 .filter_map(|pid| pidfd_open(to_pid(*pid), PidfdFlags::empty()).ok())
@@ -103,29 +104,29 @@ pub(crate) fn threads(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/task")).unwrap().count()
 }
 
-/// Clock ticks that a process has spent on processors.
+/// Returns the CPU time of a process in clock ticks.
 pub(crate) fn cpu_ticks(pid: u32) -> u64 {
     stat(pid).expect("the process lives").cpu_ticks
 }
 
-/// `None` when the kernel does not let us look: the server is not dumpable, and we are not root.
+/// Returns `None` if the kernel denies access: the server is not dumpable, so only root may look.
 pub(crate) fn descriptors(pid: u32) -> Option<usize> {
     fs::read_dir(format!("/proc/{pid}/fd")).ok().map(Iterator::count)
 }
 
-/// Files that a process has open and that have no name any more.
+/// Counts the deleted files that a process has open.
 pub(crate) fn spill_files(pid: u32) -> usize {
     let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
     let targets = descriptors.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
     targets.filter(|target| target.to_string_lossy().ends_with(" (deleted)")).count()
 }
 
-/// Bytes that a process has passed to `write`.
+/// Returns how many bytes a process has passed to `write`.
 pub(crate) fn bytes_written(pid: u32) -> u64 {
     io_count(pid, "wchar: ")
 }
 
-/// Bytes that a process has got from `read`.
+/// Returns how many bytes a process has got from `read`.
 pub(super) fn bytes_read(pid: u32) -> u64 {
     io_count(pid, "rchar: ")
 }
@@ -135,7 +136,7 @@ fn io_count(pid: u32, name: &str) -> u64 {
     io.lines().find_map(|line| line.strip_prefix(name)).map_or(0, |n| n.parse().unwrap())
 }
 
-/// For tests that hold many sockets themselves.
+/// Raises the descriptor limit of the test process, for tests that open many sockets.
 pub(crate) fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

@@ -1,4 +1,4 @@
-//! What the tests share: a server to talk to, clients of several kinds, and a look at the process table.
+//! Shared by the tests: servers, clients of several kinds, and access to the process table.
 
 mod client;
 pub(crate) mod daemons;
@@ -33,10 +33,10 @@ pub(crate) use wire::{Cut, frame};
 
 use std::time::Duration;
 
-/// Nothing takes this long; who waits so long waits for something that does not come.
+/// The timeout of every wait. No event takes this long, so a timeout means that it never comes.
 pub(crate) const HANG: Duration = Duration::from_secs(120);
 
-/// A small generator for choices that should differ and still be the same in every run.
+/// A small pseudo-random generator with the same choices in every run.
 pub(crate) struct Choices(u64);
 
 impl Choices {
@@ -51,7 +51,7 @@ impl Choices {
         self.0
     }
 
-    /// A number in `0..bound`.
+    /// Returns a number in `0..bound`.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }

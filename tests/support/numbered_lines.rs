@@ -1,4 +1,4 @@
-//! Clients whose lines are numbered, so that one which is lost or comes twice is noticed.
+//! Clients with numbered lines, which reveal lost and repeated lines.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -9,14 +9,14 @@ use std::sync::mpsc::sync_channel;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// How far the writer of an echo is ahead of its reader.
+/// How many lines the writer of an echo may be ahead of its reader.
 const AHEAD: usize = 200;
-/// Between two lines: clients at full speed would take the processors from what they test.
+/// The pause between two lines: clients at full speed would take CPU time from the servers.
 const PACE: Duration = Duration::from_millis(1);
 
-/// A script for [`Printing`] that ends when this file exists.
+/// Returns a script for [`Printing`] that ends when this file exists.
 pub(crate) fn numbered_lines_until(stop: &Path) -> String {
-    // Without a process for each line: on a busy machine that takes its time.
+    // Not one process per line, which is slow on a busy machine.
     format!(
         "exec perl -e '$| = 1; my $i = 0; until (-e \"{}\") {{ print $i++, \"\\n\"; \
          select undef, undef, undef, 0.002 }} print \"end $i\\n\"'",
@@ -28,7 +28,7 @@ pub(crate) fn numbered_lines_until(stop: &Path) -> String {
 pub(crate) struct Printing {
     child: Child,
     seen: Arc<AtomicU64>,
-    /// The number that the process says it would have printed next.
+    /// The number that the process would have printed next.
     end: JoinHandle<u64>,
 }
 
@@ -43,7 +43,7 @@ impl Printing {
                 let line = line.unwrap();
                 match line.strip_prefix("end ") {
                     Some(end) => return end.parse().unwrap(),
-                    None => assert_eq!(line, expected.to_string(), "lost or doubled"),
+                    None => assert_eq!(line, expected.to_string(), "a line was lost or repeated"),
                 }
                 counter.store(expected, Ordering::Relaxed);
             }
@@ -59,12 +59,12 @@ impl Printing {
 
     pub(crate) fn finish(mut self) {
         let end = self.end.join().unwrap();
-        assert_eq!(end, self.seen.load(Ordering::Relaxed) + 1, "all lines came");
+        assert_eq!(end, self.seen.load(Ordering::Relaxed) + 1, "a line is missing at the end");
         assert_eq!(self.child.wait().unwrap().code(), Some(0));
     }
 }
 
-/// A client whose process sends back the numbered lines that it gets.
+/// A client whose process echoes the numbered lines that it gets.
 pub(crate) struct Echoing {
     child: Child,
     seen: Arc<AtomicU64>,
@@ -83,27 +83,27 @@ impl Echoing {
         let stopped = Arc::clone(&stop);
         let writer = thread::spawn(move || {
             for number in 0_u64.. {
-                ahead.send(()).expect("the reader takes one for each line");
+                ahead.send(()).expect("the reader receives once per line");
                 if stopped.load(Ordering::Relaxed) != 0 {
                     return number;
                 }
                 writeln!(input, "{number}").unwrap();
                 #[expect(
                     clippy::disallowed_methods,
-                    reason = "it paces the load, and waits for nothing"
+                    reason = "it paces the load and waits for no event"
                 )]
                 thread::sleep(PACE);
             }
-            unreachable!("numbers do not end");
+            unreachable!("the numbers are endless");
         });
         let counter = Arc::clone(&seen);
         let reader = thread::spawn(move || {
             let mut count = 0;
             for line in BufReader::new(output).lines() {
-                assert_eq!(line.unwrap(), count.to_string(), "lost or doubled");
+                assert_eq!(line.unwrap(), count.to_string(), "a line was lost or repeated");
                 counter.store(count, Ordering::Relaxed);
                 count += 1;
-                echoed.recv().expect("a line was sent before it came back");
+                echoed.recv().expect("a line is sent before its echo");
             }
             count
         });
@@ -118,7 +118,7 @@ impl Echoing {
     pub(crate) fn finish(mut self) {
         self.stop.store(1, Ordering::Relaxed);
         let written = self.writer.join().unwrap();
-        assert_eq!(self.reader.join().unwrap(), written, "all lines came back");
+        assert_eq!(self.reader.join().unwrap(), written, "an echo is missing at the end");
         assert_eq!(self.child.wait().unwrap().code(), Some(0));
     }
 }

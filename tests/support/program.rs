@@ -4,10 +4,10 @@ use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_exec-server");
-/// Names the one directory in which a server remembers what sandboxes could write.
+/// Names the directory in which a server records which paths sandboxes could write.
 pub(crate) const HISTORY_VARIABLE: &str = "EXEC_SERVER_SANDBOX_HISTORY";
 
-/// How a run ended that was waited for.
+/// The result of a finished command.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) code: Option<i32>,
@@ -31,7 +31,7 @@ pub(crate) fn run_command(mut command: Command) -> Outcome {
     }
 }
 
-/// Runs a program to its end with this input. It need not read all of it.
+/// Runs a program to its end with this input, of which it may read only a part.
 pub(crate) fn run_with_input(mut command: Command, input: &[u8]) -> Output {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -45,7 +45,7 @@ pub(crate) fn run_with_input(mut command: Command, input: &[u8]) -> Output {
 #[expect(clippy::disallowed_methods, reason = "the tests are the user who starts the program")]
 pub(crate) fn command(program: &str) -> Command {
     let mut command = Command::new(program);
-    // The settings of whoever runs the tests are not part of them.
+    // The user's own settings must not affect the tests.
     for (name, _) in std::env::vars_os() {
         let name_text = name.to_string_lossy();
         if name_text.starts_with("EXEC_SERVER_") || name_text.starts_with("OTEL_") {
@@ -54,13 +54,13 @@ pub(crate) fn command(program: &str) -> Command {
     }
     command
         .env_remove("RUST_LOG")
-        // Programs make a missing directory. Here not even root can.
+        // Programs create a missing directory; here, not even root can.
         .env("XDG_CONFIG_HOME", "/proc/nonexistent")
-        // Nor is their home directory: shells keep a history there.
+        // Not the home directory of the user, in which shells write their history.
         .env("HOME", env!("CARGO_TARGET_TMPDIR"))
-        // What sandboxes of the tests could write is nothing to remember for their user.
+        // Not the history of the user.
         .env(HISTORY_VARIABLE, concat!(env!("CARGO_TARGET_TMPDIR"), "/sandbox-history"))
-        // Nor is a server of theirs: in this directory none says that it runs.
+        // Hides a running server of the user.
         .env("XDG_RUNTIME_DIR", env!("CARGO_TARGET_TMPDIR"));
     command
 }

@@ -19,13 +19,13 @@ impl Recorder {
         Self { listener, recorded: Recorded::default() }
     }
 
-    /// Passes connections on to the service at this URL, until the test ends. Returns its own URL.
+    /// Forwards connections to the service at this URL until the test ends. Returns its own URL.
     pub(crate) fn pass_on_to(&self, url: &str) -> String {
         let target = url.strip_prefix("http://").unwrap().to_owned();
         let (listener, recorded) = (self.listener.try_clone().unwrap(), self.recorded.clone());
         thread::spawn(move || {
             while let Ok((near, _)) = listener.accept() {
-                // A service that is gone refuses, and so does the proxy.
+                // While the service is down, the proxy closes connections too.
                 let Ok(far) = TcpStream::connect(&target) else { continue };
                 let (from_near, from_far) = (near.try_clone().unwrap(), far.try_clone().unwrap());
                 for (from, to) in [(from_near, far), (from_far, near)] {
@@ -37,7 +37,7 @@ impl Recorder {
         format!("http://{}", self.listener.local_addr().unwrap())
     }
 
-    /// Everything so far. Text is found in it.
+    /// Returns all recorded bytes as text.
     pub(crate) fn text(&self) -> String {
         let recorded = self.recorded.lock().unwrap();
         recorded.iter().map(|bytes| String::from_utf8_lossy(bytes)).collect()

@@ -18,7 +18,7 @@ pub(crate) const ENVIRONMENT_ID: &str = "box";
 /// Holds an agent identity.
 const IDENTITY_VARIABLE: &str = "EXEC_SERVER_ACCESS_TOKEN";
 
-/// An environment that is reached through a rendezvous on loopback. Both end with this value.
+/// A rendezvous on loopback and an environment behind it. Dropping this value ends both.
 pub(crate) struct Relay {
     directory: TempDir,
     url: String,
@@ -26,7 +26,7 @@ pub(crate) struct Relay {
     environment: Running,
     /// The log of the environment until it was online, and from then on.
     logs: (String, JoinHandle<String>),
-    /// Of the environment, and of its clients.
+    /// The credentials of the environment and of its clients.
     credentials: [String; 2],
     has_identities: bool,
     recorder: Option<Recorder>,
@@ -45,25 +45,25 @@ impl RelayBuilder {
         Self::default()
     }
 
-    /// Come before those about the relay: flags of the environment, or a subcommand.
+    /// Adds arguments before those about the relay: flags of the environment, or a subcommand.
     pub(crate) fn arguments(mut self, arguments: &[&str]) -> Self {
         self.arguments.extend(arguments.iter().map(ToString::to_string));
         self
     }
 
-    /// Of the environment.
+    /// Sets a variable of the environment.
     pub(crate) fn variable(mut self, name: &str, value: &str) -> Self {
         self.variables.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Both ends have agent identities instead of tokens.
+    /// Gives both ends agent identities instead of tokens.
     pub(crate) fn agent_identities(mut self) -> Self {
         self.has_identities = true;
         self
     }
 
-    /// Both ends reach the registry through a [`Recorder`].
+    /// Lets both ends reach the registry through a [`Recorder`].
     pub(crate) fn recorded(mut self) -> Self {
         self.recorder = Some(Recorder::new());
         self
@@ -113,17 +113,17 @@ impl Relay {
         Self::with(&[])
     }
 
-    /// With these arguments of the environment.
+    /// Starts a relay with these arguments of the environment.
     pub(crate) fn with(arguments: &[&str]) -> Self {
         RelayBuilder::new().arguments(arguments).start()
     }
 
-    /// Returns when its port and its store are free.
+    /// Ends the rendezvous and waits until its port and its store are free.
     pub(crate) fn end_rendezvous(&self, signal: Signal) {
         self.rendezvous.end_by(signal);
     }
 
-    /// With the same data and at the same address as before.
+    /// Starts the rendezvous again with the same data and address.
     pub(crate) fn start_rendezvous(&mut self) {
         self.rendezvous =
             Rendezvous::start_at(&self.directory.path().join("data"), &self.rendezvous.url);
@@ -133,12 +133,12 @@ impl Relay {
         &self.url
     }
 
-    /// The credentials of both ends.
+    /// Returns the credentials of the environment and of its clients.
     pub(crate) fn credentials(&self) -> &[String; 2] {
         &self.credentials
     }
 
-    /// All that both ends and the registry said to each other so far.
+    /// Returns everything that both ends and the registry have exchanged so far.
     pub(crate) fn recorded(&self) -> String {
         self.recorder.as_ref().expect("the relay is recorded").text()
     }
@@ -153,14 +153,14 @@ impl Relay {
         log
     }
 
-    /// For programs that use the library.
+    /// Returns the address of the environment for programs that use the library.
     pub(crate) fn remote_server(&self) -> RemoteServer {
         let mut server = RemoteServer::through_relay(&self.url, ENVIRONMENT_ID).unwrap();
         server.token_file = Some(self.token_file());
         server
     }
 
-    /// A command whose environments.toml knows the environment as `box`.
+    /// Returns a command whose environments.toml lists the environment as `box`.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = command(PROGRAM);
         command.args(arguments).env("EXEC_SERVER_ENVIRONMENTS", self.environments_file());
@@ -178,7 +178,7 @@ impl Relay {
         self.directory.path().join("environments.toml")
     }
 
-    /// The token of clients.
+    /// Returns the file with the token of clients.
     pub(crate) fn token_file(&self) -> PathBuf {
         self.directory.path().join("harness")
     }
@@ -197,7 +197,7 @@ impl Relay {
     }
 }
 
-/// The environment says so in its log. Returns the log so far.
+/// Waits for the log line of the environment. Returns the log so far.
 pub(crate) fn wait_until_online(environment: &mut Running) -> String {
     let mut log = String::new();
     loop {

@@ -1,4 +1,4 @@
-//! A rendezvous on loopback, and the credentials that it knows.
+//! A rendezvous on loopback, and its credentials.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -13,15 +13,15 @@ use super::program::{Outcome, PROGRAM, command, run_program};
 use super::relay::ENVIRONMENT_ID;
 use super::running::Running;
 
-/// Killed with this value.
+/// A running rendezvous. Dropping this value kills it.
 pub(crate) struct Rendezvous {
     running: Running,
     pub(crate) url: String,
 }
 
 impl Rendezvous {
-    /// At an address of its own. On 127.0.0.1 a connection of another test may get the port between an
-    /// end and a restart.
+    /// Starts at an unshared address. On 127.0.0.1, a connection of another test could get the port
+    /// during a restart.
     pub(crate) fn start(data: &Path) -> Self {
         let [.., high, middle, low] = std::process::id().to_be_bytes();
         Self::start_at(data, &format!("http://127.{}.{middle}.{low}:0", 64 | high))
@@ -31,7 +31,7 @@ impl Rendezvous {
         Self::start_with(data, listen, |_| {})
     }
 
-    /// With more flags or variables.
+    /// Starts with more flags or variables.
     pub(crate) fn start_with(
         data: &Path,
         listen: &str,
@@ -46,7 +46,7 @@ impl Rendezvous {
         Self { running, url }
     }
 
-    /// The status of a call, and its body.
+    /// Makes a call and returns the status and the body of the response.
     pub(crate) fn post(&self, path: &str, token: &str, body: &Value) -> (u16, Value) {
         let body = body.to_string();
         let head = format!(
@@ -75,7 +75,7 @@ impl Rendezvous {
         TcpStream::connect(self.url.strip_prefix("http://").unwrap()).unwrap()
     }
 
-    /// Ends it as an operator does. Returns its log.
+    /// Stops the rendezvous with SIGTERM. Returns its log.
     pub(crate) fn stop(self) -> String {
         self.running.signal(Signal::TERM);
         let (status, out, log) = self.running.finish();
@@ -83,19 +83,19 @@ impl Rendezvous {
         log
     }
 
-    /// Returns when its port and its store are free.
+    /// Ends the rendezvous by a signal and waits until its port and its store are free.
     pub(crate) fn end_by(&self, signal: Signal) {
         self.running.signal(signal);
-        eventually("the rendezvous is gone", || self.running.has_ended());
+        eventually("the rendezvous has ended", || self.running.has_ended());
     }
 }
 
-/// A bearer token for the environment `box`.
+/// Creates a bearer token for the environment `box`.
 pub(crate) fn create_token(data: &Path, role: &str) -> String {
     create(data, "create", role)
 }
 
-/// An agent identity for the environment `box`.
+/// Creates an agent identity for the environment `box`.
 pub(crate) fn create_identity(data: &Path, role: &str) -> String {
     create(data, "create-agent", role)
 }

@@ -1,4 +1,4 @@
-//! A command that is not over yet: a test talks with it while it runs.
+//! A running command, with which a test exchanges input and output.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::AsFd as _;
@@ -41,12 +41,12 @@ impl Running {
         self.stdin = None;
     }
 
-    /// Nobody reads its output any more.
+    /// Closes the read end of its standard output.
     pub(crate) fn close_output(&mut self) {
         self.stdout = None;
     }
 
-    /// The next line on its standard output.
+    /// Returns the next line of its standard output.
     pub(crate) fn line(&mut self) -> String {
         let stdout = self.stdout.as_mut().expect("stdout is open");
         if stdout.buffer().is_empty() {
@@ -57,7 +57,7 @@ impl Running {
         line
     }
 
-    /// A line, if one comes within a moment.
+    /// Returns the next line if one comes within a moment.
     pub(crate) fn line_if_any(&mut self) -> Option<String> {
         let stdout = self.stdout.as_ref().expect("stdout is open");
         let is_there = !stdout.buffer().is_empty() || is_readable_soon(stdout.get_ref().as_fd());
@@ -74,7 +74,7 @@ impl Running {
         line
     }
 
-    /// Reads the rest of its standard error while it runs, so that it never waits for a reader.
+    /// Reads the rest of its standard error in a thread, so that the command never blocks on it.
     pub(crate) fn collect_errors(&mut self) -> JoinHandle<String> {
         let mut stderr = self.stderr.take().expect("stderr is collected once");
         thread::spawn(move || {
@@ -88,7 +88,7 @@ impl Running {
         machine::signal(self.child.id(), signal);
     }
 
-    /// Bytes that it has read so far, from whatever.
+    /// Returns how many bytes it has read so far, from all descriptors.
     pub(crate) fn bytes_read(&self) -> u64 {
         machine::bytes_read(self.child.id())
     }
@@ -97,13 +97,13 @@ impl Running {
         machine::state(self.child.id()).is_none_or(|state| state == 'Z')
     }
 
-    /// Waits for the end; the rest of both streams comes along.
+    /// Closes the input and waits for the end. Returns the rest of both streams.
     pub(crate) fn finish(mut self) -> (ExitStatus, String, String) {
         self.stdin = None;
         self.finish_with_input_open()
     }
 
-    /// The same for a command whose output may not end before it is read.
+    /// Like `finish`, for a command that cannot end before its output is read.
     pub(crate) fn read_to_end(mut self) -> (ExitStatus, String, String) {
         self.stdin = None;
         let mut out = String::new();
@@ -114,7 +114,7 @@ impl Running {
         (status, out, errors)
     }
 
-    /// The same as `finish` while its input has not ended.
+    /// Like `finish`, but leaves the input open.
     pub(crate) fn finish_with_input_open(mut self) -> (ExitStatus, String, String) {
         Watched::new(&[self.child.id()]).wait_until_all_end();
         let (mut out, mut error) = (String::new(), String::new());

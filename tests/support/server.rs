@@ -1,4 +1,4 @@
-//! The real binary, started for one test and killed with it.
+//! A server of the real binary, killed at the end of its test.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::AsFd as _;
@@ -18,7 +18,7 @@ use super::{Client, Inbox};
 pub(crate) struct Server {
     child: Child,
     url: String,
-    /// A stdio server's belongs to its client.
+    /// `None` for a stdio server, whose output belongs to its client.
     stdout: Option<BufReader<ChildStdout>>,
     runtime_directory: TempDir,
 }
@@ -49,12 +49,12 @@ impl Server {
         &self.url
     }
 
-    /// The `XDG_RUNTIME_DIR` of this server, in which its user's commands find it.
+    /// Returns the `XDG_RUNTIME_DIR` of this server, in which its user's commands find it.
     pub(crate) fn runtime_directory(&self) -> &Path {
         self.runtime_directory.path()
     }
 
-    /// A command of the user of this server.
+    /// Returns a command of the user of this server.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = command(PROGRAM);
         command.args(arguments).env("XDG_RUNTIME_DIR", self.runtime_directory());
@@ -70,24 +70,24 @@ impl Server {
         self.child.id()
     }
 
-    /// A connection without a handshake.
+    /// Opens a connection without `initialize`.
     pub(crate) fn connect(&self) -> Client {
         Client::over(Wire::connect(&self.url).unwrap())
     }
 
-    /// A client with a new session.
+    /// Connects a client with a new session.
     pub(crate) fn client(&self) -> Client {
         self.client_with(&json!({}))
     }
 
-    /// A client with a new session that has this token.
+    /// Connects a client with this token and a new session.
     pub(crate) fn client_of(&self, token: &str) -> Client {
         let mut client = self.connect_with(token).unwrap();
         client.initialize(&json!({})).unwrap();
         client
     }
 
-    /// A connection that was opened with this token.
+    /// Opens a connection with this token.
     pub(crate) fn connect_with(&self, token: &str) -> Result<Client, Box<dyn std::error::Error>> {
         Ok(Client::over(Wire::connect(&format!("{}/?token={token}", self.url))?))
     }
@@ -98,7 +98,7 @@ impl Server {
         client
     }
 
-    /// Comes back to a session, as often as it takes the server to notice that the old connection is gone.
+    /// Resumes a session. Retries until the server has noticed the end of the old connection.
     pub(crate) fn resume(&self, session: &str, params: &Value) -> Client {
         const STILL_ATTACHED: i64 = -32010;
         let mut params = params.clone();
@@ -112,7 +112,7 @@ impl Server {
         }
     }
 
-    /// Comes back and catches up as this kind of client does.
+    /// Resumes a session and catches up as this kind of client does.
     pub(crate) fn resume_with(&self, session: &str, inbox: &mut impl Inbox) -> Client {
         let mut client = self.resume(session, &inbox.handshake());
         inbox.catch_up(&mut client);
@@ -146,7 +146,7 @@ impl Server {
         self.child.wait().unwrap()
     }
 
-    /// The next line on its standard output.
+    /// Returns the next line of its standard output.
     pub(crate) fn next_line(&mut self) -> String {
         let stdout = self.stdout.as_mut().expect("the server listens on a socket");
         if stdout.buffer().is_empty() {
@@ -157,7 +157,7 @@ impl Server {
         line.trim_end().to_owned()
     }
 
-    /// The next line on its standard error, which is captured.
+    /// Returns the next line of its captured standard error.
     pub(crate) fn error_line(&mut self) -> String {
         let mut line = Vec::new();
         let stderr = self.child.stderr.as_mut().expect("stderr is captured");
@@ -170,7 +170,7 @@ impl Server {
         String::from_utf8(line).unwrap().trim_end().to_owned()
     }
 
-    /// What else the server wrote to its standard output; waits for its end.
+    /// Waits for the end of standard output and returns the rest of it.
     pub(crate) fn rest_of_stdout(&mut self) -> String {
         let mut rest = String::new();
         let stdout = self.stdout.as_mut().expect("the server listens on a socket");
@@ -213,7 +213,7 @@ impl ServerBuilder {
         self
     }
 
-    /// A program that changes what the server may do and then becomes the server.
+    /// Sets a wrapper program, which changes limits or descriptors and then executes the server.
     pub(crate) fn through(mut self, wrapper: &[&str]) -> Self {
         self.wrapper.extend(wrapper.iter().map(ToString::to_string));
         self
@@ -222,7 +222,7 @@ impl ServerBuilder {
     /// Runs a copy of the program, which is removed with the directory.
     pub(crate) fn copied_to(mut self, directory: &Path) -> Self {
         let copy = directory.join("exec-server");
-        // An earlier server of the directory may still run from it: a running program cannot be overwritten.
+        // An earlier server may still run from this copy; a running program cannot be overwritten.
         if !copy.exists() {
             std::fs::copy(PROGRAM, &copy).unwrap();
         }
@@ -235,7 +235,7 @@ impl ServerBuilder {
         // The target directory may be closed to others.
         std::fs::set_permissions(directory, PermissionsExt::from_mode(0o755)).unwrap();
         self = self.copied_to(directory);
-        // Nor are the directory of the history and the runtime directory that user's.
+        // That user cannot write the directory of the history or the runtime directory.
         self = self.variable(HISTORY_VARIABLE, "");
         self.arguments.extend(["--discoverable", "false"].map(str::to_owned));
         let ids = [format!("--reuid={uid}"), format!("--regid={uid}")];
@@ -261,14 +261,14 @@ impl ServerBuilder {
         Server { child, url, stdout: Some(stdout), runtime_directory }
     }
 
-    /// A server that has nothing to say on its standard output.
+    /// Starts a server that prints nothing on its standard output.
     pub(crate) fn start_silent(self) -> Server {
         let (mut child, runtime_directory) = self.spawn(&["--log", "warn"], Stdio::null());
         let stdout = child.stdout.take().map(BufReader::new);
         Server { child, url: String::new(), stdout, runtime_directory }
     }
 
-    /// A server with one client, on its standard input and output.
+    /// Starts a server with one client on its standard input and output.
     pub(crate) fn start_stdio(self) -> (Server, Client) {
         let defaults = ["--log", "warn", "--listen", "stdio"];
         let (mut child, runtime_directory) = self.spawn(&defaults, Stdio::piped());

@@ -1,4 +1,4 @@
-//! What to ask a server to start.
+//! Processes that tests start.
 
 use exec_server::protocol::StartParams;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ pub(crate) struct Start {
     params: Value,
 }
 
-/// A script for the shell, with nothing but a `PATH`.
+/// Returns a shell script with only `PATH` in its environment.
 pub(crate) fn shell(id: &str, script: &str) -> Start {
     program(id, &["/bin/sh", "-c", script])
 }
@@ -48,7 +48,7 @@ impl Start {
         self.params["processId"].as_str().expect("an id is text")
     }
 
-    /// For programs that use the library.
+    /// Returns the params for programs that use the library.
     pub(crate) fn typed(&self) -> StartParams {
         serde_json::from_str(&self.params.to_string()).unwrap()
     }

@@ -1,4 +1,4 @@
-//! A person at a terminal: keys go in, and what stands on the screen can be read.
+//! A terminal: tests press keys and read the screen.
 
 use std::ffi::OsStr;
 use std::process::Command;
@@ -9,21 +9,21 @@ use tempfile::TempDir;
 use super::program::{PROGRAM, command, run_command};
 use super::{Server, eventually};
 
-/// After this long a person presses a key once more.
+/// After this time, a key is pressed again.
 const PRESSED_AGAIN: Duration = Duration::from_secs(5);
 
-/// A shell in a window of a terminal multiplexer of its own.
+/// A shell in a window of its own tmux server.
 pub(crate) struct Tmux {
     directory: TempDir,
 }
 
 impl Tmux {
-    /// The shell finds the program as `$X`, and the server as its user's commands do.
+    /// Starts a shell that finds the program as `$X`, and the server as its user's commands do.
     pub(crate) fn start(server: &Server) -> Self {
         Self::start_with("XDG_RUNTIME_DIR", server.runtime_directory())
     }
 
-    /// The shell finds the program as `$X`, and has one more variable.
+    /// Starts a shell that finds the program as `$X` and has one more variable.
     pub(crate) fn start_with(name: &str, value: impl AsRef<OsStr>) -> Self {
         let tmux = Self { directory: tempfile::tempdir().unwrap() };
         let mut start =
@@ -44,7 +44,7 @@ impl Tmux {
         self.keys(&["Enter"]);
     }
 
-    /// Presses keys by their names, as `tmux send-keys` knows them.
+    /// Presses keys, named as in `tmux send-keys`.
     pub(crate) fn keys(&self, keys: &[&str]) {
         self.run(&[&["send-keys"], keys].concat());
     }
@@ -53,15 +53,15 @@ impl Tmux {
         self.run(&["resize-window", "-x", &cols.to_string(), "-y", &rows.to_string()]);
     }
 
-    /// Waits until this stands somewhere on the screen or in what has left it.
+    /// Waits until this text is on the screen or in the scrollback.
     pub(crate) fn wait_for(&self, text: &str) {
         let shown = std::panic::catch_unwind(|| {
             eventually(&format!("{text:?} is on the screen"), || self.screen().contains(text));
         });
-        assert!(shown.is_ok(), "this is:\n{}", self.screen());
+        assert!(shown.is_ok(), "the screen shows:\n{}", self.screen());
     }
 
-    /// Presses a key, and again as long as this does not stand on the screen: a program may drop it while it is busy.
+    /// Presses a key repeatedly until this text is on the screen: a busy program may drop keys.
     pub(crate) fn press_until(&self, key: &str, text: &str) {
         let mut pressed: Option<Instant> = None;
         let shown = std::panic::catch_unwind(move || {
@@ -73,14 +73,14 @@ impl Tmux {
                 self.screen().contains(text)
             });
         });
-        assert!(shown.is_ok(), "this is:\n{}", self.screen());
+        assert!(shown.is_ok(), "the screen shows:\n{}", self.screen());
     }
 
     pub(crate) fn screen(&self) -> String {
         self.run(&["capture-pane", "-p", "-S", "-"])
     }
 
-    /// The same with the escape sequences that colour it.
+    /// Returns the screen with its colour escape sequences.
     pub(crate) fn coloured_screen(&self) -> String {
         self.run(&["capture-pane", "-p", "-e", "-S", "-"])
     }
@@ -94,7 +94,7 @@ impl Tmux {
     fn command(&self, arguments: &[&str]) -> Command {
         let mut tmux = command("tmux");
         tmux.arg("-S").arg(self.directory.path().join("socket")).args(arguments);
-        // Of the terminal that runs the tests nothing is to be seen.
+        // The terminal that runs the tests must not affect them.
         tmux.env_remove("TMUX").env("TERM", "xterm").env("LC_ALL", "C.UTF-8");
         tmux
     }

@@ -1,4 +1,4 @@
-//! A server that asks for signed tokens, and the secret that signs them.
+//! Signed tokens, their secret, and servers that require them.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ impl Issuer {
         self.directory.path().join("secret")
     }
 
-    /// A server on loopback that asks for the tokens of this issuer.
+    /// Returns a server on loopback that requires tokens of this issuer.
     pub(crate) fn server(&self) -> ServerBuilder {
         let secret = self.secret_file();
         ServerBuilder::new().arguments(&[
@@ -44,7 +44,7 @@ impl Issuer {
         self.server().start()
     }
 
-    /// A token that is valid for an hour, with these claims besides.
+    /// Returns a token with these claims that is valid for an hour.
     pub(crate) fn token(&self, claims: &Value) -> String {
         let mut all = json!({ "exp": now() + 3600 });
         all.as_object_mut().unwrap().extend(claims.as_object().unwrap().clone());
@@ -52,7 +52,7 @@ impl Issuer {
         self.secret.sign(&claims)
     }
 
-    /// The same in a file.
+    /// Writes such a token to a file.
     pub(crate) fn token_file(&self, name: &str, claims: &Value) -> PathBuf {
         let path = self.directory.path().join(name);
         std::fs::write(&path, self.token(claims)).unwrap();
@@ -60,13 +60,13 @@ impl Issuer {
     }
 }
 
-/// A file that only its user can read.
+/// Writes a file that only its user can read.
 pub(crate) fn write_secret(path: &Path, text: &str) {
     std::fs::write(path, text).unwrap();
     std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)).unwrap();
 }
 
-/// In seconds since 1970.
+/// Returns the time in seconds since 1970.
 pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()
 }

@@ -1,4 +1,4 @@
-//! Bytes to and from a server: WebSocket over TCP or a Unix socket, and the pipes of a stdio server.
+//! Bytes to and from a server: WebSocket over TCP or a Unix socket, or the pipes of stdio.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -20,11 +20,11 @@ pub(crate) enum Wire {
     Stdio { stdin: Option<ChildStdin>, stdout: BufReader<ChildStdout> },
 }
 
-/// What came from the server.
+/// Something received from the server.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
     Text(String),
-    /// The connection is over; a WebSocket may have said why.
+    /// The end of the connection. A WebSocket may have a close code.
     End(Option<u16>),
 }
 
@@ -57,7 +57,7 @@ impl Wire {
         Ok(Self::Tcp(socket))
     }
 
-    /// Bytes as they are, around all framing.
+    /// Sends bytes without any framing.
     pub(crate) fn send_raw(&mut self, bytes: &[u8]) {
         match self {
             Self::Tcp(socket) => socket.get_mut().write_all(bytes).unwrap(),
@@ -76,7 +76,7 @@ impl Wire {
         }
     }
 
-    /// Ends what we send; what the server still says can be received.
+    /// Closes the sending direction. Messages of the server can still be received.
     pub(crate) fn finish(&mut self) {
         match self {
             Self::Tcp(socket) => socket.get_ref().shutdown(std::net::Shutdown::Write).unwrap(),
@@ -85,7 +85,7 @@ impl Wire {
         }
     }
 
-    /// Waits until a stdio server has begun to answer and has read every request.
+    /// Waits until a stdio server has begun to respond and has read every request.
     pub(crate) fn wait_until_read(&self) {
         let Self::Stdio { stdin, stdout } = self else { panic!("only stdio has two pipes") };
         wait_readable(stdout.get_ref().as_fd());
@@ -93,7 +93,8 @@ impl Wire {
         eventually("the server has read everything", || unread() == 0);
     }
 
-    /// Closes the read end of a stdio server's output; its input stays open while what is returned lives.
+    /// Closes the read end of a stdio server's output. Its input stays open until the returned pipe
+    /// is dropped.
     pub(crate) fn stop_reading(self) -> Option<ChildStdin> {
         let Self::Stdio { stdin, stdout } = self else { panic!("only stdio has two pipes") };
         drop(stdout);
@@ -104,7 +105,7 @@ impl Wire {
         let Self::Tcp(socket) = &mut self else { panic!("only TCP connections are cut") };
         if matches!(how, Cut::MidFrame | Cut::MidFrameRst) {
             let whole = frame(0x81, br#"{"id":"lost","method":"environment/status"}"#);
-            // The server may have closed first: then the connection is as lost as it should be.
+            // The server may have closed first: then the connection is cut already.
             let _ = socket.get_mut().write_all(&whole[..whole.len() / 2]);
         }
         if matches!(how, Cut::Rst | Cut::MidFrameRst) {
@@ -135,14 +136,14 @@ impl BlockingWire for Wire {
     }
 }
 
-/// A WebSocket frame from a client whose mask is zero. The first byte is the FIN bit and the opcode.
+/// Returns a WebSocket frame of a client, with a zero mask. The first byte is FIN bit and opcode.
 pub(crate) fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = frame_header(first, payload.len() as u64);
     frame.extend_from_slice(payload);
     frame
 }
 
-/// The header of a frame that claims to be this long.
+/// Returns the header of a frame that claims this length.
 pub(crate) fn frame_header(first: u8, len: u64) -> Vec<u8> {
     let mut header = vec![first];
     match len {
@@ -160,7 +161,7 @@ pub(crate) fn frame_header(first: u8, len: u64) -> Vec<u8> {
     header
 }
 
-/// A TCP connection to the server of a `ws://` URL.
+/// Opens a TCP connection to the server of a `ws://` URL.
 pub(crate) fn tcp(url: &str) -> std::io::Result<TcpStream> {
     let address = url.strip_prefix("ws://").expect("a WebSocket URL");
     let (address, _) = address.split_once('/').unwrap_or((address, ""));
@@ -207,7 +208,7 @@ pub(crate) fn wait_readable(descriptor: BorrowedFd<'_>) {
     assert_ne!(ready.unwrap(), 0, "nothing came from the server");
 }
 
-/// For what nobody announces: whether something comes within a moment.
+/// Returns whether data arrives within a moment, for tests that expect none or must probe.
 pub(crate) fn is_readable_soon(descriptor: BorrowedFd<'_>) -> bool {
     let moment = Timespec::try_from(Duration::from_millis(100)).unwrap();
     let ready = poll(&mut [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)], Some(&moment));
