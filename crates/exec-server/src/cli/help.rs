@@ -40,7 +40,7 @@ const EXAMPLES: [(&str, &[&str]); 25] = [
     ("rendezvous", &["exec-server rendezvous --listen http://127.0.0.1:8080 --data data"]),
     (
         "forward",
-        &["exec-server forward --connect ws://127.0.0.1:7777 --remote https://r.example.org \
+        &["exec-server forward --connect ws://127.0.0.1:7777 --remote https://r.example \
                    --environment-id box"],
     ),
     ("token", &["exec-server token new"]),
