@@ -48,11 +48,11 @@ struct Output {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
-    let url = std::env::args().nth(1).context("give the URL of a server")?;
+    let url = std::env::args().nth(1).context("missing argument: the URL of a server")?;
     let (client, processes) = (OnceCell::new(), Mutex::default());
     let adapter = Arc::new(Adapter { url, client, processes });
     let mut commands = BufReader::new(tokio::io::stdin()).lines();
-    // Tasks of one thread begin in the order of their commands.
+    // On one thread, tasks start in the order of their commands.
     let tasks = LocalSet::new();
     let reading = async {
         while let Some(line) = commands.next_line().await? {
@@ -102,7 +102,7 @@ impl Adapter {
             }
             "closeStdin" => drop(self.process(command)?.handle.close_stdin().await?),
             "readLines" => {
-                let count = command["count"].as_u64().context("how many lines?")?;
+                let count = command["count"].as_u64().context("the command has no count")?;
                 let process = self.process(command)?;
                 let mut output = process.output.lock().await;
                 return Ok(json!({"lines": output.lines(count).await?}));
@@ -214,7 +214,7 @@ impl Adapter {
     }
 
     fn process(&self, command: &Value) -> anyhow::Result<Arc<Process>> {
-        let name = command["process"].as_str().context("which process?")?;
+        let name = command["process"].as_str().context("the command has no process")?;
         let processes = self.processes.lock().expect("no code panics while it holds the lock");
         processes.get(name).cloned().with_context(|| format!("there is no process {name:?}"))
     }
@@ -236,7 +236,7 @@ impl Process {
 }
 
 impl Output {
-    /// The next lines, fewer at the end.
+    /// Reads the next lines, fewer at the end.
     async fn lines(&mut self, count: u64) -> Result<Vec<String>, ExecServerError> {
         let mut lines = Vec::new();
         for _ in 0..count {
@@ -277,7 +277,7 @@ impl Output {
         given
     }
 
-    /// Takes the next event. False at the end.
+    /// Takes the next event. Returns false at the end.
     async fn advance(&mut self) -> Result<bool, ExecServerError> {
         match self.events.next().await {
             Some(ExecProcessEvent::Output(output)) => {

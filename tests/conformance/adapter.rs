@@ -20,7 +20,7 @@ pub(super) enum Language {
     TypeScript,
 }
 
-/// How an adapter is started: a program, its arguments, and a variable.
+/// The command line of an adapter, and a variable.
 #[derive(Debug)]
 pub(super) struct AdapterProgram {
     argv: Vec<PathBuf>,
@@ -28,7 +28,7 @@ pub(super) struct AdapterProgram {
 }
 
 impl Language {
-    /// The program, or the reason why this machine cannot run it.
+    /// Returns the program, or the reason why this machine cannot run it.
     pub(super) fn adapter(self) -> Result<AdapterProgram, String> {
         let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients");
         match self {
@@ -93,7 +93,7 @@ impl Adapter {
                     let id = response["id"].as_u64().expect(&line);
                     let waits =
                         waiting.lock().unwrap().remove(&id).expect("one response for each command");
-                    // The test may have given up waiting.
+                    // The step may have timed out.
                     let _ = waits.send(response);
                 }
                 // Drops the senders, so that waiting steps fail.
@@ -115,14 +115,14 @@ impl Adapter {
         receiver
     }
 
-    /// Ends its input, and waits for its own end.
+    /// Closes the input of the adapter and waits for its end.
     pub(super) async fn end(&mut self) {
         self.stdin = None;
         let status = self.child.wait().await.unwrap();
         assert!(status.success(), "the adapter ended with {status}");
     }
 
-    /// Simulates a crash.
+    /// Kills the adapter, to simulate a crash.
     pub(super) async fn kill(&mut self) {
         self.child.kill().await.unwrap();
     }

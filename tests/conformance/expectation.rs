@@ -4,7 +4,8 @@ use exec_server_test_support::decoded;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-/// Compares a response with the `expect` or the `error` of its step. Without either any success will do.
+/// Compares a response with the `expect` or the `error` of its step. Without either, any success is
+/// accepted.
 pub(super) fn check(step: &Value, response: &Value) {
     if let Some(kind) = step.get("error") {
         assert!(is_error(response, kind), "{step}: {response}");
@@ -21,7 +22,7 @@ pub(super) fn check(step: &Value, response: &Value) {
                     Sha256::digest(&output).iter().map(|byte| format!("{byte:02x}")).collect();
                 let got = (ok["bytes"].as_u64(), ok["sha256"].as_str());
                 let wanted = (Some(output.len() as u64), Some(sha256.as_str()));
-                assert_eq!(got, wanted, "output is lost or doubled: {step}: {response}");
+                assert_eq!(got, wanted, "output is lost or repeated: {step}: {response}");
             }
             // Every byte was received or declared as missing.
             "bytesAndGaps" => {
@@ -40,7 +41,7 @@ pub(super) fn check(step: &Value, response: &Value) {
     }
 }
 
-/// Whether a response is an error of this kind, or with this code of the server.
+/// Returns whether a response is an error of this kind, or with this code of the server.
 pub(super) fn is_error(response: &Value, kind: &Value) -> bool {
     let error = &response["error"];
     error["kind"] == *kind || (error["kind"] == "server" && error["code"] == *kind)

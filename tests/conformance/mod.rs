@@ -1,5 +1,5 @@
-//! Drives the clients of all languages through a bad network. `clients/conformance` has the scenarios and describes
-//! the adapters.
+//! Drives the clients of all languages through a bad network. `clients/conformance` has the
+//! scenarios and describes the adapters.
 
 mod adapter;
 mod expectation;
@@ -14,7 +14,7 @@ use exec_server_test_support::skipped;
 use adapter::Language;
 use scenario::{DIRECTORY, Scenario};
 
-/// Cuts that each client survives in all scenarios together.
+/// The number of cuts that each client survives in all scenarios together.
 const CUTS: usize = 1000;
 
 async fn play(language: Language, name: &str) {
@@ -24,7 +24,7 @@ async fn play(language: Language, name: &str) {
     }
 }
 
-/// A test of each client for each scenario.
+/// Makes a test of each client for each scenario.
 macro_rules! scenarios {
     ($($name:ident,)*) => {
         const SCENARIOS: &[&str] = &[$(stringify!($name)),*];
@@ -60,7 +60,7 @@ scenarios! {
 }
 
 #[test]
-fn every_scenario_is_played_and_all_of_them_cut_a_thousand_times() {
+fn every_scenario_is_played_with_a_thousand_cuts_in_total() {
     let files = Path::new(DIRECTORY).read_dir().unwrap();
     let files = files.map(|file| file.unwrap().path().file_stem().unwrap().to_owned());
     let played = SCENARIOS.iter().map(|name| name.replace('_', "-").into());

@@ -1,4 +1,4 @@
-//! Plays the steps of a scenario: one server, and for each adapter a bad network of its own.
+//! Plays the steps of a scenario with one server, and a bad network for each adapter.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use super::expectation;
 use super::scenario::{Scenario, Values, Variables, substituted};
 use crate::support::{HANG, Server};
 
-/// Combinations played at once. Most of the time passes in pauses before a client dials again.
+/// How many combinations are played at once. Most of the time is spent in backoff.
 const PLAYERS: usize = 4;
 
 /// Members of a step that are not part of the adapter's command.
@@ -46,11 +46,11 @@ pub(super) async fn play(program: &AdapterProgram, scenario: &Scenario) {
 struct Player<'a> {
     program: &'a AdapterProgram,
     server: SocketAddr,
-    /// Sees the server as it is, without a bad network.
+    /// Connected to the server without a bad network.
     watcher: ExecServerClient,
     sites: HashMap<String, Site>,
     variables: Variables,
-    /// Responses that are awaited later.
+    /// Responses that a later step awaits.
     background: HashMap<String, oneshot::Receiver<Value>>,
     cuts_at_once: usize,
 }
@@ -58,7 +58,7 @@ struct Player<'a> {
 /// An adapter and its network.
 struct Site {
     proxy: FaultProxy,
-    /// While it runs.
+    /// `Some` while it runs.
     adapter: Option<Adapter>,
 }
 
@@ -92,7 +92,7 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// Boxed, because a step may have steps of its own.
+    /// Plays steps. Boxed, because a step may contain steps.
     fn play_each<'b>(&'b mut self, steps: &'b [Value]) -> Pin<Box<dyn Future<Output = ()> + 'b>> {
         Box::pin(async move {
             for step in steps {
@@ -102,7 +102,7 @@ impl<'a> Player<'a> {
                 }
                 let step = substituted(step, &self.variables);
                 let played = timeout(HANG, self.play_step(&step)).await;
-                assert!(played.is_ok(), "never done: {step} with {:?}", self.variables);
+                assert!(played.is_ok(), "timed out: {step} with {:?}", self.variables);
             }
         })
     }
@@ -123,7 +123,7 @@ impl<'a> Player<'a> {
         if step.get("do").is_some() {
             self.command(on, step).await;
         } else if let Some(name) = text(step, "await") {
-            let waiting = self.background.remove(name).expect("it runs in the background");
+            let waiting = self.background.remove(name).expect("the command runs in the background");
             let response = waiting.await.expect("the adapter runs");
             expectation::check(step, &response);
         } else if let Some(cut) = step.get("cut") {
@@ -207,14 +207,14 @@ impl<'a> Player<'a> {
         &mut site.adapter
     }
 
-    /// All but those of watchers.
+    /// Returns all sessions except those of watchers.
     async fn sessions(&self) -> Vec<String> {
         let listed = self.watcher.session_list(Empty {}).await.unwrap().sessions;
         let others = listed.into_iter().filter(|session| session.client_name != "watcher");
         others.map(|session| session.session_id).collect()
     }
 
-    /// How many processes run that have this text among their arguments.
+    /// Counts running processes with this text in an argument.
     async fn running(&self, argument: &str) -> usize {
         let mut running = 0;
         for session in self.sessions().await {
@@ -229,7 +229,7 @@ impl<'a> Player<'a> {
     }
 }
 
-/// Polls a state that sends no event.
+/// Polls a state that causes no event.
 async fn until(reached: impl AsyncFn() -> bool) {
     while !reached().await {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -244,7 +244,7 @@ fn number(step: &Value, member: &str) -> Option<usize> {
     step[member].as_u64().map(|number| usize::try_from(number).unwrap())
 }
 
-/// The cuts of a plan, repeated `times` times.
+/// Returns the cuts of a plan, repeated `times` times.
 fn planned(plan: &Value) -> Vec<PlannedCut> {
     let cuts = plan["cuts"].as_array().unwrap().iter().map(|cut| PlannedCut {
         way: way(&cut["way"]),

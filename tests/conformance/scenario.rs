@@ -1,4 +1,4 @@
-//! A scenario as data, and the variables in it.
+//! Scenarios as data, and their variables.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ pub(super) const DIRECTORY: &str =
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Scenario {
-    /// For people.
+    /// A description for readers.
     #[serde(rename = "about")]
     _about: String,
     /// Arguments of the server.
@@ -20,7 +20,7 @@ pub(super) struct Scenario {
     /// The steps are played for each combination of these values.
     #[serde(default)]
     repeat: BTreeMap<String, Values>,
-    /// At least so many cuts must have happened.
+    /// At least this many cuts must happen.
     #[serde(default)]
     pub(super) cuts: usize,
     pub(super) steps: Vec<Value>,
@@ -30,7 +30,7 @@ pub(super) struct Scenario {
 #[serde(untagged)]
 pub(super) enum Values {
     Each(Vec<Value>),
-    /// Both included.
+    /// Includes both ends.
     Range {
         from: u64,
         to: u64,
@@ -70,7 +70,8 @@ impl Values {
     }
 }
 
-/// Replaces each `${name}`, also in the names of members. A text that is nothing else becomes the value itself.
+/// Replaces each `${name}`, in names of members too. A text that consists of one variable becomes
+/// its value.
 pub(super) fn substituted(value: &Value, variables: &Variables) -> Value {
     match value {
         Value::String(text) => {

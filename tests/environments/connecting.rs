@@ -1,4 +1,4 @@
-//! When an environment connects, and what happens when that fails.
+//! When an environment connects, and failures to connect.
 
 use exec_server::ExecServerError;
 use rustix::process::Signal;
@@ -7,7 +7,7 @@ use super::*;
 use crate::support::{ServerBuilder, machine, shell};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_comes_later_is_found() {
+async fn a_server_that_starts_later_is_found() {
     let directory = tempfile::tempdir().unwrap();
     let url = format!("unix://{}/socket", directory.path().display());
     let environment = Environment::remote("box", RemoteServer::at(url.as_str()).unwrap());
@@ -58,7 +58,7 @@ async fn handles_keep_their_environment_alive() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn subscribers_learn_that_nobody_is_left() {
+async fn subscribers_get_an_error_when_the_last_handle_is_dropped() {
     let Site { environment, .. } = Site::local();
     let process = environment.start(shell("p", "echo ready; sleep 1000").typed()).await.unwrap();
     let mut events = process.subscribe_events();

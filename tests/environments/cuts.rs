@@ -1,4 +1,4 @@
-//! Files and HTTP of a server whose connection is lost.
+//! Files and HTTP when the connection to the server is lost.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use super::http::WebServer;
 use super::*;
 
-/// A server behind a bad network.
+/// Starts a server behind a bad network.
 async fn far_away() -> (Environment, FaultProxy, Server) {
     let server = Server::start();
     let address: SocketAddr = server.url().trim_start_matches("ws://").parse().unwrap();
@@ -37,7 +37,7 @@ fn is_interrupted(error: &std::io::Error) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_go_on_after_a_cut() {
+async fn calls_continue_after_a_cut() {
     let (environment, proxy, _server) = far_away().await;
     let place = Place::new();
     place.write("file", "x");
@@ -52,7 +52,7 @@ async fn calls_go_on_after_a_cut() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_goes_on_after_a_cut_and_says_that_it_missed_something() {
+async fn a_watch_continues_after_a_cut_and_requests_a_rescan() {
     let (environment, proxy, _server) = far_away().await;
     let place = Place::new();
     let path = place.uri("");
@@ -89,7 +89,7 @@ async fn streams_end_at_once_with_an_error() {
     web.push("begun").await;
     body.next().await.unwrap().unwrap();
 
-    // Nobody gets through: whoever waited for a new connection would wait for ever.
+    // No connection succeeds: a stream that waited for a new one would hang.
     proxy.refuse();
     proxy.cut(Cut::Rst).await;
     let error = body.next().await.unwrap().unwrap_err();
@@ -101,7 +101,7 @@ async fn streams_end_at_once_with_an_error() {
     proxy.resume();
     let file = environment.read_file(FsReadFileParams::new(place.uri("file"))).await.unwrap();
     assert_eq!(file.len(), 20 << 20);
-    // The server has given up the download with the connection.
+    // The server has cancelled the download at the end of the connection.
     web.body_ended.notified().await;
     let (_, mut body) = environment.request_streamed(web.get("/stream")).await.unwrap();
     web.push("again").await;
@@ -110,7 +110,7 @@ async fn streams_end_at_once_with_an_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upload_with_a_key_goes_on_where_it_stopped() {
+async fn an_upload_with_a_key_continues_where_it_stopped() {
     let (environment, proxy, _server) = far_away().await;
     let place = Place::new();
     let content = pattern(12 << 20);
@@ -133,7 +133,7 @@ async fn an_upload_with_a_key_goes_on_where_it_stopped() {
         }
     };
     let position = usize::try_from(writer.position()).unwrap();
-    assert_eq!(position, 3 << 20, "not from the beginning, and not where it is not certain");
+    assert_eq!(position, 3 << 20, "the last position that is certain");
     writer.write_all(&content[position..]).await.unwrap();
     writer.shutdown().await.unwrap();
     assert!(place.read("file") == content);

@@ -1,4 +1,4 @@
-//! What a process reports, and that nothing of it is lost.
+//! The events of a process, without loss.
 
 use exec_server::protocol::{ErrorKind, SignalName, TerminalSize, TerminateMode};
 
@@ -9,14 +9,14 @@ in_every_environment! {
     output_is_in_order_and_every_event_has_its_number,
     exit_codes_are_exact,
     the_first_subscriber_misses_nothing,
-    a_late_subscriber_sees_the_same,
-    a_late_subscriber_is_told_what_is_gone,
-    reads_go_through_the_whole_output,
-    a_terminal_has_a_size_that_changes,
+    a_late_subscriber_gets_the_same_events,
+    a_late_subscriber_gets_the_gap,
+    reads_return_the_whole_output,
+    a_terminal_can_be_resized,
     signals_arrive,
-    terminating_ends_a_process_once,
-    a_slow_subscriber_loses_nothing_and_delays_nobody,
-    an_id_is_used_once,
+    terminate_ends_a_process_once,
+    a_slow_subscriber_loses_no_output_and_delays_no_process,
+    an_id_cannot_be_used_twice,
 }
 
 async fn output_is_in_order_and_every_event_has_its_number(backend: Backend) {
@@ -58,7 +58,7 @@ async fn the_first_subscriber_misses_nothing(backend: Backend) {
     assert_eq!((story.stdout.len(), story.lost), (BYTES, 0));
 }
 
-async fn a_late_subscriber_sees_the_same(backend: Backend) {
+async fn a_late_subscriber_gets_the_same_events(backend: Backend) {
     let process = start(&backend, &shell("p", "echo one; echo two >&2; exit 3")).await;
     let live = Story::of(process.subscribe_events()).await;
     let late = Story::of(process.subscribe_events()).await;
@@ -66,7 +66,7 @@ async fn a_late_subscriber_sees_the_same(backend: Backend) {
     assert!(late.is_contiguous());
 }
 
-async fn a_late_subscriber_is_told_what_is_gone(backend: Backend) {
+async fn a_late_subscriber_gets_the_gap(backend: Backend) {
     const BYTES: u64 = 5 << 20;
     let process = start(&backend, &shell("p", &format!("head -c {BYTES} /dev/zero"))).await;
     process.wait().await.unwrap();
@@ -76,7 +76,7 @@ async fn a_late_subscriber_is_told_what_is_gone(backend: Backend) {
     assert_eq!(late.exit_code, Some(0));
 }
 
-async fn reads_go_through_the_whole_output(backend: Backend) {
+async fn reads_return_the_whole_output(backend: Backend) {
     let process = start(&backend, &shell("p", "seq 20000; exit 4")).await;
     let (mut after, mut output) = (0, Vec::new());
     let last = loop {
@@ -96,7 +96,7 @@ async fn reads_go_through_the_whole_output(backend: Backend) {
     assert!(output == expected.as_bytes(), "{} bytes", output.len());
 }
 
-async fn a_terminal_has_a_size_that_changes(backend: Backend) {
+async fn a_terminal_can_be_resized(backend: Backend) {
     let script = "trap 'stty size; exit 0' WINCH; stty size; while :; do sleep 0.05; done";
     let size = TerminalSize { rows: 11, cols: 22 };
     let mut params = shell("tty", script).tty().typed();
@@ -124,7 +124,7 @@ async fn signals_arrive(backend: Backend) {
     process.signal(SignalName::Kill).await.unwrap();
 }
 
-async fn terminating_ends_a_process_once(backend: Backend) {
+async fn terminate_ends_a_process_once(backend: Backend) {
     let process = start(&backend, &program("p", &["sleep", "1000"])).await;
     assert!(process.terminate(TerminateMode::Force).await.unwrap());
     assert_eq!(process.wait().await.unwrap().exit_code, 137);
@@ -138,14 +138,14 @@ async fn terminating_ends_a_process_once(backend: Backend) {
     assert_eq!(graceful.wait().await.unwrap().exit_code, 9);
 }
 
-async fn a_slow_subscriber_loses_nothing_and_delays_nobody(backend: Backend) {
+async fn a_slow_subscriber_loses_no_output_and_delays_no_process(backend: Backend) {
     const BYTES: usize = 20 << 20;
     let directory = tempfile::tempdir().unwrap();
     let done = directory.path().join("done").display().to_string();
     let script = format!("yes 0123456789abcde | head -c {BYTES}; touch {done}");
     let process = start(&backend, &shell("slow", &script)).await;
     let events = process.subscribe_events();
-    // It has written everything, and nobody has read anything, when the other process ends.
+    // When the other process ends, the first has written everything and the test has read nothing.
     let script = format!("until test -e {done}; do sleep 0.01; done; echo seen");
     let other = start(&backend, &shell("other", &script)).await;
     assert_eq!(other.output().await.unwrap().stdout.complete(), Some(&b"seen\n"[..]));
@@ -157,7 +157,7 @@ async fn a_slow_subscriber_loses_nothing_and_delays_nobody(backend: Backend) {
     assert_eq!(story.exit_code, Some(0));
 }
 
-async fn an_id_is_used_once(backend: Backend) {
+async fn an_id_cannot_be_used_twice(backend: Backend) {
     let first = start(&backend, &shell("p", "read x; echo $x").with_stdin()).await;
     let error = backend.start(shell("p", "true").typed()).await.unwrap_err();
     assert_eq!(error.kind(), Some(&ErrorKind::DuplicateProcess));
@@ -206,7 +206,7 @@ async fn discarded_output_is_a_declared_gap() {
             start(&backend, &shell("other", &script)).await.wait().await.unwrap();
             let story = Story::of(events).await;
             assert!(story.lost > 0);
-            // A server does not always know how much of what it drops has arrived.
+            // A gap may also count bytes that have arrived: the server does not always know.
             assert!(story.lost + story.stdout.len() as u64 >= BYTES, "{story:?}");
             assert_eq!(story.exit_code, Some(0));
         })

@@ -17,13 +17,13 @@ use super::*;
 in_every_environment! {
     whole:
     files_are_written_and_read_whole,
-    names_that_are_not_text_survive,
-    directories_are_made_listed_and_removed,
+    names_that_are_not_utf8_are_preserved,
+    directories_are_created_listed_and_removed,
     trees_are_walked_and_matched,
     trees_are_copied_and_renamed,
     symlinks_are_followed_or_refused,
     permissions_are_set,
-    a_condition_that_does_not_hold_is_a_conflict,
+    an_unmet_condition_is_a_conflict,
 }
 
 fn metadata(path: PathUri) -> FsGetMetadataParams {
@@ -78,7 +78,7 @@ async fn files_are_written_and_read_whole(environment: Environment) {
     assert_ne!(inode(), before);
 }
 
-async fn names_that_are_not_text_survive(environment: Environment) {
+async fn names_that_are_not_utf8_are_preserved(environment: Environment) {
     let place = Place::new();
     let odd = OsStr::from_bytes(b"odd \xff\xfe %41 name");
     environment.write_file(FsWriteFileParams::new(place.uri(odd), "odd")).await.unwrap();
@@ -106,7 +106,7 @@ async fn names_that_are_not_text_survive(environment: Environment) {
     assert!(!place.path(odd).exists() && !place.path(new).exists());
 }
 
-async fn directories_are_made_listed_and_removed(environment: Environment) {
+async fn directories_are_created_listed_and_removed(environment: Environment) {
     let place = Place::new();
     environment.create_directory(directory(place.uri("a/b/c"))).await.unwrap();
     environment.create_directory(directory(place.uri("a/b/c"))).await.unwrap();
@@ -237,7 +237,7 @@ async fn permissions_are_set(environment: Environment) {
     assert_eq!(known.mode, Some(0o750));
 }
 
-async fn a_condition_that_does_not_hold_is_a_conflict(environment: Environment) {
+async fn an_unmet_condition_is_a_conflict(environment: Environment) {
     let place = Place::new();
     let uri = place.uri("file");
     let new = FsWriteFileParams { create_new: true, ..FsWriteFileParams::new(uri.clone(), "one") };

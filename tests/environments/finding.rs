@@ -1,4 +1,4 @@
-//! Watching and searching.
+//! Watches and searches.
 
 use std::ops::ControlFlow;
 
@@ -9,19 +9,19 @@ use super::*;
 
 in_every_environment! {
     whole:
-    changes_below_a_directory_are_told,
+    changes_below_a_directory_are_reported,
     a_watched_file_may_be_replaced,
-    what_cannot_be_watched_is_an_error,
+    a_watch_that_cannot_start_is_an_error,
     lines_are_found_with_their_context,
-    a_search_that_cannot_begin_is_an_error,
-    a_search_may_be_dropped,
+    a_search_that_cannot_start_is_an_error,
+    a_dropped_search_is_cancelled,
 }
 
 fn watching(path: PathUri, recursive: bool) -> FsWatchParams {
     FsWatchParams { path, watch_id: "ignored".into(), recursive, sandbox: None }
 }
 
-/// Reads changes until one is what is looked for.
+/// Reads changes until one matches.
 async fn until(watch: &mut WatchEvents, mut wanted: impl FnMut(&FileChange) -> bool) {
     loop {
         let told = watch.next().await.unwrap().unwrap();
@@ -36,7 +36,7 @@ async fn until(watch: &mut WatchEvents, mut wanted: impl FnMut(&FileChange) -> b
     }
 }
 
-async fn changes_below_a_directory_are_told(environment: Environment) {
+async fn changes_below_a_directory_are_reported(environment: Environment) {
     let place = Place::new();
     std::fs::create_dir(place.path("deep")).unwrap();
     let mut watch = environment.watch(watching(place.uri(""), true)).await.unwrap();
@@ -70,7 +70,7 @@ async fn a_watched_file_may_be_replaced(environment: Environment) {
     }
 }
 
-async fn what_cannot_be_watched_is_an_error(environment: Environment) {
+async fn a_watch_that_cannot_start_is_an_error(environment: Environment) {
     let place = Place::new();
     let missing = environment.watch(watching(place.uri("missing"), false)).await.unwrap_err();
     assert!(missing.to_string().contains("missing"), "{missing}");
@@ -109,7 +109,7 @@ async fn lines_are_found_with_their_context(environment: Environment) {
     assert_eq!(search.summary().unwrap().matches, 0);
 }
 
-async fn a_search_that_cannot_begin_is_an_error(environment: Environment) {
+async fn a_search_that_cannot_start_is_an_error(environment: Environment) {
     let place = Place::new();
     let error = environment.search(FsSearchParams::new(place.uri(""), "(")).await.unwrap_err();
     assert!(error.to_string().contains("("), "{error}");
@@ -118,7 +118,7 @@ async fn a_search_that_cannot_begin_is_an_error(environment: Environment) {
     assert!(error.to_string().contains("nowhere"), "{error}");
 }
 
-async fn a_search_may_be_dropped(environment: Environment) {
+async fn a_dropped_search_is_cancelled(environment: Environment) {
     let place = Place::new();
     place.write("many", "needle and more\n".repeat(200_000));
     let params = FsSearchParams {
@@ -129,7 +129,7 @@ async fn a_search_may_be_dropped(environment: Environment) {
         let mut search = environment.search(params.clone()).await.unwrap();
         assert!(!search.next().await.unwrap().unwrap().is_empty());
     }
-    // Places for searches are few; they were given back.
+    // Few searches may run at once; the dropped ones no longer count.
     let mut search = environment.search(params).await.unwrap();
     let mut found = 0;
     while let Some(results) = search.next().await {

@@ -1,4 +1,4 @@
-//! Collecting output, at once and in windows.
+//! Collecting output, as a whole and in windows.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use super::*;
 use crate::support::{program, shell};
 
 in_every_environment! {
-    output_is_collected_apart,
+    streams_are_collected_separately,
     output_beyond_the_bound_is_counted,
     windows_continue_where_the_last_one_ended,
     a_flood_does_not_hold_a_window_open,
-    the_environment_describes_itself,
+    info_describes_the_environment,
 }
 
-async fn output_is_collected_apart(backend: Backend) {
+async fn streams_are_collected_separately(backend: Backend) {
     let process = start(&backend, &shell("p", "echo out; echo err >&2; exit 8")).await;
     let output = process.output().await.unwrap();
     assert_eq!(output.stdout.complete(), Some(&b"out\n"[..]));
@@ -71,8 +71,8 @@ async fn a_flood_does_not_hold_a_window_open(backend: Backend) {
     process.terminate(TerminateMode::Force).await.unwrap();
 }
 
-async fn the_environment_describes_itself(backend: Backend) {
+async fn info_describes_the_environment(backend: Backend) {
     let info = backend.info().await.unwrap();
     assert!(info.shell.path.starts_with('/'));
-    assert!(info.process_teardown.keeper, "the hidden mode is there");
+    assert!(info.process_teardown.keeper, "processes run under a keeper");
 }

@@ -1,4 +1,4 @@
-//! HTTP from where the environment is.
+//! HTTP requests that leave from the environment.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -24,20 +24,20 @@ use super::*;
 
 in_every_environment! {
     whole:
-    a_request_is_made_and_answered,
+    a_request_gets_its_response,
     redirects_are_followed_or_shown,
-    a_body_comes_as_it_is_sent,
+    a_body_arrives_as_it_is_sent,
     a_large_body_arrives_whole,
-    a_slow_reader_holds_back_the_download,
-    who_drops_a_body_ends_the_exchange,
-    who_drops_a_request_ends_the_exchange,
-    a_download_that_breaks_off_is_an_error_after_what_came,
-    what_cannot_be_requested_is_an_error,
+    a_slow_reader_throttles_the_download,
+    dropping_a_body_cancels_the_request,
+    dropping_a_call_cancels_the_request,
+    a_truncated_download_is_an_error_after_its_data,
+    an_impossible_request_is_an_error,
 }
 
-/// What the operator forbids is HTTP, and not the environment.
+/// The ceiling of the operator denies HTTP requests, not the environment as a whole.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_environment_that_forbids_the_network_opens_and_refuses_requests() {
+async fn an_environment_without_network_opens_and_refuses_requests() {
     let sandbox =
         SandboxCeiling { require: Some(SandboxLevel::ReadOnly), ..SandboxCeiling::default() };
     let site = Site::local_with(ServerConfig { sandbox, ..ServerConfig::default() });
@@ -54,11 +54,11 @@ async fn an_environment_that_forbids_the_network_opens_and_refuses_requests() {
     environment.info().await.unwrap();
 }
 
-/// A web server on a loopback port. What is sent to `/stream` is what the test pushes.
+/// A web server on a loopback port. The test pushes the body of `/stream`.
 pub(super) struct WebServer {
     pub(super) url: String,
     pub(super) pushed: mpsc::Sender<Push>,
-    /// Told when a body of `/stream` is over, or nobody wants it any more.
+    /// Notified when a body of `/stream` has ended or was cancelled.
     pub(super) body_ended: Arc<Notify>,
     accepting: AbortHandle,
 }
@@ -67,18 +67,18 @@ pub(super) struct WebServer {
 pub(super) enum Push {
     Bytes(Bytes),
     End,
-    /// The connection ends in the middle.
+    /// Ends the connection in the middle of the body.
     BreakOff,
 }
 
-/// What requests for `/stream` share. There is one at a time.
+/// Shared by requests for `/stream`. There is one at a time.
 #[derive(Clone)]
 struct Stream {
     pushes: Arc<Mutex<mpsc::Receiver<Push>>>,
     ended: Arc<Notify>,
 }
 
-/// A body whose pieces the test pushes, and which ends when the test says so.
+/// A body whose pieces and end the test pushes.
 struct Pushed(Stream);
 
 type AnyBody = Pin<Box<dyn Body<Data = Bytes, Error = std::io::Error> + Send>>;
@@ -174,7 +174,7 @@ fn header<'a>(response: &'a HttpResponse, name: &str) -> Option<&'a str> {
     found.map(|header| header.value.as_str())
 }
 
-async fn a_request_is_made_and_answered(environment: Environment) {
+async fn a_request_gets_its_response(environment: Environment) {
     let web = WebServer::start().await;
     let mut params = web.get("/echo");
     params.method = "POST".into();
@@ -201,8 +201,8 @@ async fn redirects_are_followed_or_shown(environment: Environment) {
     assert_eq!((response.status, header(&response, "location")), (302, Some("/here")));
 }
 
-/// Events of a server that keeps the connection open, each before the next is sent.
-async fn a_body_comes_as_it_is_sent(environment: Environment) {
+/// As with server-sent events: each arrives before the next is sent.
+async fn a_body_arrives_as_it_is_sent(environment: Environment) {
     let web = WebServer::start().await;
     let (head, mut body) = environment.request_streamed(web.get("/stream")).await.unwrap();
     assert_eq!((head.status, head.body_base64.len()), (200, 0));
@@ -227,10 +227,10 @@ async fn a_large_body_arrives_whole(environment: Environment) {
     assert!(read == pattern(30 << 20));
 }
 
-async fn a_slow_reader_holds_back_the_download(environment: Environment) {
+async fn a_slow_reader_throttles_the_download(environment: Environment) {
     const PIECE: usize = 64 << 10;
     const PIECES: usize = 1024;
-    /// What the window, the buffers of the kernel and those of all parties hold together.
+    /// The window, the buffers of the kernel and those of all parties together.
     const UNDER_WAY: usize = 24 << 20;
     let web = WebServer::start().await;
     let (_, mut body) = environment.request_streamed(web.get("/stream")).await.unwrap();
@@ -248,18 +248,18 @@ async fn a_slow_reader_holds_back_the_download(environment: Environment) {
     let mut read = 0;
     while let Some(piece) = body.next().await {
         read += piece.unwrap().len();
-        // Others have all the time they want.
+        // Gives other tasks time to run ahead.
         for _ in 0..1000 {
             tokio::task::yield_now().await;
         }
         let ahead = sent.load(Ordering::Relaxed).saturating_sub(read);
-        assert!(ahead < UNDER_WAY, "{ahead} bytes are under way");
+        assert!(ahead < UNDER_WAY, "{ahead} bytes are in flight");
     }
     assert_eq!(read, PIECE * PIECES);
     pushing.await.unwrap();
 }
 
-async fn who_drops_a_body_ends_the_exchange(environment: Environment) {
+async fn dropping_a_body_cancels_the_request(environment: Environment) {
     let web = WebServer::start().await;
     let (_, mut body) = environment.request_streamed(web.get("/stream")).await.unwrap();
     web.push("begun").await;
@@ -268,10 +268,10 @@ async fn who_drops_a_body_ends_the_exchange(environment: Environment) {
     web.body_ended.notified().await;
 }
 
-async fn who_drops_a_request_ends_the_exchange(environment: Environment) {
+async fn dropping_a_call_cancels_the_request(environment: Environment) {
     let web = WebServer::start().await;
     let begun = async {
-        // More than is kept for a body that has not begun.
+        // More than is buffered for a body before it is read.
         for _ in 0..100 {
             web.push("begun").await;
         }
@@ -283,7 +283,7 @@ async fn who_drops_a_request_ends_the_exchange(environment: Environment) {
     web.body_ended.notified().await;
 }
 
-async fn a_download_that_breaks_off_is_an_error_after_what_came(environment: Environment) {
+async fn a_truncated_download_is_an_error_after_its_data(environment: Environment) {
     let web = WebServer::start().await;
     let (_, mut body) = environment.request_streamed(web.get("/stream")).await.unwrap();
     web.push("some").await;
@@ -295,7 +295,7 @@ async fn a_download_that_breaks_off_is_an_error_after_what_came(environment: Env
     assert!(body.next().await.is_none());
 }
 
-async fn what_cannot_be_requested_is_an_error(environment: Environment) {
+async fn an_impossible_request_is_an_error(environment: Environment) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/secret", listener.local_addr().unwrap());
     drop(listener);

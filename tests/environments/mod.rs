@@ -1,5 +1,5 @@
-//! The promises of every environment: the same tests for this machine, for a server on a WebSocket, for a server that is
-//! started when it is needed, and for one behind a relay.
+//! The promises of every environment: the same tests for this machine, for a server over a
+//! WebSocket, for a server that is launched on demand, and for one behind a relay.
 
 mod connecting;
 mod cuts;
@@ -23,8 +23,8 @@ use exec_server::{
 
 use crate::support::{HANG, PROGRAM, Relay, Server, Start};
 
-/// Makes a test of each case for each kind of environment. Cases take what can start processes, or, after `whole:`,
-/// the environment itself.
+/// Makes a test of each case for each kind of environment. Cases take a `Backend`, or, after
+/// `whole:`, the environment itself.
 macro_rules! in_every_environment {
     (whole: $($case:ident,)*) => {
         crate::environments::in_every_environment! { @run_whole $($case,)* }
@@ -129,7 +129,7 @@ impl Site {
         [Self::local(), Self::websocket(), Self::launched(), Self::relayed()]
     }
 
-    /// Sites that keep nothing beyond the memory of each log.
+    /// Returns sites whose logs are not spilled to disk.
     fn every_without_spill() -> [Self; 4] {
         let flags = ["--spill-output-bytes-per-process", "0"];
         let config = ServerConfig { spill_output_bytes_per_process: 0, ..ServerConfig::default() };
@@ -147,16 +147,16 @@ impl Site {
 
     async fn run(self, case: impl AsyncFnOnce(Backend)) {
         let outcome = tokio::time::timeout(HANG, case(self.backend())).await;
-        outcome.expect("the case comes to its end");
+        outcome.expect("the case finishes");
     }
 
     async fn run_whole(self, case: impl AsyncFnOnce(Environment)) {
         let outcome = tokio::time::timeout(HANG, case(self.environment.clone())).await;
-        outcome.expect("the case comes to its end");
+        outcome.expect("the case finishes");
     }
 }
 
-/// A temporary directory, and the paths in it as they go over the wire.
+/// A temporary directory, and its paths as URIs.
 struct Place {
     directory: tempfile::TempDir,
 }
@@ -183,7 +183,7 @@ impl Place {
     }
 }
 
-/// Bytes that say where they belong.
+/// Returns bytes that depend on their position.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|place| (place % 251) as u8).collect()
 }
@@ -192,7 +192,7 @@ async fn start(backend: &Backend, start: &Start) -> Arc<dyn ExecProcess> {
     backend.start(start.typed()).await.unwrap()
 }
 
-/// Everything that happens to a process.
+/// All events of a process.
 #[derive(Debug, Default, PartialEq)]
 struct Story {
     /// Numbers of all events but gaps.
@@ -230,7 +230,7 @@ impl Story {
                 self.exit_code = Some(exit.exit_code);
             }
             ExecProcessEvent::Closed { seq } => self.seqs.push(seq),
-            ExecProcessEvent::Failed(error) => panic!("the process is lost: {error}"),
+            ExecProcessEvent::Failed(error) => panic!("the process has failed: {error}"),
         }
     }
 

@@ -11,13 +11,13 @@ use super::*;
 
 in_every_environment! {
     whole:
-    ten_mebibytes_go_there_and_back,
+    ten_mebibytes_are_written_and_read,
     a_file_in_proc_is_read_to_its_end,
-    an_open_file_stays_what_it_was,
-    nobody_sees_a_file_before_it_is_complete,
-    what_is_not_committed_leaves_nothing,
-    a_commit_is_refused_when_somebody_else_was_faster,
-    many_handles_come_and_go,
+    an_open_file_is_not_affected_by_a_rename,
+    a_new_file_is_invisible_until_it_is_committed,
+    an_uncommitted_file_leaves_nothing,
+    a_commit_of_a_file_that_exists_by_then_is_refused,
+    dropped_handles_are_closed,
 }
 
 fn opening(path: PathUri) -> FsOpenParams {
@@ -34,7 +34,7 @@ fn creating(path: PathUri) -> FsCreateParams {
     FsCreateParams::new(path, "ignored")
 }
 
-async fn ten_mebibytes_go_there_and_back(environment: Environment) {
+async fn ten_mebibytes_are_written_and_read(environment: Environment) {
     let place = Place::new();
     let content = pattern(10 << 20);
     let mut writer = environment.write_file_stream(creating(place.uri("file"))).await.unwrap();
@@ -60,7 +60,7 @@ async fn a_file_in_proc_is_read_to_its_end(environment: Environment) {
     assert!(whole.starts_with(b"Name:"));
 }
 
-async fn an_open_file_stays_what_it_was(environment: Environment) {
+async fn an_open_file_is_not_affected_by_a_rename(environment: Environment) {
     let place = Place::new();
     place.write("file", "old content");
     let file = environment.open(opening(place.uri("file"))).await.unwrap();
@@ -76,12 +76,12 @@ async fn an_open_file_stays_what_it_was(environment: Environment) {
     file.read_block(0, MAX_BLOCK_BYTES + 1).await.unwrap_err();
 }
 
-async fn nobody_sees_a_file_before_it_is_complete(environment: Environment) {
+async fn a_new_file_is_invisible_until_it_is_committed(environment: Environment) {
     let place = Place::new();
     place.write("file", "old");
     let new = environment.create(creating(place.uri("file"))).await.unwrap();
     assert_eq!(new.written(), 0);
-    // In any order.
+    // Blocks may be written in any order.
     new.write_block(3, "new".into()).await.unwrap();
     new.write_block(0, "all".into()).await.unwrap();
     assert_eq!(place.read("file"), b"old");
@@ -90,7 +90,7 @@ async fn nobody_sees_a_file_before_it_is_complete(environment: Environment) {
     assert_eq!(place.read("file"), b"allnew");
 }
 
-/// Waits until there is nothing but these in a directory: what is dropped goes without anybody waiting for it.
+/// Waits until a directory contains only these names: dropped files are removed in the background.
 async fn until_only(environment: &Environment, place: &Place, names: &[&str]) {
     let params = FsReadDirectoryParams::new(place.uri(""));
     loop {
@@ -102,7 +102,7 @@ async fn until_only(environment: &Environment, place: &Place, names: &[&str]) {
     }
 }
 
-async fn what_is_not_committed_leaves_nothing(environment: Environment) {
+async fn an_uncommitted_file_leaves_nothing(environment: Environment) {
     let place = Place::new();
     place.write("file", "old");
     let new = environment.create(creating(place.uri("file"))).await.unwrap();
@@ -122,7 +122,7 @@ async fn what_is_not_committed_leaves_nothing(environment: Environment) {
     assert_eq!(place.read("file"), b"old");
 }
 
-async fn a_commit_is_refused_when_somebody_else_was_faster(environment: Environment) {
+async fn a_commit_of_a_file_that_exists_by_then_is_refused(environment: Environment) {
     let place = Place::new();
     let params = FsCreateParams { create_new: true, ..creating(place.uri("file")) };
     let mut writer = environment.write_file_stream(params.clone()).await.unwrap();
@@ -139,8 +139,8 @@ async fn a_commit_is_refused_when_somebody_else_was_faster(environment: Environm
     assert_eq!(error.kind(), Some(&ErrorKind::Conflict), "{error}");
 }
 
-/// More than may be open at once.
-async fn many_handles_come_and_go(environment: Environment) {
+/// Opens more handles than may be open at once.
+async fn dropped_handles_are_closed(environment: Environment) {
     let place = Place::new();
     place.write("file", "x");
     for _ in 0..300 {

@@ -10,12 +10,12 @@ use crate::support::{program, shell};
 
 in_every_environment! {
     input_arrives_in_order_and_ends,
-    a_process_without_input_says_so,
-    communicating_does_not_deadlock,
-    input_that_is_not_wanted_is_no_error,
-    lines_go_back_and_forth,
-    megabytes_go_through_both_ways_at_once,
-    writing_to_a_process_that_closed_its_input_is_a_broken_pipe,
+    a_write_without_stdin_gets_a_status,
+    communicate_does_not_deadlock,
+    unread_input_is_no_error,
+    lines_are_exchanged_both_ways,
+    megabytes_pass_both_ways_at_once,
+    a_write_to_closed_stdin_is_a_broken_pipe,
 }
 
 async fn input_arrives_in_order_and_ends(backend: Backend) {
@@ -31,13 +31,13 @@ async fn input_arrives_in_order_and_ends(backend: Backend) {
     assert_eq!(process.write("late".into()).await.unwrap(), WriteStatus::StdinClosed);
 }
 
-async fn a_process_without_input_says_so(backend: Backend) {
+async fn a_write_without_stdin_gets_a_status(backend: Backend) {
     let process = start(&backend, &program("p", &["sleep", "1000"])).await;
     assert_eq!(process.write("x".into()).await.unwrap(), WriteStatus::StdinClosed);
     assert_eq!(process.close_stdin().await.unwrap(), WriteStatus::StdinClosed);
 }
 
-async fn communicating_does_not_deadlock(backend: Backend) {
+async fn communicate_does_not_deadlock(backend: Backend) {
     const BYTES: usize = 12 << 20;
     let script = format!("head -c {BYTES} /dev/zero; wc -c >&2");
     let process = start(&backend, &shell("p", &script).with_stdin()).await;
@@ -48,7 +48,7 @@ async fn communicating_does_not_deadlock(backend: Backend) {
     assert_eq!((output.exit.exit_code, output.missed_bytes), (0, 0));
 }
 
-async fn input_that_is_not_wanted_is_no_error(backend: Backend) {
+async fn unread_input_is_no_error(backend: Backend) {
     for (id, script) in [("closes", "exec <&-; echo done"), ("exits", "echo done")] {
         let process = start(&backend, &shell(id, script).with_stdin()).await;
         let output = process.communicate(vec![b'x'; 12 << 20]).await.unwrap();
@@ -56,7 +56,7 @@ async fn input_that_is_not_wanted_is_no_error(backend: Backend) {
     }
 }
 
-async fn lines_go_back_and_forth(backend: Backend) {
+async fn lines_are_exchanged_both_ways(backend: Backend) {
     let script = "while read line; do echo \"got $line\"; done; echo bye";
     let process = start(&backend, &shell("p", script).with_stdin()).await;
     let mut stdin = StdinWriter::new(Arc::clone(&process));
@@ -72,7 +72,7 @@ async fn lines_go_back_and_forth(backend: Backend) {
     assert_eq!(lines.next_line().await.unwrap(), None);
 }
 
-async fn megabytes_go_through_both_ways_at_once(backend: Backend) {
+async fn megabytes_pass_both_ways_at_once(backend: Backend) {
     let process = start(&backend, &shell("p", "tee /dev/stderr").with_stdin()).await;
     let data: Bytes = (0..3_000_000_u32).map(|number| (number % 251) as u8).collect();
     let mut stdin = StdinWriter::new(Arc::clone(&process));
@@ -91,7 +91,7 @@ async fn megabytes_go_through_both_ways_at_once(backend: Backend) {
     assert!(out == data && err == data);
 }
 
-async fn writing_to_a_process_that_closed_its_input_is_a_broken_pipe(backend: Backend) {
+async fn a_write_to_closed_stdin_is_a_broken_pipe(backend: Backend) {
     let process =
         start(&backend, &shell("p", "exec <&-; echo closed; sleep 1000").with_stdin()).await;
     until_written(&mut process.subscribe_events(), "closed").await;

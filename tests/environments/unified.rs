@@ -1,4 +1,4 @@
-//! Commands as a model runs them.
+//! `UnifiedExec`: commands as a model runs them.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use exec_server::unified_exec::{
 use super::*;
 
 in_every_environment! {
-    a_short_command_is_answered_at_once,
-    a_dialogue_goes_through_several_calls,
-    everything_ends_when_it_is_told_to,
+    a_short_command_returns_at_once,
+    a_dialogue_takes_several_calls,
+    terminate_all_ends_every_process,
 }
 
 const OUTPUT: usize = 10_000;
@@ -22,7 +22,7 @@ fn tty(script: &str) -> ExecCommand {
     ExecCommand { tty: true, yield_time, ..ExecCommand::shell(script) }
 }
 
-async fn a_short_command_is_answered_at_once(backend: Backend) {
+async fn a_short_command_returns_at_once(backend: Backend) {
     let exec = UnifiedExec::new(backend, UnifiedExecLimits::default());
     let cwd = exec_server::protocol::PathUri::from_path("/usr");
     let command = ExecCommand { cwd, ..ExecCommand::shell("pwd; cat; exit 3") };
@@ -36,7 +36,7 @@ async fn a_short_command_is_answered_at_once(backend: Backend) {
     assert!(error.contains("/no/such/program"), "{error}");
 }
 
-async fn a_dialogue_goes_through_several_calls(backend: Backend) {
+async fn a_dialogue_takes_several_calls(backend: Backend) {
     let limits = UnifiedExecLimits::default();
     let (exec, mut events) = UnifiedExec::with_events(backend, limits);
     let script = "stty -echo; echo name?; read name; echo hello $name; exit 7";
@@ -75,7 +75,7 @@ async fn a_dialogue_goes_through_several_calls(backend: Backend) {
     assert_eq!((ends, deltas.as_str()), (1, "name?\r\nhello you\r\n"));
 }
 
-async fn everything_ends_when_it_is_told_to(backend: Backend) {
+async fn terminate_all_ends_every_process(backend: Backend) {
     let (exec, mut events) = UnifiedExec::with_events(backend, UnifiedExecLimits::default());
     let starts = (0..5).map(|_| exec.exec_command(tty("sleep 1000")));
     for start in starts {

@@ -1,6 +1,6 @@
-"""Drives a server the way a client in the field does, with nothing but the websockets package.
+"""Uses a server as existing clients do, with only the websockets package.
 
-It never confirms output: after a cut it resumes its session and asks once for what it missed.
+It never confirms output: after a cut it resumes its session and reads the missed events once.
 """
 
 import base64
@@ -24,7 +24,7 @@ class Refused(Exception):
 
 
 class Client:
-    """One session, over one connection after the other."""
+    """One session over successive connections."""
 
     def __init__(self, url, connections):
         self.url = url
@@ -43,7 +43,7 @@ class Client:
             try:
                 self.session = self.call("initialize", params)["sessionId"]
             except Refused as refused:
-                # The server may not have noticed yet that the old connection is gone.
+                # The server may not have noticed the end of the old connection yet.
                 if refused.code != SESSION_STILL_ATTACHED:
                     raise
                 self.socket.close()
@@ -52,12 +52,12 @@ class Client:
             return
 
     def cut(self):
-        """Resets the connection, with whatever is under way."""
+        """Resets the connection, with all data in flight."""
         raw = self.socket.socket
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         # Ends the library's reading thread, which then closes the socket.
         raw.shutdown(socket.SHUT_RD)
-        # What the library has read, and answered pings for, counts as received.
+        # Data that the library has read, with pongs sent, counts as received.
         with contextlib.suppress(ConnectionClosed):
             while True:
                 self.receive()
@@ -82,21 +82,21 @@ class Client:
         return message
 
     def take(self, process, seq):
-        """The event with this number."""
+        """Returns the event with this number."""
         events = self.events.setdefault(process, {})
         while seq not in events:
             self.receive()
         return events[seq]
 
     def catch_up(self, process):
-        """Asks once for what was missed; a hole that remains would be a loss."""
+        """Reads the missed events once; a remaining hole would be a loss."""
         events = self.events[process]
         after = max(events)
         read = self.call("process/read", {"processId": process, "afterSeq": after})
         for chunk in read["chunks"]:
             params = dict(chunk, processId=process)
             events.setdefault(chunk["seq"], {"method": "process/output", "params": params})
-        # Exit and close have numbers too; an answer tells them by `exited` and `closed`.
+        # Exit and close have numbers too; a response reports them as `exited` and `closed`.
         known = {event["method"] for event in events.values()}
         happened = [("process/exited", read["exited"]), ("process/closed", read["closed"])]
         ends = [method for method, is_over in happened if is_over and method not in known]
@@ -142,7 +142,7 @@ def echo_and_terminate(client):
 
 
 def cut_and_resume(client):
-    """Loses the connection again and again while numbers stream, and misses none of them."""
+    """Loses the connection repeatedly while numbers stream, and misses none of them."""
     start(client, "seq", "/bin/sh", "-c", f"seq 1 {LINES}; exit 3")
     pieces = []
     seq = 0

@@ -1,7 +1,7 @@
-"""An MCP server on standard input and output, with nothing but the standard library.
+"""An MCP server on standard input and output, with only the standard library.
 
-Each tool takes a tag besides its arguments. The tags of the calls go to the file named by the argument, in the order
-in which they arrive, so that a call that is lost or comes twice shows.
+Each tool takes a tag besides its arguments. The server writes the tags of all calls to the file named
+by its argument, in order of arrival, to reveal lost and repeated calls.
 """
 
 import itertools
@@ -29,7 +29,7 @@ class Server:
     def serve(self):
         for line in sys.stdin:
             message = json.loads(line)
-            # Notifications are not answered.
+            # Notifications get no response.
             if "id" in message:
                 self.handle(message["id"], message["method"], message.get("params") or {})
 
@@ -62,7 +62,7 @@ class Server:
         elif tool == "next":
             self.answer_text(request, str(next(self.calls_of_next)))
         elif tool == "slow":
-            # Others overtake it.
+            # Other calls overtake it.
             ms = arguments["ms"]
             threading.Timer(ms / 1000, self.answer_text, (request, f"{ms} ms later")).start()
         elif tool == "large":

@@ -1,6 +1,6 @@
-"""Starts processes with managed networking the way a client in the field does, and answers what the server asks.
+"""Starts processes with managed networking as existing clients do, and responds to policy requests.
 
-Usage: network_client.py SOCKET. Knows nothing but the contract; the hosts are those of `tests/network/world.py`.
+Usage: network_client.py SOCKET. Uses only the contract; the hosts are those of `tests/network/world.py`.
 """
 
 import base64
@@ -41,7 +41,7 @@ class Client:
         self.decided = []
         self.output = {}
         self.ended = {}
-        # What is answered to the next question.
+        # The response to the next policy request.
         self.answer = NEVER
         self.call("initialize", {"clientName": "foreign"})
         self.send({"method": "initialized"})
@@ -83,7 +83,7 @@ class Client:
             self.send({"id": message["id"], **self.answer})
 
     def run(self, process, script, env=None, **fields):
-        """The output of a process, and what was asked and decided meanwhile."""
+        """Runs a process and returns its output. Records the requests and decisions meanwhile."""
         self.asked, self.decided, self.output[process] = [], [], ""
         params = {
             "processId": process,
@@ -114,7 +114,7 @@ class Client:
 
 
 def network(domains, timeout=None, **changed):
-    """All fields, as clients in the field send them."""
+    """Returns all fields, as existing clients send them."""
     proxy = {
         "enabled": True,
         "enableSocks5": True,
@@ -185,7 +185,7 @@ def variables(client):
 
 
 def questions(client):
-    # Long enough: each of these is answered.
+    # Long enough: each of these requests gets a response.
     asking = network({"allowed.test": "allow"}, timeout=600_000)
     decision = lambda kind, **more: {"result": {"decision": {"type": kind, **more}}}
     client.answer = decision("allow")
@@ -230,7 +230,7 @@ def questions(client):
     output = client.run("never", head("http://asked.test/"), **impatient)
     assert "x-proxy-error: blocked-by-policy\r\n" in output, output
     assert len(client.asked) == 1 and client.decided[0]["decision"] == "deny", client.decided
-    # A rule decides without a question.
+    # A rule decides without a policy request.
     client.run("named", head("http://allowed.test/"), **asking)
     assert not client.asked
 

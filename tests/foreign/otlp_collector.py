@@ -1,4 +1,5 @@
-"""An OpenTelemetry collector of a test: decodes each export with the official messages and prints it as a line of JSON.
+"""An OpenTelemetry collector for tests: decodes each export with the official messages and prints it as
+a line of JSON.
 
 The first line is its URL.
 """
@@ -95,7 +96,7 @@ class Collector(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["content-length"]))
         export = {"path": self.path, "headers": {name.lower(): value for name, value in self.headers.items()}}
         export |= DECODERS[self.path](body)
-        # Text in it is found whatever is around it.
+        # latin-1 decodes any bytes, so that tests find text in them.
         export["body"] = body.decode("latin-1")
         if options.count:
             for kind in counts:

@@ -1,4 +1,4 @@
-//! A collector in Python, which decodes with the official messages of OpenTelemetry.
+//! A collector in Python that decodes exports with the official protobuf messages of OpenTelemetry.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::support::{Running, ServerBuilder, command};
 pub(crate) struct Collector {
     running: Running,
     pub(crate) url: String,
-    /// Everything that was received, as text.
+    /// All received exports, as text.
     received: String,
 }
 
@@ -21,12 +21,12 @@ impl Collector {
         Self::with(&[])
     }
 
-    /// With arguments of the script.
+    /// Starts the script with arguments.
     pub(super) fn with(arguments: &[&str]) -> Self {
         Self::through(command, arguments)
     }
 
-    /// The same, as a program that `command` makes.
+    /// Starts the script as a program that `command` makes.
     pub(crate) fn through(command: impl FnOnce(&str) -> Command, arguments: &[&str]) -> Self {
         let script =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/foreign/otlp_collector.py");
@@ -38,17 +38,17 @@ impl Collector {
         Self { running, url, received: String::new() }
     }
 
-    /// A server that exports here: spans at once, metrics at the end.
+    /// Returns a server that exports to this collector: spans at once, metrics at the end.
     pub(super) fn server(&self) -> ServerBuilder {
         exporting_to(&self.url)
             .variable("OTEL_BSP_SCHEDULE_DELAY", "10")
-            // The collector waits for a test that does not read.
+            // The collector blocks while the test does not read.
             .variable("OTEL_EXPORTER_OTLP_TIMEOUT", "600000")
             .variable("OTEL_BSP_EXPORT_TIMEOUT", "600000")
             .variable("OTEL_METRIC_EXPORT_TIMEOUT", "600000")
     }
 
-    /// The next export.
+    /// Waits for the next export.
     pub(crate) fn export(&mut self) -> Value {
         let line = self.running.line();
         assert!(!line.is_empty(), "the collector has ended");
@@ -56,7 +56,7 @@ impl Collector {
         serde_json::from_str(&line).unwrap()
     }
 
-    /// Spans until there are so many.
+    /// Waits until this many spans have arrived, and returns them.
     pub(super) fn spans(&mut self, count: usize) -> Vec<Value> {
         let mut spans = Vec::new();
         while spans.len() < count {
@@ -75,11 +75,11 @@ impl Collector {
 pub(super) fn exporting_to(url: &str) -> ServerBuilder {
     ServerBuilder::new()
         .variable("OTEL_EXPORTER_OTLP_ENDPOINT", url)
-        // A proxy of the machine does not know this collector.
+        // A proxy of the machine could not reach this collector.
         .variable("NO_PROXY", "127.0.0.1")
 }
 
-/// The series of an export as Prometheus names them.
+/// Returns the series of an export, named as in Prometheus.
 pub(super) fn series(export: &Value) -> BTreeMap<String, f64> {
     let mut series = BTreeMap::new();
     for metric in export["metrics"].as_array().unwrap() {

@@ -1,4 +1,5 @@
-//! Exports of a server and a rendezvous to an OpenTelemetry collector. A bad collector harms neither.
+//! Exports of a server and a rendezvous to an OpenTelemetry collector. A faulty collector affects
+//! neither.
 
 mod collector;
 
@@ -31,8 +32,8 @@ fn named<'a>(spans: &'a [Value], name: &str) -> Vec<&'a Value> {
     spans.iter().filter(|span| span["name"] == name).collect()
 }
 
-/// Two starts and two reads, of which the second fails each time. Every text that a client chooses
-/// has SECRET in it.
+/// Makes two starts and two reads; the second of each fails. Every text that the client chooses
+/// contains SECRET.
 fn traced_requests(client: &mut Client, readable: &Path) {
     let traceparent = format!("00-{TRACE_ID}-{PARENT_ID}-01");
     let trace = json!({"traceparent": traceparent, "tracestate": "a=1"});
@@ -52,7 +53,8 @@ fn traced_requests(client: &mut Client, readable: &Path) {
     }
 }
 
-/// Of the two requests of a method with a part each: the first succeeded, the second failed.
+/// Checks the spans of two requests of a method, each with a part: the first succeeded, the second
+/// failed.
 fn check_tree(spans: &[Value], method: &str, part: &str, failure: &str) {
     let (requests, parts) = (named(spans, method), named(spans, part));
     assert_eq!((requests.len(), parts.len()), (2, 2), "{spans:#?}");
@@ -164,7 +166,7 @@ fn hostile_names_reach_neither_spans_nor_metrics() {
 }
 
 #[test]
-fn metrics_are_those_that_prometheus_reads() {
+fn exported_metrics_equal_those_for_prometheus() {
     let mut collector = Collector::start();
     let server = collector.server().variable("OTEL_TRACES_EXPORTER", "none");
     let server = server.variable("OTEL_METRIC_EXPORT_INTERVAL", "50");
@@ -179,7 +181,7 @@ fn metrics_are_those_that_prometheus_reads() {
         let lines = text.lines().filter(|line| !line.starts_with('#'));
         let pairs = lines.map(|line| line.rsplit_once(' ').unwrap());
         let pairs = pairs.filter(|(name, _)| {
-            // The process itself changes all the time; OTLP has no bucket without a bound.
+            // Metrics of the process change all the time; OTLP has no bucket without a bound.
             !name.starts_with("process_") && !name.contains("le=\"+Inf\"")
         });
         pairs.map(|(name, number)| (name.to_owned(), number.parse().unwrap())).collect()
@@ -205,7 +207,7 @@ fn metrics_are_those_that_prometheus_reads() {
 }
 
 #[test]
-fn the_rest_is_sent_at_the_end() {
+fn shutdown_flushes_spans_and_metrics() {
     let mut collector = Collector::start();
     let mut server = exporting_to(&collector.url).start();
     drop(server.client());
@@ -218,7 +220,7 @@ fn the_rest_is_sent_at_the_end() {
     assert_eq!(traces["resource"], metrics["resource"]);
 }
 
-/// The value of a metric of this server.
+/// Returns the value of a metric of this server.
 fn metric(server: &Server, name: &str) -> f64 {
     value(&get(server.url(), "/metrics", "").1, name)
 }
@@ -226,8 +228,8 @@ fn metric(server: &Server, name: &str) -> f64 {
 const DROPPED: &str = "exec_server_trace_spans_dropped_total";
 
 #[test]
-fn a_collector_that_hangs_costs_spans_and_nothing_else() {
-    // Connections are made, and never answered.
+fn a_hanging_collector_loses_spans_and_nothing_else() {
+    // The kernel accepts connections; no response ever comes.
     let hanging = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut server = exporting_to(&format!("http://{}", hanging.local_addr().unwrap()))
         .variable("OTEL_BSP_SCHEDULE_DELAY", "1")
@@ -245,7 +247,7 @@ fn a_collector_that_hangs_costs_spans_and_nothing_else() {
 }
 
 #[test]
-fn a_collector_that_is_away_is_reported_once() {
+fn an_unreachable_collector_is_reported_once() {
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut server = exporting_to(&format!("http://user:URL-SECRET@{closed}/?key=URL-SECRET"))
         .variable("OTEL_BSP_SCHEDULE_DELAY", "1")
@@ -256,7 +258,7 @@ fn a_collector_that_is_away_is_reported_once() {
         .start();
     let mut client = server.client();
     let failures = "exec_server_telemetry_export_failures_total{signal=\"traces\"}";
-    eventually("exports fail again and again", || {
+    eventually("several exports fail", || {
         client.call("environment/status", json!({}));
         metric(&server, failures) > 2.0
     });
@@ -269,17 +271,17 @@ fn a_collector_that_is_away_is_reported_once() {
 }
 
 #[test]
-fn spans_that_a_collector_rejects_are_counted() {
+fn rejected_spans_are_counted() {
     let mut collector = Collector::with(&["--reject", "1"]);
     let server = collector.server().arguments(&["--metrics"]).start();
     let mut client = server.client();
     client.call("environment/status", json!({}));
     collector.spans(2);
-    eventually("the rejected ones are counted", || metric(&server, DROPPED) >= 1.0);
+    eventually("the rejected spans are counted", || metric(&server, DROPPED) >= 1.0);
 }
 
 #[test]
-fn an_export_is_repeated_while_the_collector_is_overloaded() {
+fn an_export_is_retried_while_the_collector_is_unavailable() {
     let mut collector = Collector::with(&["--unavailable", "1"]);
     let server = collector.server().variable("OTEL_METRICS_EXPORTER", "none");
     let server = server.arguments(&["--metrics"]).start();
@@ -290,7 +292,7 @@ fn an_export_is_repeated_while_the_collector_is_overloaded() {
 }
 
 #[test]
-fn a_collector_may_ask_for_a_certificate() {
+fn a_collector_may_require_a_client_certificate() {
     let scratch = tempfile::tempdir().unwrap();
     let authority = TestAuthority::new();
     let [server, client] = ["server", "client"].map(|name| {
@@ -313,7 +315,7 @@ fn a_collector_may_ask_for_a_certificate() {
 }
 
 #[test]
-fn a_variable_that_cannot_be_used_stops_the_program() {
+fn an_invalid_variable_stops_the_program() {
     for (name, value, why) in [
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", "only http/protobuf is supported"),
         (

@@ -1,6 +1,6 @@
-//! Limits that the kernel keeps, in virtual machines with cgroup v2: one that delegates a cgroup to
-//! an ordinary user (it runs `tests/guest/init`), and one with systemd, whose user manager gives the
-//! server a scope (`tests/guest/in-scope`).
+//! Limits enforced by the kernel, in virtual machines with cgroup v2: one that delegates a cgroup
+//! to an ordinary user (it runs `tests/guest/init`), and one with systemd, whose user manager gives
+//! the server a scope (`tests/guest/in-scope`).
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write as _;
@@ -16,7 +16,7 @@ use crate::support::{PROGRAM, command, run_command};
 const QEMU: &str = "qemu-system-x86_64";
 const BUSYBOX: &str = "/bin/busybox";
 
-/// Files of Debian's packages systemd and dbus-daemon that the second guest has besides.
+/// Files from Debian's packages systemd and dbus-daemon that only the second guest has.
 const SYSTEMD_PROGRAMS: [&str; 4] = [
     "/usr/lib/systemd/systemd",
     "/usr/bin/systemd-run",
@@ -40,7 +40,7 @@ const UNITS: [&str; 5] =
     ["dbus.service", "dbus.socket", "guest.service", "guest.target", "user@1000.service"];
 
 #[test]
-fn the_kernel_keeps_limits_in_a_delegated_cgroup() {
+fn the_kernel_enforces_limits_in_a_delegated_cgroup() {
     let kernel = match machine() {
         Ok(kernel) => kernel,
         Err(missing) => return skipped(format!("limits in cgroups need a guest: {missing}")),
@@ -50,7 +50,7 @@ fn the_kernel_keeps_limits_in_a_delegated_cgroup() {
     let results = Results::of(&kernel, archive, "");
     let result = |name| results.get(name);
     assert_eq!(result("end"), "ok");
-    // The server is in a leaf of its own, and what a killed one has left is gone.
+    // The server is in its own leaf, and has removed the leaf that a killed server left behind.
     assert_eq!((result("abandoned"), result("server_group")), ("0", "0::/box/exec-server"));
     assert_eq!(result("doctor"), "tier cgroup");
     assert_eq!(result("group"), "1");
@@ -60,7 +60,7 @@ fn the_kernel_keeps_limits_in_a_delegated_cgroup() {
 }
 
 #[test]
-fn the_kernel_keeps_limits_in_a_scope_of_the_users_service_manager() {
+fn the_kernel_enforces_limits_in_a_scope_of_the_user_manager() {
     let missing = SYSTEMD_PROGRAMS.iter().chain(&SYSTEMD_FILES).find(|it| !Path::new(it).exists());
     let kernel = match (machine(), missing) {
         (Ok(kernel), None) => kernel,
@@ -87,7 +87,7 @@ fn the_kernel_keeps_limits_in_a_scope_of_the_users_service_manager() {
         assert_eq!(result(name), "tier systemd", "{name}");
     }
     assert_eq!(result("answer"), r#""limits":{"tier":"systemd","pids":9}"#);
-    // No variables, and no more descriptors than every spawner has.
+    // No variables, and only the descriptors of a spawner.
     assert!(result("spawner").starts_with("exec-server: spawner __spawner __in-scope 0 0 1 2 3"));
     results.expect_limits_to_hold();
     assert_eq!((result("stopped"), result("again")), ("0 0", group));
@@ -119,7 +119,7 @@ fn guest_file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/guest").join(name)
 }
 
-/// The kernel of the guest, if there is all that it needs; otherwise what is missing.
+/// Returns the kernel of the guest, or what is missing to run it.
 fn machine() -> Result<PathBuf, String> {
     if !cfg!(target_arch = "x86_64") {
         return Err("the kernel is one for x86_64".to_owned());
@@ -163,7 +163,7 @@ impl Results {
             .arg("-initrd")
             .arg(&initramfs);
         let outcome = run_command(qemu);
-        // The firmware leaves escapes before the first line.
+        // The firmware prints escapes before the first line.
         let results = outcome.stdout.lines().filter_map(|line| line.split_once("RESULT "));
         let pairs = results.map(|(_, result)| result.split_once(' ').unwrap_or((result, "")));
         let results: HashMap<_, _> =
@@ -176,7 +176,7 @@ impl Results {
         self.0.get(name).unwrap_or_else(|| panic!("no result {name:?} in {self:#?}"))
     }
 
-    /// The results of `limits_hold` in `tests/guest/common`.
+    /// Checks the results of `limits_hold` in `tests/guest/common`.
     fn expect_limits_to_hold(&self) {
         assert_eq!(self.get("required"), "strict");
         assert_eq!(self.get("values"), "67108864 1 20 20000 100000");
@@ -192,7 +192,7 @@ impl Results {
     }
 }
 
-/// A cpio archive in the form that the kernel unpacks.
+/// A cpio archive in the format of an initramfs.
 #[derive(Default)]
 struct Archive {
     bytes: Vec<u8>,
@@ -200,7 +200,7 @@ struct Archive {
 }
 
 impl Archive {
-    /// The program, its libraries, busybox and the common part of the scripts.
+    /// Returns an archive of the program, its libraries, busybox and the shared script.
     fn of_guest() -> Self {
         let scratch = tempfile::tempdir().unwrap();
         let stripped = scratch.path().join("exec-server");
@@ -216,7 +216,7 @@ impl Archive {
         archive
     }
 
-    /// With its libraries.
+    /// Adds a program and its libraries.
     fn add_program(&mut self, name: &Path, file: &Path) {
         self.add(name, file);
         let mut ldd = command("ldd");

@@ -1,4 +1,5 @@
-//! Limits of processes hold against real bombs, the exit says which, and others are served meanwhile.
+//! Limits of processes hold against real bombs, the exit names the limit, and other clients are
+//! served meanwhile.
 
 mod guest;
 
@@ -13,7 +14,7 @@ use crate::support::{Client, PROGRAM, Server, command, eventually, run_command, 
 
 const MEBIBYTE: u64 = 1 << 20;
 
-/// Starts a bomb, has another client served until it ends, and returns what its exit says.
+/// Starts a bomb, serves another client until it ends, and returns its exit.
 fn set_off(server: &Server, id: &str, script: &str, limits: &Value) -> Value {
     let mut bomber = server.client();
     let mut other = server.client();
@@ -21,7 +22,7 @@ fn set_off(server: &Server, id: &str, script: &str, limits: &Value) -> Value {
     let answer = bomber.start(&bomb.variable("EXEC_SERVER_TEST", &marker(id)));
     assert_eq!(answer["limits"]["tier"], "rlimit", "{answer}");
     let waiting = bomber.request("process/wait", json!({ "processId": id }));
-    // However long it takes: each answer comes while the bomb burns, or after it.
+    // Any duration will do: other requests get responses during the bomb.
     for round in 0.. {
         let name = format!("{id}{round}");
         assert_eq!(other.run(&shell(&name, "echo served")).text(), "served\n");
@@ -32,7 +33,7 @@ fn set_off(server: &Server, id: &str, script: &str, limits: &Value) -> Value {
         }
     }
     let exit = bomber.answer(waiting).unwrap();
-    eventually("nothing is left of the bomb", || marked(&marker(id)).is_empty());
+    eventually("all processes of the bomb have ended", || marked(&marker(id)).is_empty());
     exit
 }
 
@@ -59,7 +60,7 @@ fn a_fork_bomb_ends_at_its_limit() {
 }
 
 #[test]
-fn a_burner_ends_at_its_limit() {
+fn a_busy_loop_ends_at_its_cpu_limit() {
     let server = Server::start();
     let script = "(while :; do :; done) & while :; do :; done";
     let exit = set_off(&server, "burner", script, &json!({ "cpuTimeMs": 400 }));
@@ -67,7 +68,7 @@ fn a_burner_ends_at_its_limit() {
     assert!(exit["treeCpuMs"].as_u64().unwrap() >= 400, "{exit}");
 }
 
-/// What the answer to a start says about limits.
+/// Returns the limits in the response to a start.
 fn granted(client: &mut Client, id: &str, limits: &Value) -> Value {
     let answer = client.start(&shell(id, "exit 0").with("limits", limits.clone()));
     client.finish_process(id);
@@ -103,7 +104,7 @@ fn settings_and_tokens_lower_limits() {
 }
 
 #[test]
-fn run_says_which_limit_was_reached() {
+fn run_reports_the_limit_that_was_reached() {
     let run = |arguments: &[&str]| {
         let mut run = command(PROGRAM);
         run.arg("run").args(arguments);
@@ -163,7 +164,7 @@ fn doctor_names_the_tier() {
 }
 
 #[test]
-fn a_service_manager_that_does_not_answer_changes_only_the_tier() {
+fn an_unresponsive_service_manager_affects_only_the_tier() {
     let directory = tempfile::tempdir().unwrap();
     // A socket without a listener.
     drop(UnixListener::bind(directory.path().join("bus")).unwrap());

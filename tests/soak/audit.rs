@@ -1,4 +1,4 @@
-//! The audit log of a soak, read piece by piece as it is rotated.
+//! The audit log of a soak, read one rotated file at a time.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader};
@@ -10,26 +10,26 @@ use super::site::Metrics;
 
 #[derive(Default)]
 pub(super) struct AuditLog {
-    /// Renamed, but the server may have been about to write to it.
+    /// The last renamed log. The server may still have been writing to it.
     rotated: Option<PathBuf>,
     /// Processes that have started and not ended, by session and name.
     running: BTreeSet<(String, String)>,
-    /// Those that have ended, and whose start is not recorded yet.
+    /// Processes whose exit is recorded before their start.
     ended_early: BTreeSet<(String, String)>,
     starts: u64,
     exits: u64,
-    /// Lines that a full disk has cut short.
+    /// Lines truncated by a full disk.
     torn: u64,
 }
 
 impl AuditLog {
-    /// Reads the log that was rotated before this one.
+    /// Notes a rotated log, and reads the one that was rotated before.
     pub(super) fn rotate(&mut self, old: PathBuf) {
         self.take_rotated();
         self.rotated = Some(old);
     }
 
-    /// Reads the last log that was rotated, and removes it. The server does not write it any more.
+    /// Reads the last rotated log and removes it. The server no longer writes to it.
     pub(super) fn take_rotated(&mut self) {
         let Some(old) = self.rotated.take() else { return };
         for line in BufReader::new(std::fs::File::open(&old).unwrap()).lines() {
@@ -63,17 +63,18 @@ impl AuditLog {
         }
     }
 
-    /// Everything has ended: as many starts as exits, unless the disk was full.
+    /// Checks that every start has an exit, except for records lost by a full disk. All processes
+    /// have ended.
     pub(super) fn check(&self, exits: f64, metrics: &Metrics) {
         let failures = metrics.of("exec_server_audit_failures_total");
         let missing = (self.running.len() + self.ended_early.len()) as f64;
         super::say(&format!(
-            "audit log: {} starts, {} exits, {missing} of them alone, {} lines torn, \
+            "audit log: {} starts, {} exits, {missing} of them unpaired, {} lines truncated, \
              {failures} records that could not be written",
             self.starts, self.exits, self.torn
         ));
         assert!(missing <= failures, "incomplete: {:?} {:?}", self.running, self.ended_early);
-        assert!(self.torn as f64 <= failures, "lines are torn");
+        assert!(self.torn as f64 <= failures, "lines are truncated");
         assert!(exits - self.exits as f64 <= failures && exits >= self.exits as f64, "{exits}");
     }
 }

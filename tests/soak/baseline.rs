@@ -18,14 +18,14 @@ pub(super) struct Baseline {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Footprint {
-    /// Unknown to an ordinary user if the process hides itself.
+    /// `None` for an ordinary user, since the process is not dumpable.
     descriptors: Option<usize>,
     threads: usize,
     memory: u64,
 }
 
 impl Baseline {
-    /// Returns when all connections, sessions and processes are gone.
+    /// Waits until all connections, sessions and processes have ended, and takes the figures.
     pub(super) fn take(site: &Site) -> Self {
         let mut rest = String::new();
         let deadline = deadline();
@@ -37,12 +37,12 @@ impl Baseline {
         Self::read(&pids(site))
     }
 
-    /// Returns the figures at rest when they are no higher than the baseline. Lower ones are the
-    /// new baseline: idle threads take a while to end.
+    /// Waits until the figures at rest are no higher than the baseline, and returns them. Lower
+    /// figures become the new baseline: idle threads take a while to end.
     pub(super) fn wait_until_reached(&mut self, site: &Site) -> Self {
         let mut now = Self::take(site);
         let (pids, deadline) = (pids(site), deadline());
-        // Only /proc is read here: a request would keep threads alive that end when they are idle.
+        // Reads only /proc: a request would keep idle threads from ending.
         eventually("descriptors, threads and memory are as before", || {
             now = Self::read(&pids);
             assert!(Instant::now() < deadline, "more is used than before: {now}\nbefore: {self}");
@@ -59,7 +59,7 @@ impl Baseline {
     }
 }
 
-/// A little earlier than `eventually` gives up, to fail with the figures.
+/// Returns a deadline shortly before that of `eventually`, to fail with the figures.
 fn deadline() -> Instant {
     Instant::now() + HANG * 9 / 10
 }
@@ -96,13 +96,13 @@ impl Footprint {
     }
 }
 
-/// Server, spawner, rendezvous.
+/// Returns the pids of server, spawner and rendezvous.
 fn pids(site: &Site) -> [u32; 3] {
     let server = site.server.pid();
     [server, descendants(server)[0], site.rendezvous_pid()]
 }
 
-/// The traces that clients have left; empty at rest.
+/// Describes what clients have left behind. Empty at rest.
 fn restlessness(site: &Site) -> String {
     let server = site.server_metrics();
     let rendezvous = site.rendezvous_metrics();
@@ -132,12 +132,12 @@ fn restlessness(site: &Site) -> String {
     rest + &orphans(site)
 }
 
-/// Processes of the server's user that are not below the server.
+/// Lists processes of the server's user that are not descendants of the server.
 fn orphans(site: &Site) -> String {
     let Some(user) = site.place.user() else { return String::new() };
     let known = pids_of_server(site);
     let is_orphan = |pid: &u32| {
-        // The files of a process that hides itself are root's.
+        // Not the owner of /proc files: those of a process that is not dumpable belong to root.
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let uids = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
         uids.split_whitespace().any(|uid| uid == user.to_string()) && !known.contains(pid)

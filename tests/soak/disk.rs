@@ -1,4 +1,4 @@
-//! Disks that are full, and clients that need room there because they do not read.
+//! Full disks, and clients whose unread output needs disk space.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -11,12 +11,12 @@ use super::place::Disk;
 use super::site::Site;
 use crate::support::{AckingInbox, Client, Inbox as _, eventually, shell};
 
-/// The last number that a process prints. That is 1.9 MiB of text.
+/// The last number that a process prints: 1.9 MiB of text in all.
 const LAST: usize = 300_000;
-/// Output that cannot be in the buffers of sockets and pipes.
+/// More output than the buffers of sockets and pipes hold.
 const HELD_BYTES: f64 = 500_000.0;
 
-/// Clients do not read until all of their output is waiting for them.
+/// Lets clients read only after their output has been spilled.
 pub(super) fn lag(site: &Site, load: &Load, count: usize) {
     let clients = SlowClient::start(site, count);
     eventually("output is on disk", || {
@@ -26,7 +26,7 @@ pub(super) fn lag(site: &Site, load: &Load, count: usize) {
     clients.into_iter().for_each(SlowClient::read_everything);
 }
 
-/// The same while the disk is full: processes block, and nothing is lost.
+/// Does the same while the disk is full: processes block, and no output is lost.
 pub(super) fn lag_without_room(site: &Site, load: &Load, count: usize) {
     let full = FullDisk::new(site, Disk::Spill);
     let clients = SlowClient::start(site, count);
@@ -41,7 +41,8 @@ pub(super) fn lag_without_room(site: &Site, load: &Load, count: usize) {
     clients.for_each(SlowClient::read_everything);
 }
 
-/// Without room for its record nothing is changed. A running process goes on, and is read.
+/// Fills the disk of the audit log: the server makes no change that it cannot record. A running
+/// process continues, and its output can be read.
 pub(super) fn fill_the_disk_of_the_audit_log(site: &Site) {
     if !site.place.has_world() {
         return;
@@ -56,7 +57,7 @@ pub(super) fn fill_the_disk_of_the_audit_log(site: &Site) {
     assert_eq!(client.run(&shell("recorded", "echo fine")).text(), "fine\n");
 }
 
-/// Starts programs until one is refused. The last block of the log has room for some records.
+/// Starts programs until one is refused. The last block of the log may hold some more records.
 fn refuse_to_start(client: &mut Client, directory: &Path) {
     let mut attempts = 0..1000;
     let (witness, refused) = loop {
@@ -70,10 +71,10 @@ fn refuse_to_start(client: &mut Client, directory: &Path) {
         std::fs::remove_file(witness).unwrap();
     };
     assert_eq!(refused.kind.as_deref(), Some("auditFailed"), "{refused:?}");
-    assert!(!witness.exists(), "it was started");
+    assert!(!witness.exists(), "the refused program was started");
 }
 
-/// A disk without room for a byte, as long as this lives.
+/// A completely full disk. Dropping this frees it.
 struct FullDisk {
     ballast: Option<PathBuf>,
 }
@@ -86,7 +87,7 @@ impl FullDisk {
         let ballast = site.place.seen_on_disk(disk, "ballast");
         let mut file = File::create(&ballast).unwrap();
         while file.write(&[0; 1 << 16]).is_ok() {}
-        // A last page may be left by the one that did not fit.
+        // The failed write may have left room in the last page.
         let mut file = OpenOptions::new().append(true).open(&ballast).unwrap();
         while file.write(&[0]).is_ok() {}
         Self { ballast: Some(ballast) }
@@ -101,7 +102,7 @@ impl Drop for FullDisk {
     }
 }
 
-/// Has started a process that prints numbers, and reads nothing yet.
+/// A client that has started a process that prints numbers, and has read nothing yet.
 struct SlowClient(Client);
 
 impl SlowClient {
@@ -114,7 +115,8 @@ impl SlowClient {
         (0..count).map(|_| start()).collect()
     }
 
-    /// Confirms what it has: without room, a process waits until its output is confirmed.
+    /// Reads and confirms all output: without disk space, a process blocks until its output is
+    /// confirmed.
     fn read_everything(mut self) {
         let mut inbox = AckingInbox::new("numbers");
         while !inbox.transcript().closed {
@@ -127,9 +129,9 @@ impl SlowClient {
         let text = transcript.text();
         let mut expected = 0;
         for (line, number) in text.lines().zip(1..) {
-            assert_eq!(line, number.to_string(), "lost or doubled");
+            assert_eq!(line, number.to_string(), "a number was lost or repeated");
             expected = number;
         }
-        assert_eq!(expected, LAST, "all numbers came");
+        assert_eq!(expected, LAST, "a number is missing at the end");
     }
 }

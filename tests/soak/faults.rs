@@ -1,4 +1,4 @@
-//! Faults of the server, its links and its clients while the load goes on.
+//! Faults of the server, its links and its clients under load.
 
 use std::thread;
 use std::time::Duration;
@@ -21,23 +21,23 @@ use crate::support::{Choices, HANG, eventually, run_command, shell};
 pub(super) enum Fault {
     /// Connections over TLS are lost.
     CutDirect,
-    /// Connections with the rendezvous are lost.
+    /// Connections to the rendezvous are lost.
     CutRelay,
-    /// `kill -9` of the rendezvous, and a new one.
+    /// `kill -9` and restart of the rendezvous.
     KillRendezvous,
-    /// SIGSTOP of the server, and SIGCONT.
+    /// SIGSTOP and SIGCONT of the server.
     StopServer,
-    /// Clients do not read what their processes print.
+    /// Clients do not read the output of their processes.
     SlowClients,
     /// The same, without room for spill files.
     FullDisk,
-    /// The server gets no new descriptor.
+    /// The server can open no descriptors.
     NoDescriptors,
-    /// The server gets no new thread.
+    /// The server can start no threads.
     NoThreads,
     /// Clients without a valid token.
     BadTokens,
-    /// Processes that use more than they may.
+    /// Processes that exceed their limits.
     Bombs,
     /// SIGHUP, with a new certificate and a rotated audit log.
     Hangup,
@@ -57,10 +57,10 @@ pub(super) const FAULTS: [Fault; 11] = [
     Fault::Hangup,
 ];
 
-/// How much of a fault.
+/// How often a fault is repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Severity {
-    /// Once and shortly, beside other tests.
+    /// Once and briefly: other tests run at the same time.
     Once,
     Soak,
 }
@@ -74,7 +74,7 @@ impl Severity {
     }
 }
 
-/// Returns when the fault is over.
+/// Causes a fault and waits until it is over.
 pub(super) fn inflict(
     fault: Fault,
     severity: Severity,
@@ -110,19 +110,20 @@ pub(super) fn inflict(
     }
 }
 
-/// Shorter than clients wait for a server, and sometimes longer than they take one for alive.
+/// Stops the server for less than the timeouts of clients, and sometimes for longer than their
+/// liveness interval.
 fn stop_server(severity: Severity, site: &Site, choices: &mut Choices) {
     let seconds = match severity {
         Severity::Once => 1,
         Severity::Soak => 1 + choices.below(12),
     };
     site.server.signal(Signal::STOP);
-    #[expect(clippy::disallowed_methods, reason = "nothing happens that could be waited for")]
+    #[expect(clippy::disallowed_methods, reason = "there is no event to wait for")]
     thread::sleep(Duration::from_secs(seconds));
     site.server.signal(Signal::CONT);
 }
 
-/// Each is refused, and observers may not start programs.
+/// Checks that bad tokens are refused and that observers may not start programs.
 fn try_bad_tokens(site: &Site, count: usize) {
     let expired = site.issuer.token(&json!({ "sub": "soak", "exp": 1_000_000 }));
     let forged = Issuer::new().token(&json!({ "sub": "soak" }));
@@ -152,7 +153,7 @@ fn try_bad_tokens(site: &Site, count: usize) {
     assert!(outcome.stderr.contains("observer"), "{outcome:?}");
 }
 
-/// Each ends at its limit and says which, and others are served meanwhile.
+/// Checks that each bomb ends at its limit and reports it, while other clients are served.
 fn set_off_bombs(site: &Site, load: &Load) {
     let mut client = site.client();
     let bombs = [
@@ -174,5 +175,5 @@ fn set_off_bombs(site: &Site, load: &Load) {
         let exit = client.answer(waiting).unwrap();
         assert_eq!(exit["limitsHit"], json!([limit]), "{exit}");
     }
-    eventually("nothing is left of the bombs", || marked(&marker).is_empty());
+    eventually("all processes of the bombs have ended", || marked(&marker).is_empty());
 }

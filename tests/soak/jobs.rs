@@ -1,42 +1,42 @@
-//! Short pieces of work, each with one right result.
+//! Short jobs, each with one correct result.
 
 use std::path::PathBuf;
 
 use super::site::{DIRECT, RELAYED, Site};
 use crate::support::{Choices, Outcome, random_file, run_command};
 
-/// Copied in several messages.
+/// Large enough to be copied in several messages.
 const FILE_BYTES: usize = 300_000;
-/// The exit code of a command that could not do its work.
+/// The exit code of a command that failed itself.
 const FAILED: Option<i32> = Some(125);
 
 pub(super) struct Job {
     kind: Kind,
     client: Client,
     choices: Choices,
-    /// Of this job alone.
+    /// Used by this job alone.
     directory: PathBuf,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// A program with an exit code of its own, over TLS.
+    /// A program with a chosen exit code, over TLS.
     Run,
     /// A sandboxed program, through the relay.
     Sandboxed,
-    /// A file goes up and comes down again.
+    /// A file is uploaded and downloaded again.
     Copy,
-    /// A program may reach one host, and not the other.
+    /// A program that may reach only one of two hosts.
     Fetch,
 }
 
 pub(super) enum Done {
     Right,
-    /// It says that it could not be done.
+    /// The command reported a failure.
     Failed(String),
 }
 
-/// Makes commands of the site.
+/// Runs commands against the site.
 struct Client {
     enter: Vec<String>,
     environments: PathBuf,
@@ -69,7 +69,7 @@ impl Job {
         }
     }
 
-    /// Panics if the result is wrong.
+    /// Does the job once. Panics if the result is wrong.
     pub(super) fn run(&mut self) -> Done {
         match self.kind {
             Kind::Run => self.run_program(),
@@ -80,7 +80,7 @@ impl Job {
     }
 
     fn run_program(&mut self) -> Done {
-        // Codes above these are those of the command itself.
+        // Higher codes are those of the command itself.
         let (word, code) = (self.choices.next(), self.choices.below(100) as i32);
         let script = format!("echo {word}; exit {code}");
         let outcome = self.client.run(&["run", "-n", "--on", DIRECT, "--", "sh", "-c", &script]);
@@ -93,7 +93,7 @@ impl Job {
         let script = format!("echo {word}; touch {} 2> /dev/null && echo wrote", outside.display());
         let sandbox = ["run", "-n", "--on", RELAYED, "--sandbox", "read-only", "--"];
         let outcome = self.client.run(&[&sandbox[..], &["sh", "-c", &script]].concat());
-        assert!(!outside.exists(), "the sandbox was left");
+        assert!(!outside.exists(), "the program escaped from its sandbox");
         judge(&outcome, &format!("{word}\n"), Some(1))
     }
 
@@ -124,7 +124,7 @@ impl Job {
         let rules = ["run", "-n", "--on", DIRECT, "--allow-host", "allowed.test", "--"];
         let outcome = self.client.run(&[&rules[..], &["bash", "-c", &script]].concat());
         assert!(!outcome.stdout.contains("leaked"), "a denied host was reached");
-        // A server without descriptors cannot reach the host, and the program says so.
+        // A server without descriptors cannot reach the host, and the program fails.
         match outcome.stdout.as_str() {
             "reached\n" if outcome.code == Some(0) => Done::Right,
             _ => Done::Failed(format!("{outcome:?}")),
@@ -148,7 +148,8 @@ impl Client {
     }
 }
 
-/// A command tells all of its program's output and its code, or that it failed.
+/// Judges a result: a command either reports the whole output and the exit code of its program, or
+/// its own failure.
 fn judge(outcome: &Outcome, output: &str, code: Option<i32>) -> Done {
     let Outcome { code: exit, stdout, .. } = outcome;
     match *exit == FAILED {

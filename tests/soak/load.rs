@@ -1,4 +1,4 @@
-//! Clients that use the server in every way, all the time.
+//! Clients that use every feature of the server continuously.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use super::site::{DIRECT, RELAYED, Site};
 use crate::support::eventually;
 use crate::support::numbered_lines::{Echoing, Printing, numbered_lines_until};
 
-/// Between two runs of a job: the processors are for the server, too.
+/// The pause between two runs of a job: the server needs CPU time, too.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Lines that show that a stream goes on.
+/// The number of lines that prove that a stream continues.
 const SOME_LINES: u64 = 10;
 
 pub(super) struct Load {
@@ -24,7 +24,7 @@ pub(super) struct Load {
     stop: std::path::PathBuf,
 }
 
-/// Streams of numbered lines. Each lasts as long as the load.
+/// Streams of numbered lines that last as long as the load.
 struct Streams {
     printing: Vec<Printing>,
     echoing: Vec<Echoing>,
@@ -44,13 +44,13 @@ struct Counts {
 
 #[derive(Default)]
 struct Shared {
-    /// Even while every job has to succeed. It grows with each change.
+    /// Even while every job must succeed. Incremented with each change.
     epoch: AtomicU64,
     stop: AtomicBool,
 }
 
 impl Load {
-    /// Returns when all streams are there: a first contact may fail for good.
+    /// Starts the load and waits for all streams: a first connection would not be retried.
     pub(super) fn start(site: &Site) -> Self {
         let stop = site.place.path("stop");
         let _ = std::fs::remove_file(&stop);
@@ -69,13 +69,13 @@ impl Load {
         load
     }
 
-    /// Whether a job may fail. It may never be done wrong.
+    /// Sets whether jobs may fail. A wrong result is never allowed.
     pub(super) fn expect_failures(&self, may_fail: bool) {
         let before = self.shared.epoch.fetch_add(1, Ordering::SeqCst);
-        assert_eq!(before.is_multiple_of(2), may_fail, "faults come one after the other");
+        assert_eq!(before.is_multiple_of(2), may_fail, "faults do not overlap");
     }
 
-    /// Until every stream goes on, and every job was done once more.
+    /// Waits until every stream has continued and every job was done once more.
     pub(super) fn wait_for_progress(&self) {
         let before: Vec<_> = self.workers.iter().map(Worker::done).collect();
         self.wait_for_streams();
@@ -84,15 +84,15 @@ impl Load {
         });
     }
 
-    /// Until every stream goes on.
+    /// Waits until every stream has continued.
     pub(super) fn wait_for_streams(&self) {
         let before = self.streams.seen();
-        eventually("all streams go on", || {
+        eventually("all streams continue", || {
             self.streams.seen().iter().zip(&before).all(|(now, before)| *now > before + SOME_LINES)
         });
     }
 
-    /// Counts of finished work.
+    /// Describes the finished work.
     pub(super) fn figures(&self) -> String {
         let mut text = format!("lines {:?}", self.streams.seen());
         for Worker { name, counts, .. } in &self.workers {
@@ -103,7 +103,7 @@ impl Load {
         text
     }
 
-    /// Everything that was begun is done, and nothing is lost. Returns the counts.
+    /// Ends the load and checks that no line is lost. Returns the counts.
     pub(super) fn finish(self) -> String {
         let figures = self.figures();
         self.shared.stop.store(true, Ordering::Relaxed);
@@ -141,7 +141,7 @@ impl Worker {
                 };
                 #[expect(
                     clippy::disallowed_methods,
-                    reason = "it paces the load, and waits for nothing"
+                    reason = "it paces the load and waits for no event"
                 )]
                 thread::sleep(PAUSE);
             }
@@ -150,7 +150,7 @@ impl Worker {
     }
 
     fn done(&self) -> u64 {
-        assert!(!self.thread.is_finished(), "{} was done wrong", self.name);
+        assert!(!self.thread.is_finished(), "a job of {} had a wrong result", self.name);
         self.counts.done.load(Ordering::SeqCst)
     }
 }

@@ -1,5 +1,5 @@
-//! Load and faults on a server with everything switched on: nothing is lost, and the server is as
-//! small afterwards as it was before.
+//! Load and faults on a server with every feature enabled: no data is lost, and afterwards the
+//! server uses no more resources than before.
 //!
 //! `just soak MINUTES` runs [`soak_everything`]. A failure prints the seed; `SOAK_SEED` repeats it.
 
@@ -22,11 +22,11 @@ use self::load::Load;
 use self::site::Site;
 use crate::support::Choices;
 
-/// The load stops after so many faults, so that the server can be compared with its baseline.
+/// The load stops after this many faults, to compare the server with its baseline.
 const FAULTS_PER_CYCLE: usize = 12;
 
 #[test]
-fn each_fault_once_loses_nothing_and_leaves_nothing() {
+fn each_fault_once_loses_no_data_and_leaks_nothing() {
     let mut site = Site::start();
     let mut choices = Choices::new(1);
     let mut baseline = warm_up(&mut site);
@@ -54,7 +54,7 @@ fn soak_everything() {
     while Instant::now() < end {
         let mut load = Load::start(&site);
         for _ in 0..FAULTS_PER_CYCLE {
-            // Each of them first, and then any.
+            // First each fault once, then random ones.
             let any = FAULTS[choices.below(FAULTS.len() as u64) as usize];
             let fault = *FAULTS.get(rounds).unwrap_or(&any);
             inflict(fault, Severity::Soak, &mut site, &mut load, &mut choices);
@@ -66,8 +66,8 @@ fn soak_everything() {
     site.stop();
 }
 
-/// Load without faults, and then the server as it is at rest. Threads and buffers that are used
-/// again are there by then.
+/// Runs the load without faults and takes the baseline at rest. By then, the server has allocated
+/// the threads and buffers that it reuses.
 fn warm_up(site: &mut Site) -> Baseline {
     let load = Load::start(site);
     load.wait_for_progress();
@@ -77,7 +77,7 @@ fn warm_up(site: &mut Site) -> Baseline {
     baseline
 }
 
-/// Returns when the fault is over and all of the load goes on.
+/// Causes a fault and waits until it is over and the whole load continues.
 fn inflict(
     fault: Fault,
     severity: Severity,
@@ -93,10 +93,10 @@ fn inflict(
     let mended = began.elapsed();
     load.wait_for_progress();
     site.rotate_audit_log();
-    say(&format!("{fault:?}: mended after {mended:.1?}; {}", load.figures()));
+    say(&format!("{fault:?}: recovered after {mended:.1?}; {}", load.figures()));
 }
 
-/// Ends the load, and compares the server with what it was before.
+/// Ends the load and compares the server with its baseline.
 fn settle(site: &mut Site, load: Load, baseline: &mut Baseline) {
     let figures = load.finish();
     say(&format!("end of load: {figures}"));

@@ -1,5 +1,5 @@
-//! Where a soak takes place: network and mount namespaces of its own with hosts to reach and small
-//! disks, and a user of its own. An ordinary user has none of these, and soaks without them.
+//! The place of a soak: its own network and mount namespaces, with hosts and small disks, and its
+//! own user. An ordinary user can create none of these, and soaks without them.
 
 use std::fs::File;
 use std::os::fd::AsFd as _;
@@ -16,7 +16,7 @@ use crate::network::world::{Contact, start_servers};
 use crate::support::machine::is_root;
 use crate::support::{Running, ServerBuilder, command, run_command};
 
-/// One has output that clients have not read, the other one the audit log.
+/// A disk for spilled output, or the disk of the audit log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Disk {
     Spill,
@@ -40,11 +40,12 @@ impl Disk {
 }
 
 pub(super) struct Place {
-    /// Its threads are in the network namespace. First, so that its sockets go before that does.
+    /// Its threads are in the network namespace. The first field, so that it is dropped, with its
+    /// sockets, before the namespace.
     runtime: Runtime,
-    /// The hosts. Their process has the namespaces.
+    /// The process of the hosts, which owns the namespaces.
     world: Option<Running>,
-    /// Of the server, if there is a choice.
+    /// The user of the server, if the test can choose one.
     user: Option<u32>,
     directory: TempDir,
 }
@@ -77,12 +78,12 @@ impl Place {
         self.directory.path().join(name)
     }
 
-    /// A path on a disk, as the server sees it.
+    /// Returns a path on a disk, as the server sees it.
     pub(super) fn on_disk(&self, disk: Disk, name: &str) -> PathBuf {
         self.path(disk.name()).join(name)
     }
 
-    /// The same as this process sees it.
+    /// Returns a path on a disk, as this process sees it.
     pub(super) fn seen_on_disk(&self, disk: Disk, name: &str) -> PathBuf {
         let path = self.on_disk(disk, name);
         match &self.world {
@@ -94,12 +95,12 @@ impl Place {
         }
     }
 
-    /// Whether there are hosts to reach, and a disk that can be filled.
+    /// Whether there are hosts to reach and disks that can be filled.
     pub(super) fn has_world(&self) -> bool {
         self.world.is_some()
     }
 
-    /// Contacts of the hosts since the last call.
+    /// Returns the contacts with the hosts since the last call.
     pub(super) fn contacts(&mut self) -> Vec<Contact> {
         let Some(world) = &mut self.world else { return Vec::new() };
         world.say("take\n");
@@ -114,14 +115,14 @@ impl Place {
         &self.runtime
     }
 
-    /// Makes a file or directory one of the server's user.
+    /// Changes the owner of a file or directory to the server's user.
     pub(super) fn give_away(&self, path: &Path) {
         if let Some(user) = self.user {
             chown(path, Some(user), Some(user)).unwrap();
         }
     }
 
-    /// A program in the network namespace.
+    /// Returns a program in the network namespace.
     pub(super) fn command(&self, program: &str) -> Command {
         match &self.world {
             Some(world) => {
@@ -133,7 +134,8 @@ impl Place {
         }
     }
 
-    /// A program of the server's user: root in a container may not change the limits of others.
+    /// Returns a program that runs as the server's user: root in a container may not change the
+    /// limits of other users.
     pub(super) fn command_of_user(&self, program: &str) -> Command {
         let Some(user) = self.user else { return command(program) };
         let mut change = command("setpriv");
@@ -142,7 +144,7 @@ impl Place {
         change
     }
 
-    /// A server with the user and the namespaces of this place.
+    /// Returns a server with the user and the namespaces of this place.
     pub(super) fn server(&self) -> ServerBuilder {
         let mut builder = ServerBuilder::new();
         if let Some(world) = &self.world {
@@ -171,12 +173,12 @@ impl Place {
     }
 }
 
-/// A user that no other test has.
+/// Returns a user that no other test uses.
 fn own_user() -> u32 {
     62_000 + std::process::id() % 3_000
 }
 
-/// A runtime in the network namespace of this process.
+/// Returns a runtime whose threads are in the network namespace of this process.
 fn runtime_in(world: Option<u32>) -> Runtime {
     let mut builder = Builder::new_multi_thread();
     builder.worker_threads(1).enable_all();

@@ -1,4 +1,4 @@
-//! A server that gets no more descriptors or threads for a while.
+//! A server that can get no more descriptors or threads for a while.
 
 use serde_json::json;
 
@@ -9,7 +9,7 @@ use crate::support::{run_command, shell};
 /// Fewer than the server has open.
 const FEW_DESCRIPTORS: &str = "16";
 
-/// Streams go on, new processes are refused, and requests that need no descriptor are answered.
+/// Without descriptors, streams continue, new processes are refused, and other requests succeed.
 pub(super) fn take_descriptors(site: &Site, load: &Load) {
     let mut client = site.client();
     let limit = Lowered::new(site, "nofile", FEW_DESCRIPTORS);
@@ -21,7 +21,7 @@ pub(super) fn take_descriptors(site: &Site, load: &Load) {
     assert_eq!(client.run(&shell("after", "echo fine")).text(), "fine\n");
 }
 
-/// Streams go on. Work on files needs threads, which may be there already.
+/// Without new threads, streams continue. File requests need threads, which may already exist.
 pub(super) fn take_threads(site: &Site, load: &Load) {
     let mut client = site.client();
     let limit = Lowered::new(site, "nproc", "1");
@@ -36,7 +36,7 @@ pub(super) fn take_threads(site: &Site, load: &Load) {
     client.call("fs/readFile", json!({ "path": "file:///etc/hostname" }));
 }
 
-/// A limit of the running server, which is as before when this is dropped.
+/// A lowered limit of the running server. Dropping this restores it.
 struct Lowered<'a> {
     site: &'a Site,
     name: &'static str,
@@ -53,7 +53,7 @@ impl<'a> Lowered<'a> {
     }
 
     fn set(&self, soft: &str) {
-        // The hard limit stays, so that the soft one can be raised again.
+        // Keeps the hard limit, so that the soft one can be raised again.
         prlimit(self.site, &[&format!("--{}={soft}:", self.name)]);
     }
 }

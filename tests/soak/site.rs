@@ -1,4 +1,4 @@
-//! A server with everything switched on, a rendezvous, and the links to both.
+//! A server with every feature enabled, a rendezvous, and the links to both.
 
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -33,11 +33,11 @@ pub(super) struct Site {
     rendezvous_address: SocketAddr,
     authority: TestAuthority,
     pub(super) issuer: Issuer,
-    /// Of the `wss://` listener.
+    /// The URL of the `wss://` listener.
     pub(super) listener: String,
     audit_log: AuditLog,
     rotations: u64,
-    /// Where the server exports metrics and traces to.
+    /// The server exports metrics and traces to it.
     collector: Collector,
     pub(super) place: Place,
 }
@@ -47,7 +47,7 @@ impl Site {
         let place = Place::new();
         let (rendezvous, rendezvous_address) = start_rendezvous(&place, "127.0.0.1:0", None);
         let relay_link = link(&place, rendezvous_address);
-        // It has to name the link as its own URL, so it starts once more.
+        // The rendezvous must advertise the URL of the link, so it starts again.
         drop(rendezvous);
         let listen = rendezvous_address.to_string();
         let public = format!("http://{}", relay_link.address());
@@ -83,7 +83,7 @@ impl Site {
         site
     }
 
-    /// A command with this environment, in the network of the server.
+    /// Returns a command with this environment, in the network of the server.
     pub(super) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = self.place.command(PROGRAM);
         command
@@ -92,12 +92,12 @@ impl Site {
         command
     }
 
-    /// A client on the Unix socket. Its session ends with it.
+    /// Connects a client over the Unix socket. Its session ends with its connection.
     pub(super) fn client(&self) -> Client {
         self.client_with(json!({}))
     }
 
-    /// The same with these params of `initialize` besides.
+    /// Connects such a client with more params of `initialize`.
     pub(super) fn client_with(&self, mut params: Value) -> Client {
         params["detachedTtlMs"] = 0.into();
         self.server.client_with(&params)
@@ -122,7 +122,7 @@ impl Site {
         let token = std::fs::read_to_string(token_file).unwrap();
         let headers = format!("authorization: Bearer {}\r\n", token.trim());
         let mut metrics = None;
-        // The test may ask more often than a token allows.
+        // The test may exceed the rate limit of the token.
         eventually("the rendezvous shows its metrics", || {
             let headers = headers.clone();
             metrics = self.in_network(move || {
@@ -133,7 +133,7 @@ impl Site {
         metrics.unwrap()
     }
 
-    /// Spans and metrics that the collector has received.
+    /// Returns how many spans and metrics the collector has received.
     fn exported(&self) -> [u64; 2] {
         let address = self.collector.url.strip_prefix("http://").unwrap().to_owned();
         let counts =
@@ -151,10 +151,10 @@ impl Site {
         self.rendezvous.pid()
     }
 
-    /// Kills it, and starts it with the same data at the same address.
+    /// Kills the rendezvous and starts it with the same data at the same address.
     pub(super) fn restart_rendezvous(&mut self) {
         self.rendezvous.signal(Signal::KILL);
-        eventually("the rendezvous is gone", || self.rendezvous.has_ended());
+        eventually("the rendezvous has ended", || self.rendezvous.has_ended());
         let listen = self.rendezvous_address.to_string();
         let public = format!("http://{}", self.relay_link.address());
         (self.rendezvous, _) = start_rendezvous(&self.place, &listen, Some(&public));
@@ -175,11 +175,11 @@ impl Site {
         let old = self.place.seen_on_disk(Disk::Log, &format!("audit.{}", self.rotations));
         std::fs::rename(&log, &old).unwrap();
         self.server.signal(Signal::HUP);
-        eventually("there is a new audit log", || log.exists());
+        eventually("the server has opened a new audit log", || log.exists());
         self.audit_log.rotate(old);
     }
 
-    /// The server is at rest, so what has begun has ended.
+    /// Checks the audit log. The server is at rest, so all processes have ended.
     pub(super) fn check_audit_log(&mut self) {
         self.rotate_audit_log();
         self.audit_log.take_rotated();
@@ -187,11 +187,11 @@ impl Site {
         self.audit_log.check(metrics.sum("exec_server_process_exits_total"), &metrics);
     }
 
-    /// Metrics and traces still reach the collector.
+    /// Checks that metrics and traces still reach the collector.
     pub(super) fn check_exports(&self) {
         let before = self.exported();
         drop(self.client());
-        eventually("exports go on", || {
+        eventually("exports continue", || {
             self.exported().iter().zip(&before).all(|(now, before)| now > before)
         });
         let metrics = self.server_metrics();
@@ -202,7 +202,7 @@ impl Site {
         ));
     }
 
-    /// The hosts have been asked for nothing that was denied.
+    /// Checks that no denied request has reached the hosts.
     pub(super) fn check_contacts(&mut self) {
         for contact in self.place.contacts() {
             let is_allowed = contact.0 == "dns" || contact.0 == "93.184.216.34:80";
@@ -210,7 +210,7 @@ impl Site {
         }
     }
 
-    /// Ends the server as an operator does.
+    /// Stops the server and the rendezvous with SIGTERM.
     pub(super) fn stop(mut self) {
         self.server.signal(Signal::TERM);
         assert_eq!(self.server.wait().code(), Some(0));
@@ -242,7 +242,7 @@ impl Metrics {
         crate::monitoring::value(&self.0, name)
     }
 
-    /// Of a metric with labels.
+    /// Returns the sum of a metric over all labels.
     pub(super) fn sum(&self, name: &str) -> f64 {
         let lines = self.0.lines().filter_map(|line| line.strip_prefix(name)?.split_once("} "));
         lines.map(|(_, value)| value.parse::<f64>().unwrap()).sum()
@@ -256,7 +256,7 @@ fn get_metrics(
     get(socket, "/metrics", headers).map(Metrics)
 }
 
-/// `None` if it was asked too often.
+/// Sends a GET request. Returns `None` if it exceeds the rate limit.
 fn get(
     socket: &mut (impl std::io::Read + std::io::Write),
     path: &str,
@@ -326,7 +326,7 @@ fn start_server(
         .variable("OTEL_EXPORTER_OTLP_ENDPOINT", collector)
         .variable("OTEL_BSP_SCHEDULE_DELAY", "200")
         .variable("OTEL_METRIC_EXPORT_INTERVAL", "1000")
-        // A proxy of the machine does not know the collector.
+        // A proxy of the machine could not reach the collector.
         .variable("NO_PROXY", "127.0.0.1")
         .variable("HOME", &text(home.clone()))
         .variable(HISTORY_VARIABLE, &text(home.join("history")))
