@@ -1,4 +1,4 @@
-//! Talks to a program on a terminal: types, resizes, interrupts.
+//! Runs a shell in a terminal: types commands, resizes the terminal, interrupts a command.
 //!
 //! ```sh
 //! cargo run --example interactive_pty
@@ -37,7 +37,7 @@ async fn main() -> anyhow::Result<()> {
     shell.resize(TerminalSize { rows: 50, cols: 132 }).await?;
     shell.write("stty size\n".into()).await?;
     print!("{}", windows.collect(quiet).await.output.to_text());
-    // Ctrl-C, as a keyboard sends it.
+    // Ctrl-C, as a terminal sends it.
     shell.write("sleep 1000\n".into()).await?;
     print!("{}", windows.collect(quiet).await.output.to_text());
     shell.write("\x03".into()).await?;

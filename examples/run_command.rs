@@ -1,4 +1,4 @@
-//! Runs a command and prints what it wrote: on the server whose URL is given, or on this machine.
+//! Runs a command and prints its output: on the server with the given URL, or on this machine.
 //!
 //! ```sh
 //! cargo run --example run_command

@@ -1,4 +1,4 @@
-//! Follows a process while its connection is cut again and again, and sees every line once.
+//! Follows a process while its connection is cut repeatedly, and gets every line once.
 //!
 //! ```sh
 //! cargo run --release -- --listen ws://127.0.0.1:7777     # in another terminal
@@ -16,8 +16,8 @@ use exec_server_test_support::{Cut, FaultProxy};
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let server = std::env::args().nth(1).context("which server? give its HOST:PORT")?;
-    // A bad network on command, between us and the server.
+    let server = std::env::args().nth(1).context("missing argument: HOST:PORT of the server")?;
+    // A proxy between this program and the server that cuts connections on command.
     let network = FaultProxy::start(server.parse()?).await;
     let args = RemoteExecServerConnectArgs::new(network.url(), "survive_a_cut");
     let client = ExecServerClient::connect_websocket(args).await?;

@@ -1,4 +1,4 @@
-//! What a model's tools want: an answer within a time, and the process goes on.
+//! Tools of a model: each call returns within a time, and the process keeps running.
 //!
 //! ```sh
 //! cargo run --example yield_window

@@ -1,5 +1,5 @@
-//! `decode` accepts what `decode_unchecked` accepts and the bounds allow, and reads the same from
-//! it. Params and notifications never panic, and what was read can be written and read again.
+//! `decode` accepts a message if `decode_unchecked` does and it is within the bounds, with the same
+//! result. Params and notifications never panic, and survive a round trip.
 #![no_main]
 
 use exec_server_protocol::{
@@ -22,7 +22,7 @@ fuzz_target!(|text: &[u8]| {
     }
 });
 
-/// Everything that a message says, with params as they were sent.
+/// Returns all members of a message, with params as they were sent.
 fn members(message: &Message<'_>) -> (String, Option<Vec<u8>>) {
     let params = match message {
         Message::Request(request) => request.params.map(|params| params.as_bytes().to_vec()),
@@ -55,7 +55,7 @@ fn decode_notification(notification: &Notification<'_>) {
     let Ok(Some(decoded)) = ServerNotification::decode(notification) else { return };
     let encoded = decoded.encode();
     let Ok(Message::Notification(again)) = decode_unchecked(&encoded) else {
-        panic!("an encoded notification is one: {decoded:?}")
+        panic!("an encoded notification cannot be decoded: {decoded:?}")
     };
     assert_eq!(ServerNotification::decode(&again).expect("it was encoded"), Some(decoded));
 }

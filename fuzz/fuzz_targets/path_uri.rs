@@ -1,4 +1,5 @@
-//! Every absolute path survives its URI, and every URI that is accepted has one normal form.
+//! Every absolute path survives a round trip through its URI, and every accepted URI has one normal
+//! form.
 #![no_main]
 
 use std::ffi::OsStr;
@@ -19,7 +20,7 @@ fuzz_target!(|bytes: &[u8]| {
 fn round_trip(uri: &PathUri) {
     let text = uri.to_string();
     assert_eq!(text.len(), uri.encoded_len());
-    let again: PathUri = text.parse().expect("a URI that was written can be read");
-    // Not as paths, of which many are equal that are written differently.
+    let again: PathUri = text.parse().expect("a formatted URI can be parsed");
+    // Compared as bytes: paths with different spellings can be equal.
     assert_eq!(again.as_path().as_os_str(), uri.as_path().as_os_str());
 }

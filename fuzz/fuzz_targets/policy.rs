@@ -1,5 +1,5 @@
-//! Policies of few names over a small tree with symlinks. They resolve or are refused, and two that
-//! both apply leave the lesser access.
+//! Policies with few names over a small tree with symlinks. Each resolves or is refused, and the
+//! intersection of two grants the lesser access.
 #![no_main]
 
 use std::collections::{BTreeMap, BTreeSet};

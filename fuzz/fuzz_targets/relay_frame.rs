@@ -1,5 +1,4 @@
-//! A frame that is accepted is routed to its own stream, is within its bounds, and is written as
-//! something that reads the same.
+//! An accepted frame is routed to its own stream, is within its bounds, and survives a round trip.
 #![no_main]
 
 use bytes::Bytes;

@@ -1,4 +1,4 @@
-//! Neither end of a handshake panics, and neither accepts a message that was altered.
+//! Neither end of a handshake panics or accepts an altered message.
 #![no_main]
 
 use std::sync::OnceLock;
@@ -15,7 +15,7 @@ enum Input<'a> {
     First(&'a [u8]),
     /// Any bytes as message 2.
     Second(&'a [u8]),
-    /// A valid message 1 with this written over a part of it.
+    /// A valid message 1, partly overwritten with these bytes.
     AlteredFirst { at: u16, bytes: &'a [u8] },
     AlteredSecond { at: u16, bytes: &'a [u8] },
 }
@@ -48,7 +48,7 @@ fn read(message: &[u8]) -> Option<EnvironmentHandshake> {
     EnvironmentHandshake::read(&ends().environment, &PROLOGUE, message).ok()
 }
 
-/// Writes over a part of a message; returns whether that has changed it.
+/// Overwrites a part of a message. Returns whether it has changed.
 fn alter(message: &mut [u8], at: u16, bytes: &[u8]) -> bool {
     let before = message.to_vec();
     let at = usize::from(at) % message.len();
@@ -60,7 +60,7 @@ fn alter(message: &mut [u8], at: u16, bytes: &[u8]) -> bool {
 
 fuzz_target!(|input: Input<'_>| match input {
     Input::First(message) => {
-        // Only the owner of a harness key can make one, so these are refused.
+        // Only the owner of a harness key can create a message 1, so these are refused.
         assert!(read(message).is_none());
     }
     Input::Second(message) => assert!(start().0.finish(message).is_err()),

@@ -1,5 +1,5 @@
-//! The decoder gives the same events however the bytes are cut, and never holds more than it was
-//! sent.
+//! The decoder returns the same events however the bytes are split, and never buffers more than it
+//! was sent.
 #![no_main]
 
 use exec_server_transport::fuzzing::decode_in_pieces;
