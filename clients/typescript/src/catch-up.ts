@@ -18,7 +18,8 @@ export function applyRead(log: ProcessLog, after: number, response: ReadResponse
   const dropped = response.droppedBytes ?? 0;
   if (dropped > 0) {
     expected = Math.max(afterGap(response, exit !== null), expected);
-    log.skipTo(expected, dropped);
+    // The server counts from `after`, and the log has some of that.
+    log.skipTo(expected, Math.max(dropped - log.bytesAfter(after), 0));
   }
   /** Places an exit at `expected`, if one belongs there. */
   const placeExit = (): boolean => {

@@ -367,8 +367,9 @@ export class Connection {
   #lost(generation: number, error: Error, permanent = false): void {
     if (generation !== this.#recovery.generation) return;
     this.#lastFailure ??= error;
-    this.#dropTransport();
+    // First, so that a lease that is told of the loss can call again and waits for the next connection.
     this.#recovery.handleLost(generation, permanent || !this.dialer.canRedial, performance.now());
+    this.#dropTransport();
     this.#perform();
   }
 

@@ -49,7 +49,7 @@ export class Http {
       const head = await this.#connection.call("http/request", params, { signal: init.signal, onSend });
       const pairs = head.headers.map(({ name, value }) => [name, value] as [string, string]);
       const stream = body.stream();
-      const empty = NULL_BODY.has(head.status);
+      const empty = params.method === "HEAD" || NULL_BODY.has(head.status);
       if (empty) void stream.cancel();
       return new Response(empty ? null : stream, { status: head.status, headers: pairs });
     } catch (error) {

@@ -187,6 +187,16 @@ export class ProcessLog {
     return stored.event;
   }
 
+  /** How much output after this event is here. */
+  bytesAfter(seq: number): number {
+    let bytes = 0;
+    for (let at = this.#events.length - 1; at >= this.#first && this.#events[at]!.seq > seq; at--) {
+      const { event } = this.#events[at]!;
+      if (event.type === "output") bytes += event.data.length;
+    }
+    return bytes;
+  }
+
   /** How much would be accepted now: all or nothing, so that a read confirms only consumed output. */
   get room(): number {
     return this.consumed === this.next - 1 ? CAPACITY - RETAINED : 0;

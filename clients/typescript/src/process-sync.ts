@@ -9,7 +9,7 @@ import { ProcessLog, type ExitStatus, type StreamName } from "./process-log.js";
 import { decodeBase64 } from "./wire.js";
 
 /** Output is confirmed after this much of it was consumed, or this long afterwards. */
-const ACK_BYTES = 64 << 10;
+const ACK_BYTES = 256 << 10;
 const ACK_DELAY = 100;
 /** The first read after a reconnect only has to show that nothing is missing; the rest follows by itself. */
 const CATCH_UP_BYTES = 64 << 10;

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
 import test from "node:test";
 import { DisconnectedError, Machine, SessionLostError } from "../dist/index.js";
-import { eventually, needsServer, startProxy, startServer, text } from "./support.mjs";
+import { eventually, needsServer, startProxy, startServer, temporaryDirectory, text } from "./support.mjs";
 
 const LINES = ["one\n", "two\n", "three\n"];
 
@@ -62,19 +62,73 @@ for (const fate of ["drop", "deliver"]) {
 
 test("output survives a cut every few messages", needsServer, async (context) => {
   const server = await startServer(context);
-  const proxy = await startProxy(context, server.url, (count, direction) =>
-    direction === "down" && count > 8 && count % 9 === 0 ? "drop" : "pass",
+  let down = 0;
+  const proxy = await startProxy(context, server.url, (_, direction) =>
+    direction === "down" && ++down % 9 === 0 ? "drop" : "pass",
   );
   const machine = await Machine.connect(proxy.url);
-  const process = await machine.spawn(["seq", "1", "300000"], { stdin: "ignore", cwd: "/" });
+  const process = await machine.spawn(["seq", "1", "1000000"], { stdin: "ignore", cwd: "/" });
   const hash = createHash("sha256");
   for await (const chunk of process.stdout) hash.update(chunk);
   const expected = createHash("sha256");
-  for (let number = 1; number <= 300000; number++) expected.update(`${number}\n`);
+  for (let number = 1; number <= 1000000; number++) expected.update(`${number}\n`);
   assert.equal(hash.digest("hex"), expected.digest("hex"));
   assert.equal((await process.exited).exitCode, 0);
   assert.ok(proxy.connections > 2, `${proxy.connections} connections`);
   await machine.disconnect();
+});
+
+/** A machine whose connection is lost at `environment/status`, and then at each of these messages once. */
+async function startLosing(context, ...messages) {
+  const server = await startServer(context);
+  const left = ["environment/status", ...messages];
+  const proxy = await startProxy(context, server.url, (_, direction, message) => {
+    if (direction !== "up" || left.length === 0 || !message.includes(`"${left[0]}"`)) return "pass";
+    left.shift();
+    return "drop";
+  });
+  let tell;
+  const recovering = new Promise((resolve) => (tell = resolve));
+  const machine = await Machine.connect(proxy.url, { onState: ({ type }) => type === "recovering" && tell() });
+  context.after(() => machine.close());
+  return { machine, recovering, status: () => machine.call("environment/status") };
+}
+
+test("what begins during a recovery works after it", needsServer, async (context) => {
+  const { machine, recovering, status } = await startLosing(context, "initialize");
+  const directory = temporaryDirectory(context);
+  await machine.fs.writeFile(`${directory}/x`, "needle");
+  const answered = status();
+  await recovering;
+  const [watch, matches, output] = await Promise.all([
+    machine.watch(directory),
+    machine.search("needle", directory).toArray(),
+    machine.spawn(["echo", "hello"], { cwd: "/" }).then((process) => text(process.stdout)),
+    answered,
+  ]);
+  assert.deepEqual([matches.length, output], [1, "hello\n"]);
+  await machine.fs.writeFile(`${directory}/y`, "");
+  assert.equal((await watch.next()).changes[0].path, `${directory}/y`);
+});
+
+test("a watch is established again, also when that is cut", needsServer, async (context) => {
+  const { machine, status } = await startLosing(context, "fs/watch", "fs/watch");
+  const directory = temporaryDirectory(context);
+  const watch = await machine.watch(directory);
+  await status();
+  assert.deepEqual(await watch.next(), { changes: [], rescan: true });
+  await machine.fs.writeFile(`${directory}/x`, "");
+  assert.equal((await watch.next()).changes[0].path, `${directory}/x`);
+});
+
+test("what lives as long as its connection says so", needsServer, async (context) => {
+  const { machine, status } = await startLosing(context);
+  const directory = temporaryDirectory(context);
+  const writer = machine.fs.writeStream(`${directory}/x`).getWriter();
+  await writer.write("begun");
+  await status();
+  await assert.rejects(writer.write("more"), DisconnectedError);
+  assert.equal(await machine.fs.exists(`${directory}/x`), false);
 });
 
 test("a write whose response is lost is made once", needsServer, async (context) => {

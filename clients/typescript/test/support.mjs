@@ -1,10 +1,12 @@
 // Servers, and a proxy that cuts connections, for the end-to-end tests.
+import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { createInterface } from "node:readline";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { WebSocket, WebSocketServer } from "ws";
+import { Machine } from "../dist/index.js";
 
 export const binary = process.env.EXEC_SERVER_BINARY;
 /** For `test(name, needsServer, …)`. */
@@ -26,6 +28,13 @@ export async function startServer(context, ...args) {
     if (url) return { url, child };
   }
   throw new Error("the server did not say where it listens");
+}
+
+/** A machine of a server with these arguments; both end after the test. */
+export async function connect(context, ...args) {
+  const machine = await Machine.connect((await startServer(context, ...args)).url);
+  context.after(() => machine.close());
+  return machine;
 }
 
 export function temporaryDirectory(context) {
@@ -85,6 +94,13 @@ export async function eventually(look) {
     if (found) return found;
     await new Promise((resolve) => setTimeout(resolve, 20));
   }
+}
+
+/** Reads exactly this text. */
+export async function read(reader, expected) {
+  let received = "";
+  while (received.length < expected.length) received += Buffer.from((await reader.read()).value);
+  assert.equal(received, expected);
 }
 
 export async function text(stream) {

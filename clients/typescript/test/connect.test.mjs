@@ -1,0 +1,105 @@
+// How a machine is reached, and how it ends.
+import assert from "node:assert/strict";
+import { writeFileSync } from "node:fs";
+import { createServer } from "node:http";
+import { join } from "node:path";
+import test from "node:test";
+import { ClosedError, ConnectError, Machine, SessionLostError } from "../dist/index.js";
+import { binary, connect, needsServer, startServer, temporaryDirectory } from "./support.mjs";
+
+const TOKEN = "0123456789abcdef0123456789abcdef";
+
+test("a local server over stdio", needsServer, async () => {
+  const machine = await Machine.local({ binary });
+  assert.equal((await machine.exec("echo out")).stdout, "out\n");
+  // `await using` calls it, which Node 20 cannot parse.
+  await machine[Symbol.asyncDispose]();
+});
+
+test("a local server that cannot start says why", async () => {
+  await assert.rejects(Machine.local({ binary: "/no/such/binary" }), (error) => {
+    return error instanceof ConnectError && error.permanent && /ENOENT/.test(error.message);
+  });
+  await assert.rejects(Machine.local({ binary: "false" }), /exit code 1/);
+});
+
+test("a token is required, sent and refused", needsServer, async (context) => {
+  const file = join(temporaryDirectory(context), "token");
+  writeFileSync(file, TOKEN, { mode: 0o600 });
+  const { url } = await startServer(context, "--ws-auth", "capability-token", "--ws-token-file", file);
+  await assert.rejects(Machine.connect(url), ConnectError);
+  await assert.rejects(Machine.connect(url, { token: "wrong" }), ConnectError);
+  const failing = () => Promise.reject(new Error("no token today"));
+  await assert.rejects(Machine.connect(url, { token: failing }), /no token today/);
+  for (const token of [TOKEN, () => TOKEN, async () => TOKEN]) await (await Machine.connect(url, { token })).close();
+  const inUrl = await Machine.connect(`${url}?token=${TOKEN}`);
+  const process = await inUrl.spawn(["sleep", "1000"]);
+  assert.ok(!JSON.stringify(process.save()).includes(TOKEN), "a saved state has no secret");
+  await inUrl.close();
+});
+
+test("a server that is not there is an error at once", async () => {
+  await assert.rejects(Machine.connect("ws://127.0.0.1:1"), ConnectError);
+  await assert.rejects(Machine.connect("http://127.0.0.1:1"), TypeError);
+  await assert.rejects(Machine.connect("nonsense"), TypeError);
+});
+
+test("a closed machine refuses calls, and its session is over", needsServer, async (context) => {
+  const { url } = await startServer(context);
+  const states = [];
+  const machine = await Machine.connect(url, { onState: ({ type }) => states.push(type) });
+  const process = await machine.spawn(["sleep", "1000"]);
+  const state = process.save();
+  await machine.close();
+  await machine.close();
+  await assert.rejects(process.exited, ClosedError);
+  await assert.rejects(machine.exec("true"), ClosedError);
+  await assert.rejects(Machine.resume(state), SessionLostError);
+  assert.deepEqual(states, ["connected", "closed"]);
+});
+
+test("a session outlives a disconnect", needsServer, async (context) => {
+  const { url } = await startServer(context);
+  const machine = await Machine.connect(url, { detachedTtl: 60_000 });
+  const cat = await machine.spawn(["cat"]);
+  const { sessionId } = machine;
+  await machine.disconnect();
+  const resumed = await Machine.resume(cat.save());
+  assert.equal(resumed.machine.sessionId, sessionId);
+  await resumed.closeStdin();
+  assert.equal((await resumed.exited).exitCode, 0);
+  await resumed.machine.close();
+});
+
+test("what the machine says of itself", needsServer, async (context) => {
+  const machine = await connect(context);
+  const { shell, cwd, tempDir } = await machine.info();
+  assert.ok([shell, cwd, tempDir].every((path) => path.startsWith("/")));
+  assert.equal((await machine.call("environment/status")).status, "ready");
+  await assert.rejects(machine.call("no/such"), { code: -32601 });
+});
+
+test("HTTP from the machine", needsServer, async (context) => {
+  const site = createServer(async (request, response) => {
+    if (request.url === "/slow") return response.write("begun");
+    const body = (await request.toArray()).join("");
+    response.setHeader("x-answer", "42").end(`${request.method} ${request.headers["x-question"]} ${body}`);
+  });
+  await new Promise((resolve) => site.listen(0, "127.0.0.1", resolve));
+  context.after(() => (site.close(), site.closeAllConnections()));
+  const origin = `http://127.0.0.1:${site.address().port}`;
+  const machine = await connect(context);
+  const large = "x".repeat(1 << 20);
+  const init = { method: "post", headers: { "x-question": "?" }, body: large };
+  const response = await machine.fetch(`${origin}/`, init);
+  assert.deepEqual([response.status, response.headers.get("x-answer")], [200, "42"]);
+  assert.equal(await response.text(), `POST ? ${large}`);
+  assert.equal((await machine.http.fetch(`${origin}/`, { method: "HEAD" })).body, null);
+
+  const abort = new AbortController();
+  const reader = (await machine.fetch(`${origin}/slow`, { signal: abort.signal })).body.getReader();
+  assert.equal(Buffer.from((await reader.read()).value).toString(), "begun");
+  abort.abort();
+  await assert.rejects(reader.read(), { name: "AbortError" });
+  await assert.rejects(machine.fetch("http://127.0.0.1:1/"), { kind: "httpFailed" });
+});
