@@ -170,7 +170,7 @@ fn a_secret_that_others_can_read_causes_a_warning() {
 }
 
 #[test]
-fn a_rotated_token_is_read_again_on_sighup() {
+fn a_rotated_token_is_reloaded_on_sighup() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("token");
     write_secret(&file, "first-capability-token\n");

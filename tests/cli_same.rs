@@ -64,13 +64,13 @@ const CASES: &[Case] = &[
     fed(case("empty input", &["cat"]), b""),
     fed(case("much input", &["wc", "-c"]), LARGE),
     fed(case("input and its end", &["sort", "-r"]), b"a\nb\nc\n"),
-    fed(case("input that nobody reads", &["true"]), LARGE),
-    fed(case("input of which little is read", &["head", "-c", "10"]), LARGE),
+    fed(case("unread input", &["true"]), LARGE),
+    fed(case("partly read input", &["head", "-c", "10"]), LARGE),
     fed(script("input for two", &["sh", "-c", "read a; echo $a; cat"]), b"one\ntwo\nthree\n"),
     fed(script("input that is closed", &["sh", "-c", "exec <&-; echo still here"]), LARGE),
     in_other_words(case("a missing program", &["no-such-program", "x"])),
     in_other_words(case("a missing program with a path", &["./no-such-program"])),
-    in_other_words(case("a file that is no program", &["./random"])),
+    in_other_words(case("a file that is not executable", &["./random"])),
     in_other_words(case("a directory", &["/"])),
 ];
 
@@ -126,7 +126,7 @@ fn commands_behave_the_same_on_a_running_server() {
     compare(|| server.command(&["run"]));
 }
 
-/// Many times what the pipes, the connection and the log in memory hold.
+/// Many times the capacity of the pipes, the connection and the log in memory.
 const MUCH: usize = 24 << 20;
 
 fn much_through_cat(run: Command) {
@@ -135,7 +135,7 @@ fn much_through_cat(run: Command) {
     let bytes = std::fs::read(path).unwrap();
     let output = run_with_input(run, &bytes);
     assert_eq!(code(&output), 0, "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(output.stdout == bytes, "{} bytes came back", output.stdout.len());
+    assert!(output.stdout == bytes, "{} bytes were echoed", output.stdout.len());
     assert_eq!(output.stderr, b"");
 }
 

@@ -41,7 +41,7 @@ fn process_session(client: &mut Client) {
         r#"{"id":4,"method":"process/terminate","params":{"processId":"proc-1"}}"#;
 
     greet(client);
-    // The text has no `sandboxType`; clients in the field expect it.
+    // The text has no `sandboxType`; existing clients expect it.
     let started = answer(client, START, 2);
     assert_eq!(started, json!({"processId": "proc-1", "sandboxType": "none"}));
     // The text names the stream `stdout` and ends the line with LF. The process has a terminal, so
@@ -56,7 +56,7 @@ fn process_session(client: &mut Client) {
     assert_eq!(exited["method"], "process/exited");
     assert_eq!(exited["params"]["processId"], "proc-1");
     assert_eq!(exited["params"]["seq"], screen.events + 1);
-    // The text says 0; a killed process did not succeed, and 128 + 9 says how it ended.
+    // The text has exit code 0; a killed process did not succeed, and 128 + 9 names the signal.
     assert_eq!(exited["params"]["exitCode"], 137);
     // The text has no `seq` here; one sequence covers all events of a process.
     let closed = client.notification();

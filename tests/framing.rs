@@ -156,7 +156,7 @@ fn malformed() -> Vec<(&'static str, Vec<u8>)> {
         ("half an object", br#"{"id":1,"method":"#.to_vec()),
         ("two objects", br#"{"id":1,"method":"environment/status"} {}"#.to_vec()),
         ("not an object", b"42".to_vec()),
-        ("neither request nor answer", br#"{"params":{}}"#.to_vec()),
+        ("neither request nor response", br#"{"params":{}}"#.to_vec()),
         ("unclosed depth", nested(100_000)),
         ("deep params", deep_params.into_bytes()),
         ("too many values", many(262_145)),

@@ -144,7 +144,7 @@ fn a_public_address_needs_authentication() {
 }
 
 #[test]
-fn a_port_in_use_is_named() {
+fn a_port_in_use_is_reported() {
     let server = Server::start();
     let outcome = run_program(&["--listen", server.url()]);
     assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(1), ""));

@@ -14,7 +14,7 @@ use crate::support::{
 };
 
 #[test]
-fn fifty_clients_with_unfinished_messages_and_unread_answers_share_one_budget() {
+fn fifty_clients_with_unfinished_messages_and_unread_responses_share_one_budget() {
     const CLIENTS_OF_EACH_KIND: usize = 25;
     const BUDGET: u64 = 64 << 20;
     /// The budget counts messages and responses. Other memory comes on top: 40 to 61 MiB were

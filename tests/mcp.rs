@@ -173,7 +173,7 @@ impl Site {
             *balance.entry(tag).or_default() -= 1;
         }
         balance.retain(|_, surplus| *surplus != 0);
-        assert!(balance.is_empty(), "calls that did not arrive once: {balance:?}");
+        assert!(balance.is_empty(), "calls that did not arrive exactly once: {balance:?}");
     }
 }
 
@@ -194,7 +194,7 @@ struct Load {
     enough: AtomicBool,
 }
 
-/// What one caller did.
+/// The calls of one caller.
 #[derive(Default)]
 struct Calls {
     tags: Vec<String>,
@@ -234,14 +234,14 @@ impl Load {
     async fn call_echo(&self, tag: &str, repeats: u64) {
         let text = format!("{tag} \u{e9}\n").repeat(repeats as usize);
         let answer = self.answer("echo", json!({"tag": tag, "text": text})).await;
-        assert!(answer == text, "another answer to {tag}: {answer:.100}");
+        assert!(answer == text, "wrong response to {tag}: {answer:.100}");
     }
 
     async fn call_large(&self, tag: &str, bytes: usize) {
         let answer = self.answer("large", json!({"tag": tag, "bytes": bytes})).await;
         assert_eq!(answer.len(), bytes);
         let expected = tag.bytes().cycle().take(bytes);
-        assert!(answer.bytes().eq(expected), "another answer to {tag}: {answer:.100}");
+        assert!(answer.bytes().eq(expected), "wrong response to {tag}: {answer:.100}");
     }
 
     async fn answer(&self, tool: &'static str, arguments: Value) -> String {
@@ -251,6 +251,6 @@ impl Load {
         let result = result.expect("every call gets its response").unwrap();
         self.answers.send_modify(|answers| *answers += 1);
         let [content] = &result.content[..] else { panic!("{result:?}") };
-        content.as_text().expect("tools answer with text").text.clone()
+        content.as_text().expect("tools respond with text").text.clone()
     }
 }

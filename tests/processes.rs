@@ -205,7 +205,7 @@ fn disconnects_during_starts(count: usize) {
         }
         client.cut(Cut::ALL[n % 4]);
     }
-    // The server may not have read the last cut yet; only a hang keeps this from ending.
+    // The server may not have noticed the last cut yet. Only a hang would keep this loop running.
     while session_count(&mut witness) > 1 {
         std::thread::yield_now();
     }

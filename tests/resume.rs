@@ -104,12 +104,12 @@ fn several_processes_catch_up_together() {
 }
 
 #[test]
-fn an_exit_while_away_is_reported_to_a_client_that_confirms() {
+fn an_exit_while_disconnected_is_reported_to_a_client_that_confirms() {
     exit_while_away(&mut AckingInbox::new("brief"));
 }
 
 #[test]
-fn an_exit_while_away_is_reported_to_an_old_style_client() {
+fn an_exit_while_disconnected_is_reported_to_an_old_style_client() {
     exit_while_away(&mut OldStyleInbox::new("brief"));
 }
 

@@ -27,7 +27,7 @@ fn a_stdio_server_ends_despite_queued_requests_and_unread_responses() {
 }
 
 #[test]
-fn a_client_that_stops_reading_can_still_terminate() {
+fn a_client_that_does_not_read_can_still_terminate() {
     let server = Server::with(&["--spill-output-bytes-per-process", "1048576"]);
     let marker = marker("deaf");
     let mut client = server.client();
@@ -41,12 +41,12 @@ fn a_client_that_stops_reading_can_still_terminate() {
 }
 
 #[test]
-fn output_written_while_the_client_is_away_arrives_at_a_client_that_confirms() {
+fn output_written_while_disconnected_reaches_a_client_that_confirms() {
     output_while_away(&mut AckingInbox::new("away"));
 }
 
 #[test]
-fn output_written_while_the_client_is_away_arrives_at_an_old_style_client() {
+fn output_written_while_disconnected_reaches_an_old_style_client() {
     output_while_away(&mut OldStyleInbox::new("away"));
 }
 
@@ -164,7 +164,7 @@ fn a_process_that_must_not_lose_output_blocks_when_its_log_is_full() {
 #[test]
 fn sessions_that_end_with_a_full_log_leave_no_files_behind() {
     if !machine::is_root() {
-        // The server is not dumpable.
+        // The server is not dumpable, so its descriptors are hidden from other users.
         return skipped("only root can list the descriptors of the server");
     }
     let limits = ["--spill-output-bytes-per-process", "1048576"];
@@ -181,7 +181,7 @@ fn sessions_that_end_with_a_full_log_leave_no_files_behind() {
 }
 
 #[test]
-fn a_read_from_beyond_the_end_confirms_nothing_that_was_not_sent() {
+fn a_read_beyond_the_end_confirms_no_unsent_events() {
     let server = Server::start();
     let mut client = server.client();
     client.start(&shell("flood", "head -c 20000000 /dev/zero"));

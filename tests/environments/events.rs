@@ -8,7 +8,7 @@ use crate::support::{program, shell};
 in_every_environment! {
     output_is_in_order_and_every_event_has_its_number,
     exit_codes_are_exact,
-    the_first_subscriber_misses_nothing,
+    the_first_subscriber_misses_no_output,
     a_late_subscriber_gets_the_same_events,
     a_late_subscriber_gets_the_gap,
     reads_return_the_whole_output,
@@ -45,7 +45,7 @@ async fn exit_codes_are_exact(backend: Backend) {
     }
 }
 
-async fn the_first_subscriber_misses_nothing(backend: Backend) {
+async fn the_first_subscriber_misses_no_output(backend: Backend) {
     const BYTES: usize = 5 << 20;
     let directory = tempfile::tempdir().unwrap();
     let [go, done] = ["go", "done"].map(|name| directory.path().join(name).display().to_string());

@@ -9,12 +9,12 @@ const WRONG: &str = "esr_wrong-secret";
 
 #[test]
 fn tokens_are_not_logged() {
-    assert_no_secret_is_told(RelayBuilder::new(), &[]);
+    assert_no_secret_is_logged(RelayBuilder::new(), &[]);
 }
 
 #[test]
 fn agent_identities_are_not_logged() {
-    assert_no_secret_is_told(RelayBuilder::new().agent_identities(), &[]);
+    assert_no_secret_is_logged(RelayBuilder::new().agent_identities(), &[]);
 }
 
 #[test]
@@ -25,11 +25,11 @@ fn the_token_for_a_forwarded_server_is_not_logged() {
     let token = std::fs::read_to_string(&token_file).unwrap();
     let arguments = ["forward", "--connect", server.url(), "--token-file"];
     let builder = RelayBuilder::new().arguments(&arguments);
-    assert_no_secret_is_told(builder.arguments(&[token_file.to_str().unwrap()]), &[token]);
+    assert_no_secret_is_logged(builder.arguments(&[token_file.to_str().unwrap()]), &[token]);
 }
 
 /// Runs commands with the most detailed log at both ends.
-fn assert_no_secret_is_told(builder: RelayBuilder, more_secrets: &[String]) {
+fn assert_no_secret_is_logged(builder: RelayBuilder, more_secrets: &[String]) {
     let relay = builder.variable("EXEC_SERVER_LOG", "trace").recorded().start();
     let run = || {
         let mut command = relay.command(&["run", "--on", "box", "--", "echo", "hello"]);

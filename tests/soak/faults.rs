@@ -29,7 +29,7 @@ pub(super) enum Fault {
     StopServer,
     /// Clients do not read the output of their processes.
     SlowClients,
-    /// The same, without room for spill files.
+    /// Clients do not read, and the disk for spill files is full.
     FullDisk,
     /// The server can open no descriptors.
     NoDescriptors,

@@ -15,7 +15,7 @@ use super::running::Running;
 
 pub(crate) const ENVIRONMENT_ID: &str = "box";
 
-/// Holds an agent identity.
+/// The variable that holds an agent identity.
 const IDENTITY_VARIABLE: &str = "EXEC_SERVER_ACCESS_TOKEN";
 
 /// A rendezvous on loopback and an environment behind it. Dropping this value ends both.
