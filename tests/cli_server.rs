@@ -135,7 +135,12 @@ fn an_unreachable_server_is_reported_with_the_setting_that_named_it() {
         (&[], &[("EXEC_SERVER_URL", "wss://127.0.0.1:1")], 1, "EXEC_SERVER_URL: "),
         (&[], &[("EXEC_SERVER_URL", "https://127.0.0.1:1")], 2, "EXEC_SERVER_URL: "),
         (&[], &[("EXEC_SERVER_URL", "unix:///nonexistent/socket")], 1, "EXEC_SERVER_URL: "),
-        (&["--on", "nowhere"], &[], 2, "no environment \"nowhere\" is defined"),
+        (
+            &["--on", "nowhere"],
+            &[],
+            2,
+            "unknown environment \"nowhere\"; known environments: \"local\"",
+        ),
     ] {
         let mut ps = command(PROGRAM);
         ps.arg("ps").args(arguments).envs(variables.iter().copied());
