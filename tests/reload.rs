@@ -37,7 +37,7 @@ impl Reloaded {
         self.server.signal(Signal::HUP);
         loop {
             let line = self.server.error_line();
-            if line.contains("reloaded") || line.contains("a restart would fail") {
+            if line.contains("setting") || line.contains("a restart would fail") {
                 return line;
             }
         }
