@@ -72,6 +72,7 @@ class Proxy:
     def __init__(self, port: int) -> None:
         self._port = port
         self._links: set[asyncio.StreamWriter] = set()
+        self._tasks: list[asyncio.Task[None]] = []
         self._changed = asyncio.Event()
         self._refuses = False
         self._bytes_left: int | None = None
@@ -111,7 +112,10 @@ class Proxy:
             self._changed.clear()
             await self._changed.wait()
 
-    async def _accept(self, down: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+    def _accept(self, down: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        self._tasks.append(asyncio.create_task(self._serve(down, client)))
+
+    async def _serve(self, down: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
         if self._refuses:
             client.transport.abort()
             self.refusals += 1

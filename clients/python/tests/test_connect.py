@@ -102,6 +102,15 @@ def make_certificates(directory: Path) -> None:
         openssl(*signed, *names, "-keyout", f"{name}.key", "-out", f"{name}.pem")
 
 
+async def test_a_token_function_that_fails(url: str) -> None:
+    def fail() -> str:
+        raise LookupError("no token today")
+
+    with pytest.raises(ConnectFailed, match="no token today") as failed:
+        await Machine.connect(url, token=fail)
+    assert isinstance(failed.value.__cause__, LookupError)
+
+
 async def test_servers_that_cannot_be_reached(tmp_path: Path) -> None:
     with pytest.raises(ConnectFailed, match=r"cannot connect to unix:///\S+absent"):
         await Machine.connect(f"unix://{tmp_path}/absent")
@@ -110,7 +119,7 @@ async def test_servers_that_cannot_be_reached(tmp_path: Path) -> None:
     held: list[object] = []
     silent = await asyncio.start_server(lambda *streams: held.append(streams), "127.0.0.1", 0)
     url = f"ws://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
-    with pytest.raises(ExecServerError, match="did not answer in time"):
+    with pytest.raises(ConnectFailed, match="did not answer in time"):
         await Machine.connect(url, connect_timeout=0.05)
     silent.close()
 

@@ -149,9 +149,9 @@ class Connection:
         self.send(call)
         try:
             return await future
-        finally:
-            if future.cancelled():
-                self.close_lease(lease)
+        except asyncio.CancelledError:
+            self.close_lease(lease)
+            raise
 
     def close_lease(self, lease: Lease) -> None:
         """Tells the server, if the connection of the lease is still there."""
@@ -176,7 +176,7 @@ class Connection:
                     self._dialing = generation
                     self._attempt = self._loop.create_task(self._dial(generation))
                 case HangUp():
-                    self._last_failure = SessionLost("the server did not answer in time")
+                    self._last_failure = ConnectFailed("the server did not answer in time")
                     self._drop_link()
                 case CatchUp(generation):
                     self._catch_up(generation)
@@ -198,10 +198,16 @@ class Connection:
     async def _dial(self, generation: int) -> None:
         try:
             link = await self._connector.dial(_LinkReceiver(self, generation))
-        except ConnectFailed as error:
+        except Exception as error:
             if self._dialing == generation:
                 self._attempt = None
-            self._lost(generation, error, permanent=error.permanent)
+            failure = error
+            if not isinstance(
+                failure, ConnectFailed
+            ):  # Such as one of the caller's token function.
+                failure = ConnectFailed(f"cannot connect: {error!r}")
+                failure.__cause__ = error
+            self._lost(generation, failure, permanent=failure.permanent)
             return
         if self._dialing != generation or self._final is not None:
             link.close()  # It ended while it was being opened.

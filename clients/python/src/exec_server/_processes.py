@@ -54,9 +54,12 @@ class Processes:
         self._connection.send(call)
         try:
             started: StartResponse = await future
-        finally:
-            if future.cancelled() and self._connection.withdraw(call):
+        except asyncio.CancelledError:
+            if not future.cancelled():
+                self.abandon(log)  # The response came just before.
+            elif self._connection.withdraw(call):
                 self._tracked.pop(log.process_id, None)
+            raise
         return started
 
     def abandon(self, log: ProcessLog) -> None:
