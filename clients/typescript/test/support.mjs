@@ -96,6 +96,18 @@ export async function eventually(look) {
   }
 }
 
+/** Skips a test where the server cannot enforce a sandbox; returns whether it did. */
+export async function skipWithoutSandbox(context, machine) {
+  try {
+    await machine.exec("true", { cwd: "/", sandbox: "workspace-write" });
+    return false;
+  } catch (error) {
+    if (error.kind !== "sandboxUnavailable") throw error;
+    context.skip(`SKIPPED: ${error.message}`);
+    return true;
+  }
+}
+
 /** Reads exactly this text. */
 export async function read(reader, expected) {
   let received = "";
