@@ -164,6 +164,15 @@ async def test_environments(binary: str, tmp_path: Path, monkeypatch: pytest.Mon
         mode = "read-only"
 
         [[environments]]
+        id = "far"
+        remote = "https://rendezvous.example"
+        environment_id = "lab"
+
+        [[environments]]
+        id = "typo"
+        ulr = "ws://127.0.0.1:1"
+
+        [[environments]]
         id = "denied"
         url = "ws://127.0.0.1:1"
         sandbox = {{ mode = "read-only", deny = ["/secret"] }}
@@ -178,6 +187,20 @@ async def test_environments(binary: str, tmp_path: Path, monkeypatch: pytest.Mon
         from_environments("progam", file)
     with pytest.raises(ConnectFailed, match="has deny, which this client cannot apply"):
         from_environments("denied", file)
+    with pytest.raises(ConnectFailed, match=r"'typo' in .* has no url, remote or program"):
+        from_environments("typo", file)
+    # The binary takes part in the relay; here it is replaced by a server on stdio.
+    relay = tmp_path / "relay"
+    relay.write_text(
+        f'#!/bin/sh\necho "$* $EXEC_SERVER_ENVIRONMENTS" >{tmp_path}/started\n'
+        f"exec {binary} --listen stdio\n"
+    )
+    relay.chmod(0o755)
+    monkeypatch.setenv("EXEC_SERVER_BINARY", str(relay))
+    async with from_environments("far", file) as m:
+        assert (await m.run("true")).ok
+    started = (tmp_path / "started").read_text()
+    assert started == f"run --on far -- exec-server --listen stdio {file}\n"
     file.write_text("[[")
     with pytest.raises(ConnectFailed, match="cannot read"):
         from_environments(None, file)

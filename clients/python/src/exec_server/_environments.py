@@ -12,6 +12,8 @@ from ._stdio import find_binary
 from .errors import ConnectFailed
 from .sandbox import Sandbox
 
+LOCAL: dict[str, Any] = {"id": "local"}
+
 
 class Environment(NamedTuple):
     url: str | None = None
@@ -28,18 +30,19 @@ def find(name: str | None, path: str | None) -> Environment:
     """Raises `ConnectFailed` for a file or a name that is not there."""
     path = path or _user_file()
     config = _load(path) if path is not None else {}
-    entries = {entry["id"]: entry for entry in config.get("environments", [])}
+    entries = {str(entry.get("id")): entry for entry in config.get("environments", [])}
     if config.get("include_local", True):
-        entries.setdefault("local", {"id": "local"})
-    name = name or config.get("default") or ("local" if "local" in entries else next(iter(entries)))
-    entry = entries.get(str(name))
+        entries.setdefault("local", LOCAL)
+    first = "local" if "local" in entries else next(iter(entries), "local")
+    name = str(name or config.get("default") or first)
+    entry = entries.get(name)
     if entry is None:
-        close = get_close_matches(str(name), entries, 1)
+        close = get_close_matches(name, entries, 1)
         advice = f"; did you mean {close[0]!r}?" if close else ""
         known = ", ".join(entries) or "none"
         where = path or "environments.toml (not there)"
         raise ConnectFailed(f"unknown environment {name!r}{advice} ({where} has: {known})")
-    return _read(entry, os.path.dirname(path or ""))
+    return _read(entry, path or "")
 
 
 def _user_file() -> str | None:
@@ -66,10 +69,10 @@ def _load(path: str) -> dict[str, Any]:
     )
 
 
-def _read(entry: dict[str, Any], directory: str) -> Environment:
+def _read(entry: dict[str, Any], path: str) -> Environment:
     def beside(key: str) -> str | None:
         value = entry.get(key)
-        return None if value is None else os.path.join(directory, value)
+        return None if value is None else os.path.join(os.path.dirname(path), value)
 
     common = Environment(
         connect_timeout=entry.get("connect_timeout_sec", 10.0),
@@ -87,7 +90,10 @@ def _read(entry: dict[str, Any], directory: str) -> Environment:
         # The binary speaks the relay's protocol, and recovers below it. Over there, a second server
         # on stdio speaks to this client.
         nested = ("run", "--on", entry["id"], "--", "exec-server", "--listen", "stdio")
-        return common._replace(argv=(find_binary(), *nested))
+        variables = {"EXEC_SERVER_ENVIRONMENTS": path}
+        return common._replace(argv=(find_binary(), *nested), env=variables)
+    if entry is not LOCAL:
+        raise ConnectFailed(f"environment {entry['id']!r} in {path} has no url, remote or program")
     return common._replace(argv=(find_binary(), "--listen", "stdio"))
 
 

@@ -1,4 +1,4 @@
-"""What a process, or an operation on files, may touch. The server enforces it."""
+"""What a process may touch. The server enforces it."""
 
 from __future__ import annotations
 
