@@ -6,7 +6,7 @@ import { decodeBase64, encodeBase64, toBytes, uniqueId } from "./wire.js";
 
 export interface HttpInit {
   method?: string;
-  headers?: HeadersInit;
+  headers?: ConstructorParameters<typeof Headers>[0];
   /** Headers that end with a variable of the server, which this client need not know. */
   headersFromEnv?: HttpRequestHeader[];
   body?: string | Uint8Array;

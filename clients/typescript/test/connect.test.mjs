@@ -61,13 +61,18 @@ test("a closed machine refuses calls, and its session is over", needsServer, asy
 test("a session outlives a disconnect", needsServer, async (context) => {
   const { url } = await startServer(context);
   const machine = await Machine.connect(url, { detachedTtl: 60_000 });
-  const cat = await machine.spawn(["cat"]);
+  const [cat, other] = [await machine.spawn(["cat"]), await machine.spawn(["cat"])];
   const { sessionId } = machine;
   await machine.disconnect();
   const resumed = await Machine.resume(cat.save());
   assert.equal(resumed.machine.sessionId, sessionId);
-  await resumed.closeStdin();
-  assert.equal((await resumed.exited).exitCode, 0);
+  const attached = resumed.machine.attach(other.save());
+  for (const process of [resumed, attached]) {
+    await process.closeStdin();
+    assert.equal((await process.exited).exitCode, 0);
+  }
+  const foreign = { ...other.save(), sessionId: "another" };
+  assert.throws(() => resumed.machine.attach(foreign), RangeError);
   await resumed.machine.close();
 });
 

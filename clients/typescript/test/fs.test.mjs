@@ -111,6 +111,10 @@ test("search and glob", needsServer, async (context) => {
   assert.deepEqual(await fs.search("(", directory, { literal: true }).toArray(), []);
   await assert.rejects(fs.search("(", directory).toArray(), { kind: "badPattern" });
   await assert.rejects(fs.search("x", directory, { signal: AbortSignal.abort() }).toArray(), { name: "AbortError" });
+  for await (const _ of fs.search("", directory)) break;
+  const cancelled = fs.search("", directory);
+  await cancelled.cancel();
+  assert.equal(typeof (await cancelled.summary).cancelled, "boolean");
   assert.deepEqual(await machine.glob("**/*.md", directory), [at("sub/b.md")]);
   assert.deepEqual(await fs.glob(["*", "!*.md"], directory, { maxEntries: 1 }), [at("a.txt")]);
 });

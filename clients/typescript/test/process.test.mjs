@@ -43,6 +43,14 @@ test("signals go to the process, and terminate ends all of its descendants", nee
   assert.ok((await family.exited).exitCode > 128);
 });
 
+test("a start has a name of its own, and may end what it leaves behind", needsServer, async (context) => {
+  const machine = await connect(context);
+  const { stdout } = await machine.exec(["cat", "/proc/self/cmdline"], { arg0: "renamed" });
+  assert.equal(stdout, "renamed\0/proc/self/cmdline\0");
+  const parent = await machine.spawn(["sh", "-c", "sleep 1000 & echo left"], { stdin: "ignore", killOnExit: true });
+  assert.equal(await text(parent.stdout), "left\n", "its output ends although the child had it open");
+});
+
 test("events are in order, and end with the close", needsServer, async (context) => {
   const machine = await connect(context);
   const process = await machine.spawn(["sh", "-c", "echo one; exit 4"], { stdin: "ignore" });
