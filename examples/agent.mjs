@@ -30,7 +30,8 @@ function model(last) {
 
 async function agent(machine, network) {
   const workspace = (await machine.exec(["mktemp", "-d"])).stdout.trim();
-  for (const [name, content] of Object.entries(PROJECT)) await machine.fs.writeFile(`${workspace}/${name}`, content);
+  for (const [name, content] of Object.entries(PROJECT))
+    await machine.fs.writeFile(`${workspace}/${name}`, content);
   const decoder = new TextDecoder();
   const onStdout = (chunk) => {
     const text = decoder.decode(chunk, { stream: true });
@@ -40,7 +41,12 @@ async function agent(machine, network) {
   let result = null;
   for (let command = model(result); command !== null; command = model(result)) {
     console.log(`$ ${command}`);
-    result = await machine.exec(command, { cwd: workspace, sandbox: "workspace-write", timeout: 60_000, onStdout });
+    result = await machine.exec(command, {
+      cwd: workspace,
+      sandbox: "workspace-write",
+      timeout: 60_000,
+      onStdout,
+    });
     console.log(`exit code ${result.exitCode}`);
   }
   await machine.fs.rm(workspace, { recursive: true });
@@ -62,7 +68,8 @@ async function startNetwork(address) {
     const server = connect(Number(port), host);
     links = [agent, server];
     network.connections += 1;
-    if (network.connections > 1) console.log(`--- connection ${network.connections}: the agent is back`);
+    if (network.connections > 1)
+      console.log(`--- connection ${network.connections}: the agent is back`);
     for (const [from, to] of [links, links.toReversed()]) {
       from.pipe(to);
       from.on("error", () => {}).on("close", () => to.destroy());

@@ -1,5 +1,6 @@
 #!/usr/bin/env node
-// Runs the binary of this platform's package, with the arguments as they are. It does not look on PATH, where it would find itself.
+// Runs the binary of this platform's package, with the arguments as they are. It does not look on
+// PATH, where it would find itself.
 import { spawn } from "node:child_process";
 import { findPackagedBinary, PLATFORM_PACKAGE } from "../dist/stdio.js";
 
@@ -23,5 +24,7 @@ if (binary) {
     process.exitCode = code ?? 1;
   });
 } else {
-  fail(`${PLATFORM_PACKAGE} is not installed; it is an optional dependency (npm install without --omit=optional)`);
+  fail(
+    `${PLATFORM_PACKAGE} is not installed; it is an optional dependency (npm install without --omit=optional)`,
+  );
 }

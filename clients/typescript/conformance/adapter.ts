@@ -95,7 +95,8 @@ class Output {
     if (this.#ended) return false;
     const { value, done } = await this.#events.next();
     if (done) this.#ended = true;
-    else if (value.type === "output" && value.stream !== "stderr") this.#keep(Buffer.from(value.data));
+    else if (value.type === "output" && value.stream !== "stderr")
+      this.#keep(Buffer.from(value.data));
     else if (value.type === "gap") this.gaps.push(value.droppedBytes);
     else if (value.type === "exited") this.exitCode = value.exitCode;
     return !done;
@@ -172,7 +173,10 @@ const commands: Record<string, (command: Command) => Promise<object | void>> = {
   },
   async resume({ process, state }) {
     const saved = { ...state.process, url: url! };
-    outputs.set(process, new Output(await Machine.resume(saved, { clientName: "conformance" }), state.unreturned));
+    outputs.set(
+      process,
+      new Output(await Machine.resume(saved, { clientName: "conformance" }), state.unreturned),
+    );
   },
   async close() {
     await (await connected()).close();
@@ -206,5 +210,5 @@ async function carryOut(command: Command): Promise<void> {
 
 createInterface({ input: process.stdin })
   .on("line", (line) => void carryOut(JSON.parse(line)))
-  // Without a goodbye: the server keeps the session for whoever resumes it.
+  // Without `close`: the server keeps the session for the next adapter.
   .on("close", () => process.exit(0));

@@ -1,4 +1,4 @@
-/** Requests that wait for their responses, and what becomes of them when the connection is lost. */
+/** Pending requests, and which of them are sent again after the connection was lost. */
 
 export interface Call {
   readonly method: string;
@@ -8,7 +8,7 @@ export interface Call {
   readonly replay: boolean;
   /** How often the connection was lost before the response. */
   losses: number;
-  /** Nobody waits for it any more. */
+  /** The caller no longer waits for the result. */
   abandoned?: boolean;
   /** Called before it is sent. */
   onSend?(): void;
@@ -16,7 +16,7 @@ export interface Call {
   reject(error: Error): void;
 }
 
-/** A call that never gets a response may be what ends the connection each time. */
+/** A call that never gets a response may itself be the reason why the connection ends each time. */
 const MAX_LOSSES = 100;
 
 export class PendingCalls {
@@ -39,7 +39,10 @@ export class PendingCalls {
     return call;
   }
 
-  /** The connection is lost. Returns the calls that cannot be sent again; the others wait for `takeLost`. */
+  /**
+   * The connection is lost. Returns the calls that cannot be sent again; the others wait for
+   * `takeLost`.
+   */
   lose(): Call[] {
     const failed: Call[] = [];
     for (const call of this.#inFlight.values()) {
@@ -58,7 +61,7 @@ export class PendingCalls {
     return lost;
   }
 
-  /** Everything that waits, to be told that it is over. */
+  /** Removes and returns all pending calls, at the end of the session. */
   takeAll(): Call[] {
     const all = [...this.#inFlight.values(), ...this.#lost];
     this.#inFlight.clear();

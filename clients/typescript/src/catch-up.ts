@@ -1,8 +1,8 @@
 /**
  * From the response of `process/read` to events in their places.
  *
- * The response has the chunks with their numbers; that the process has exited and closed it only says. Their
- * numbers are the ones that are missing.
+ * The response has the chunks with their numbers; that the process has exited and closed it only
+ * says. Their numbers are the ones that are missing.
  */
 import { ProtocolError, ServerError } from "./errors.js";
 import type { ReadResponse } from "./generated.js";
@@ -52,7 +52,9 @@ export function applyRead(log: ProcessLog, after: number, response: ReadResponse
     break;
   }
   if (response.failure) {
-    log.fail(new ServerError({ code: -32603, message: response.failure, data: { kind: "processLost" } }));
+    log.fail(
+      new ServerError({ code: -32603, message: response.failure, data: { kind: "processLost" } }),
+    );
   }
 }
 
@@ -87,12 +89,14 @@ function checkNumbers(log: ProcessLog, response: ReadResponse): void {
     return isNext;
   });
   if (inOrder && isSeq(response.nextSeq)) return;
-  throw new ProtocolError(`process "${log.processId}": the server sent impossible sequence numbers`);
+  throw new ProtocolError(
+    `process "${log.processId}": the server sent impossible sequence numbers`,
+  );
 }
 
 /**
- * The first number after a declared gap. The exit may lie within the gap, among output that is gone. Then
- * no other number is left for it, and it takes the gap's last.
+ * The first number after a declared gap. The exit may lie within the gap, among output that is
+ * gone. Then no other number is left for it, and it takes the gap's last.
  */
 function afterGap(response: ReadResponse, exitIsNew: boolean): number {
   const closed = response.closed ? 1 : 0;

@@ -1,15 +1,34 @@
 /**
- * The driver: owns the transport, performs what `Recovery` decides, and carries calls, responses and
- * notifications. Everything above it sees one connection that never ends until the session does.
+ * The driver: owns the transport, performs what `Recovery` decides, and carries calls, responses
+ * and notifications. Everything above it sees one connection that never ends until the session
+ * does.
  */
 import { PendingCalls, type Call } from "./calls.js";
-import { ClosedError, ConnectError, DisconnectedError, ProtocolError, ServerError, SessionLostError } from "./errors.js";
+import {
+  ClosedError,
+  ConnectError,
+  DisconnectedError,
+  ProtocolError,
+  ServerError,
+  SessionLostError,
+} from "./errors.js";
 import type { StartParams } from "./generated.js";
 import { KeepAlive } from "./keep-alive.js";
 import type { ProcessSync } from "./process-sync.js";
-import { DEFAULT_RECOVERY, Recovery, type Action, type GiveUpReason, type RecoveryPolicy } from "./recovery.js";
+import {
+  DEFAULT_RECOVERY,
+  Recovery,
+  type Action,
+  type GiveUpReason,
+  type RecoveryPolicy,
+} from "./recovery.js";
 import type { Dialer, Transport } from "./transport.js";
-import type { InitializeParams, InitializeResponse, ReadParams, ReadResponse } from "./generated.js";
+import type {
+  InitializeParams,
+  InitializeResponse,
+  ReadParams,
+  ReadResponse,
+} from "./generated.js";
 import type { Method, Params, Result } from "./methods.js";
 import { isReplayable } from "./wire.js";
 
@@ -17,7 +36,10 @@ export interface ConnectionOptions {
   clientName: string;
   /** How long the first attempt to connect may take, in milliseconds. */
   connectTimeout: number;
-  /** How long the session survives without a connection, in milliseconds; the server's choice if absent. */
+  /**
+   * How long the session survives without a connection, in milliseconds; the server's choice if
+   * absent.
+   */
   detachedTtl?: number;
   recovery?: Partial<RecoveryPolicy>;
   onState?: (state: ConnectionState) => void;
@@ -84,7 +106,11 @@ export class Connection {
   }
 
   /** Sends a request, once there is a connection, and again after a loss where that is harmless. */
-  call<M extends Method>(method: M, params: Params<M>, { signal, onSend }: CallOptions = {}): Promise<Result<M>> {
+  call<M extends Method>(
+    method: M,
+    params: Params<M>,
+    { signal, onSend }: CallOptions = {},
+  ): Promise<Result<M>> {
     return new Promise((resolve, reject) => {
       if (this.#over !== null) return reject(this.#over);
       const text = JSON.stringify(params);
@@ -122,8 +148,8 @@ export class Connection {
 
   /** Starts a process whose events go to `sync`. */
   async start(sync: ProcessSync, params: StartParams, signal?: AbortSignal): Promise<void> {
-    // Not before: while the request waits for a connection, the server does not know the process, and a
-    // catch-up would fail. Not after: events may come before the response.
+    // Not before: while the request waits for a connection, the server does not know the process,
+    // and a catch-up would fail. Not after: events may come before the response.
     const onSend = () => this.track(sync);
     try {
       await this.call("process/start", params, { signal, onSend });
@@ -187,7 +213,8 @@ export class Connection {
     if (action.type === "dial") {
       void this.#dial(action.generation);
       const recovering = this.#recovery.recovering;
-      if (recovering) this.options.onState?.({ type: "recovering", failedAttempts: recovering.failed });
+      if (recovering)
+        this.options.onState?.({ type: "recovering", failedAttempts: recovering.failed });
     } else if (action.type === "hangUp") {
       this.#lastFailure = new ConnectError("the server did not answer initialize in time");
       this.#dropTransport();
@@ -219,7 +246,11 @@ export class Connection {
     } catch (error) {
       if (!isCurrent()) return;
       this.#lastFailure = error as Error;
-      this.#recovery.handleLost(generation, (error as ConnectError).permanent === true, performance.now());
+      this.#recovery.handleLost(
+        generation,
+        (error as ConnectError).permanent === true,
+        performance.now(),
+      );
       this.#perform();
     }
   }
@@ -229,22 +260,39 @@ export class Connection {
     const params: InitializeParams = { clientName, acks: true };
     if (this.sessionId !== null) params.resumeSessionId = this.sessionId;
     // 2^64 - 1 is not a number of this language; no server grants as much as this either.
-    if (detachedTtl !== undefined) params.detachedTtlMs = Math.min(detachedTtl, Number.MAX_SAFE_INTEGER);
+    if (detachedTtl !== undefined)
+      params.detachedTtlMs = Math.min(detachedTtl, Number.MAX_SAFE_INTEGER);
     if (this.sessionId !== null && this.#processes.size <= MAX_POSITIONS) {
-      params.positions = Object.fromEntries([...this.#processes].map(([id, sync]) => [id, sync.log.consumed]));
+      params.positions = Object.fromEntries(
+        [...this.#processes].map(([id, sync]) => [id, sync.log.consumed]),
+      );
     }
-    const resolve = (result: unknown) => this.#initialized(generation, result as InitializeResponse | null);
+    const resolve = (result: unknown) =>
+      this.#initialized(generation, result as InitializeResponse | null);
     const reject = (error: Error) => this.#refused(generation, error);
-    const call = { method: "initialize", params: JSON.stringify(params), replay: false, losses: 0, resolve, reject };
+    const call = {
+      method: "initialize",
+      params: JSON.stringify(params),
+      replay: false,
+      losses: 0,
+      resolve,
+      reject,
+    };
     this.#send(this.#calls.send(call));
   }
 
   #initialized(generation: number, result: InitializeResponse | null): void {
     if (typeof result?.sessionId !== "string") {
-      return this.#refused(generation, new ProtocolError("the response to initialize has no sessionId"));
+      return this.#refused(
+        generation,
+        new ProtocolError("the response to initialize has no sessionId"),
+      );
     }
     if (this.sessionId !== null && result.sessionId !== this.sessionId) {
-      return this.#refused(generation, new ProtocolError("the server gave another session than was asked for"));
+      return this.#refused(
+        generation,
+        new ProtocolError("the server gave another session than was asked for"),
+      );
     }
     this.sessionId = result.sessionId;
     this.#acks = result.acks === true;
@@ -297,7 +345,14 @@ export class Connection {
       this.#sendFor(sync);
       then();
     };
-    const call = { method: "process/read", params: JSON.stringify(params), replay: false, losses: 0, resolve, reject };
+    const call = {
+      method: "process/read",
+      params: JSON.stringify(params),
+      replay: false,
+      losses: 0,
+      resolve,
+      reject,
+    };
     this.#send(this.#calls.send(call));
   }
 
@@ -325,7 +380,8 @@ export class Connection {
         this.#pull(sync, outbound.params, outbound.after, () => {});
       }
     }
-    if (sync.done && this.#processes.get(sync.processId) === sync) this.#processes.delete(sync.processId);
+    if (sync.done && this.#processes.get(sync.processId) === sync)
+      this.#processes.delete(sync.processId);
     const at = sync.pollTimeout();
     if (at !== null) this.#scheduleAt(at);
   }
@@ -337,12 +393,17 @@ export class Connection {
       message = JSON.parse(text);
       if (typeof message !== "object" || message === null) throw new SyntaxError("not an object");
     } catch (error) {
-      const broken = new ProtocolError(`the server sent a message that is not JSON: ${(error as Error).message}`);
+      const broken = new ProtocolError(
+        `the server sent a message that is not JSON: ${(error as Error).message}`,
+      );
       return this.#lost(generation, broken, true);
     }
     if (message.method === undefined) return this.#respond(message);
     if (message.id !== undefined && message.id !== null) {
-      const error = { code: -32601, message: `method "${message.method}" is not known to this client` };
+      const error = {
+        code: -32601,
+        message: `method "${message.method}" is not known to this client`,
+      };
       return this.#send(JSON.stringify({ id: message.id, error }));
     }
     const params = message.params ?? {};
@@ -360,14 +421,16 @@ export class Connection {
   #respond(message: Record<string, any>): void {
     const call = this.#calls.answered(message.id);
     if (call === undefined) return;
-    if (message.error !== undefined && message.error !== null) call.reject(new ServerError(message.error));
+    if (message.error !== undefined && message.error !== null)
+      call.reject(new ServerError(message.error));
     else call.resolve(message.result ?? null);
   }
 
   #lost(generation: number, error: Error, permanent = false): void {
     if (generation !== this.#recovery.generation) return;
     this.#lastFailure ??= error;
-    // First, so that a lease that is told of the loss can call again and waits for the next connection.
+    // First, so that a lease that is told of the loss can call again and waits for the next
+    // connection.
     this.#recovery.handleLost(generation, permanent || !this.dialer.canRedial, performance.now());
     this.#dropTransport();
     this.#perform();
@@ -395,12 +458,14 @@ export class Connection {
     const cause = last?.message ?? "the connection was lost";
     if (reason === "deadline") {
       const seconds = this.#recovery.policy.deadline / 1000;
-      return new SessionLostError(`no connection to the server for ${seconds} s, the last failure being: ${cause}`);
+      return new SessionLostError(
+        `no connection to the server for ${seconds} s, the last failure being: ${cause}`,
+      );
     }
     return new SessionLostError(`the session is lost: ${cause}`, { cause: last });
   }
 
-  /** Tells everybody who waits. */
+  /** Fails all pending calls, processes and leases. */
   #end(error: Error, state: ConnectionState): void {
     this.#over = error;
     clearTimeout(this.#timer);
@@ -421,7 +486,8 @@ export class Connection {
   #schedule(): void {
     const at = this.#recovery.pollTimeout();
     if (at !== null) this.#scheduleAt(at);
-    if (this.#recovery.connected && this.dialer.canRedial) this.#scheduleAt(performance.now() + this.#keepAlive.interval);
+    if (this.#recovery.connected && this.dialer.canRedial)
+      this.#scheduleAt(performance.now() + this.#keepAlive.interval);
   }
 
   #scheduleAt(at: number): void {
@@ -444,6 +510,7 @@ export class Connection {
   #probe(): void {
     const verdict = this.#keepAlive.tick(performance.now());
     if (verdict === "probe") this.call("environment/status", {}).catch(() => {});
-    if (verdict === "dead") this.#lost(this.#recovery.generation, new ConnectError("the server stopped answering"));
+    if (verdict === "dead")
+      this.#lost(this.#recovery.generation, new ConnectError("the server stopped answering"));
   }
 }

@@ -17,7 +17,9 @@ export class ConnectError extends ExecServerError {
   }
 }
 
-/** The connection was lost before the response. The request may or may not have been carried out. */
+/**
+ * The connection was lost before the response. The request may or may not have been carried out.
+ */
 export class DisconnectedError extends ExecServerError {
   readonly method: string;
   constructor(method: string) {
@@ -46,7 +48,11 @@ export class ServerError extends ExecServerError {
   readonly kind: string | null;
   readonly data: unknown;
   constructor(error: unknown) {
-    const { code, message, data } = (error ?? {}) as { code?: unknown; message?: unknown; data?: unknown };
+    const { code, message, data } = (error ?? {}) as {
+      code?: unknown;
+      message?: unknown;
+      data?: unknown;
+    };
     super(typeof message === "string" ? message : "the server sent an error that cannot be read");
     this.code = typeof code === "number" ? code : -32603;
     this.data = data;
@@ -75,6 +81,8 @@ export class ProtocolError extends ExecServerError {}
 /** The process does not read its stdin any more. */
 export class StdinClosedError extends ExecServerError {
   constructor(processId: string) {
-    super(`process "${processId}": stdin is closed; spawn with stdin: "pipe" and write before it exits`);
+    super(
+      `process "${processId}": stdin is closed; spawn with stdin: "pipe" and write before it exits`,
+    );
   }
 }

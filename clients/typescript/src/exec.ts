@@ -9,7 +9,10 @@ export interface ExecOptions extends Omit<SpawnOptions, "stdin"> {
   /** Called with each piece of output; a promise that it returns is awaited before the next. */
   onStdout?: (chunk: Uint8Array) => void | Promise<void>;
   onStderr?: (chunk: Uint8Array) => void | Promise<void>;
-  /** How many bytes of each stream are kept, half of them from its beginning and half from its end; 16 MiB. */
+  /**
+   * How many bytes of each stream are kept, half of them from its beginning and half from its end;
+   * 16 MiB.
+   */
   maxOutput?: number;
   /** `utf8` (default), or `buffer` for bytes. */
   encoding?: "utf8" | "buffer";
@@ -24,7 +27,10 @@ export interface ExecResult<T = string> {
   truncated: boolean;
   /** The number of the signal that killed it. */
   signal: number | null;
-  /** The limit that ended it: `wallTime` (also `timeout`), `memory`, `pids`, `cpuTime` or `fileSize`. */
+  /**
+   * The limit that ended it: `wallTime` (also `timeout`), `memory`, `pids`, `cpuTime` or
+   * `fileSize`.
+   */
   limit: string | null;
   /** What the sandbox refused, if the command failed because of it. */
   denied: { path?: string; call?: string; host?: string } | null;
@@ -32,7 +38,10 @@ export interface ExecResult<T = string> {
 
 const DEFAULT_MAX_OUTPUT = 16 << 20;
 
-export async function collect(process: Process, options: ExecOptions): Promise<ExecResult<string | Uint8Array>> {
+export async function collect(
+  process: Process,
+  options: ExecOptions,
+): Promise<ExecResult<string | Uint8Array>> {
   const limit = options.maxOutput ?? DEFAULT_MAX_OUTPUT;
   const [stdout, stderr] = [new Kept(limit), new Kept(limit)];
   let exit: ExitStatus | undefined;
@@ -48,13 +57,14 @@ export async function collect(process: Process, options: ExecOptions): Promise<E
       if (event.type === "exited") exit = event;
     });
   } catch (error) {
-    // The callback failed, or output is missing: nobody waits for the process any more.
+    // The callback failed, or output is missing: the result is of no use.
     process.terminate().catch(() => {});
     throw error;
   }
   options.signal?.throwIfAborted();
   const { exitCode, signal, sandboxDenied, denied, timedOut, limitsHit } = exit!;
-  const decode = options.encoding === "buffer" ? (kept: Kept) => kept.bytes() : (kept: Kept) => kept.text();
+  const decode =
+    options.encoding === "buffer" ? (kept: Kept) => kept.bytes() : (kept: Kept) => kept.text();
   return {
     exitCode,
     stdout: decode(stdout),

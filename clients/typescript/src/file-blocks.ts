@@ -1,4 +1,6 @@
-/** Files of any size, block by block. Handles end with their connection, and are not opened again. */
+/**
+ * Files of any size, block by block. Handles end with their connection, and are not opened again.
+ */
 import type { Connection } from "./connection.js";
 import { DisconnectedError, ExecServerError, ServerError } from "./errors.js";
 import type { FsCreateParams, FsOpenParams } from "./generated.js";
@@ -95,7 +97,10 @@ export class FileWriter extends Handle {
   async commit(): Promise<void> {
     const { committed } = await this.call("fs/close", { handleId: this.handleId });
     // The server answers {} for a handle that it does not know: the connection was replaced.
-    if (!committed) throw this.#offset > 0 ? new DisconnectedError("fs/close") : new ExecServerError("the file was not written");
+    if (!committed)
+      throw this.#offset > 0
+        ? new DisconnectedError("fs/close")
+        : new ExecServerError("the file was not written");
   }
 
   discard(): Promise<void> {

@@ -53,7 +53,10 @@ export class FileSystem {
     this.#connection = connection;
   }
 
-  readFile(path: PathLike, options: "utf8" | "utf-8" | (FsOptions & { encoding: "utf8" | "utf-8" })): Promise<string>;
+  readFile(
+    path: PathLike,
+    options: "utf8" | "utf-8" | (FsOptions & { encoding: "utf8" | "utf-8" }),
+  ): Promise<string>;
   readFile(path: PathLike, options?: FsOptions & { encoding?: null }): Promise<Uint8Array>;
   async readFile(
     path: PathLike,
@@ -71,8 +74,15 @@ export class FileSystem {
     return encoding ? new TextDecoder().decode(bytes) : bytes;
   }
 
-  /** Replaces the content. With `ifModifiedAtMs` and `ifSize` only if the file is the one that was seen. */
-  async writeFile(path: PathLike, data: string | Uint8Array | ArrayBuffer, options: WriteOptions = {}): Promise<void> {
+  /**
+   * Replaces the content. With `ifModifiedAtMs` and `ifSize` only if the file is the one that was
+   * seen.
+   */
+  async writeFile(
+    path: PathLike,
+    data: string | Uint8Array | ArrayBuffer,
+    options: WriteOptions = {},
+  ): Promise<void> {
     const bytes = toBytes(data);
     const { flag, mode, atomic, ifModifiedAtMs, ifSize } = options;
     const createNew = flag === "wx" ? true : undefined;
@@ -81,7 +91,14 @@ export class FileSystem {
       await writer.write(bytes);
       return writer.close();
     }
-    const params = { dataBase64: encodeBase64(bytes), mode, atomic, ifModifiedAtMs, ifSize, createNew };
+    const params = {
+      dataBase64: encodeBase64(bytes),
+      mode,
+      atomic,
+      ifModifiedAtMs,
+      ifSize,
+      createNew,
+    };
     await this.#call("fs/writeFile", path, params, options);
   }
 
@@ -100,7 +117,14 @@ export class FileSystem {
   writeStream(path: PathLike, options: WriteOptions = {}): WritableStream<Uint8Array | string> {
     const { flag, mode, ifModifiedAtMs, ifSize } = options;
     const createNew = flag === "wx" ? true : undefined;
-    const params = { path: toUri(path), mode, ifModifiedAtMs, ifSize, createNew, ...wireOptions(options) };
+    const params = {
+      path: toUri(path),
+      mode,
+      ifModifiedAtMs,
+      ifSize,
+      createNew,
+      ...wireOptions(options),
+    };
     const writer = new FileWriter(this.#connection, params);
     return new WritableStream({
       write: (data) => writer.write(toBytes(data)),
@@ -111,9 +135,13 @@ export class FileSystem {
 
   readdir(path: PathLike, options: SandboxOptions & { withFileTypes: true }): Promise<Dirent[]>;
   readdir(path: PathLike, options?: SandboxOptions & { withFileTypes?: false }): Promise<string[]>;
-  async readdir(path: PathLike, options: SandboxOptions & { withFileTypes?: boolean } = {}): Promise<string[] | Dirent[]> {
+  async readdir(
+    path: PathLike,
+    options: SandboxOptions & { withFileTypes?: boolean } = {},
+  ): Promise<string[] | Dirent[]> {
     const entries: Dirent[] = [];
-    for await (const entry of this.#entries(path, options)) entries.push(new Dirent(nameOf(entry.path), fromUri(entry.path), entry));
+    for await (const entry of this.#entries(path, options))
+      entries.push(new Dirent(nameOf(entry.path), fromUri(entry.path), entry));
     return options.withFileTypes ? entries : entries.map(({ name }) => name);
   }
 
@@ -134,11 +162,18 @@ export class FileSystem {
     }
     await this.#call("fs/readLink", path, {}, options);
     const uri = toUri(path).replace(/\/+$/, "");
-    const [parent, name] = [uri.slice(0, uri.lastIndexOf("/")) || "file:///", uri.slice(uri.lastIndexOf("/") + 1)];
+    const [parent, name] = [
+      uri.slice(0, uri.lastIndexOf("/")) || "file:///",
+      uri.slice(uri.lastIndexOf("/") + 1),
+    ];
     for await (const entry of this.#entries(parent, options, 8, `${parent}/${before(name)}`)) {
       if (nameOf(entry.path) === nameOf(uri)) return new Stats(entry);
     }
-    throw new ServerError({ code: -32004, message: `${fromUri(uri)} does not exist`, data: { kind: "notFound" } });
+    throw new ServerError({
+      code: -32004,
+      message: `${fromUri(uri)} does not exist`,
+      data: { kind: "notFound" },
+    });
   }
 
   async exists(path: PathLike, options: FsOptions = {}): Promise<boolean> {
@@ -152,22 +187,46 @@ export class FileSystem {
   }
 
   async mkdir(path: PathLike, options: FsOptions & { recursive?: boolean } = {}): Promise<void> {
-    await this.#call("fs/createDirectory", path, { recursive: options.recursive ?? false }, options);
+    await this.#call(
+      "fs/createDirectory",
+      path,
+      { recursive: options.recursive ?? false },
+      options,
+    );
   }
 
-  async rm(path: PathLike, options: FsOptions & { recursive?: boolean; force?: boolean } = {}): Promise<void> {
+  async rm(
+    path: PathLike,
+    options: FsOptions & { recursive?: boolean; force?: boolean } = {},
+  ): Promise<void> {
     const { recursive = false, force = false } = options;
     await this.#call("fs/remove", path, { recursive, force }, options);
   }
 
   /** With `replace: false` an existing destination is a `conflict`. */
-  async rename(from: PathLike, to: PathLike, options: FsOptions & { replace?: boolean } = {}): Promise<void> {
-    const params = { sourcePath: toUri(from), destinationPath: toUri(to), replace: options.replace };
+  async rename(
+    from: PathLike,
+    to: PathLike,
+    options: FsOptions & { replace?: boolean } = {},
+  ): Promise<void> {
+    const params = {
+      sourcePath: toUri(from),
+      destinationPath: toUri(to),
+      replace: options.replace,
+    };
     await this.#connection.call("fs/rename", { ...params, ...wireOptions(options) });
   }
 
-  async cp(from: PathLike, to: PathLike, options: SandboxOptions & { recursive?: boolean } = {}): Promise<void> {
-    const params = { sourcePath: toUri(from), destinationPath: toUri(to), recursive: options.recursive ?? false };
+  async cp(
+    from: PathLike,
+    to: PathLike,
+    options: SandboxOptions & { recursive?: boolean } = {},
+  ): Promise<void> {
+    const params = {
+      sourcePath: toUri(from),
+      destinationPath: toUri(to),
+      recursive: options.recursive ?? false,
+    };
     await this.#connection.call("fs/copy", { ...params, ...wireOptions(options) });
   }
 
@@ -189,7 +248,11 @@ export class FileSystem {
   }
 
   /** Files below `path` that match: `**` crosses directories, `!` in front excludes. */
-  async glob(patterns: string | string[], path: PathLike, options: GlobOptions = {}): Promise<string[]> {
+  async glob(
+    patterns: string | string[],
+    path: PathLike,
+    options: GlobOptions = {},
+  ): Promise<string[]> {
     const { hidden, ignored, maxEntries } = options;
     const params = { patterns: [patterns].flat(), hidden, ignored, maxEntries };
     const { entries } = await this.#call("fs/glob", path, params, options);
@@ -206,7 +269,12 @@ export class FileSystem {
     return new Search(this.#connection, pattern, path, options);
   }
 
-  async *#entries(path: PathLike, { sandbox }: SandboxOptions, limit = 10_000, after?: string): AsyncGenerator<DirectoryEntry> {
+  async *#entries(
+    path: PathLike,
+    { sandbox }: SandboxOptions,
+    limit = 10_000,
+    after?: string,
+  ): AsyncGenerator<DirectoryEntry> {
     for (;;) {
       const params = { details: true, limit, after };
       const page = await this.#call("fs/readDirectory", path, params, { sandbox });
@@ -233,7 +301,11 @@ export class FileSystem {
     params: Omit<Params<M>, "path" | keyof FsOptions>,
     options: FsOptions,
   ): Promise<Result<M>> {
-    return this.#connection.call(method, { path: toUri(path), ...params, ...wireOptions(options) } as Params<M>);
+    return this.#connection.call(method, {
+      path: toUri(path),
+      ...params,
+      ...wireOptions(options),
+    } as Params<M>);
   }
 }
 
@@ -246,7 +318,8 @@ function wireOptions(options: FsOptions): { sandbox?: SandboxRequest; followSyml
 
 /** A name, percent-encoded, that sorts before this one with hardly any other between. */
 function before(name: string): string {
-  const bytes = decodeURIComponent(name).length > 0 ? new TextEncoder().encode(decodeURIComponent(name)) : [];
+  const bytes =
+    decodeURIComponent(name).length > 0 ? new TextEncoder().encode(decodeURIComponent(name)) : [];
   const last = bytes.length - 1;
   const encode = (byte: number) => `%${byte.toString(16).padStart(2, "0")}`;
   const head = [...bytes.slice(0, last)].map(encode).join("");

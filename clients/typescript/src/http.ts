@@ -46,7 +46,10 @@ export class Http {
     };
     const onSend = () => this.#connection.addLease(requestId, body);
     try {
-      const head = await this.#connection.call("http/request", params, { signal: init.signal, onSend });
+      const head = await this.#connection.call("http/request", params, {
+        signal: init.signal,
+        onSend,
+      });
       const pairs = head.headers.map(({ name, value }) => [name, value] as [string, string]);
       const stream = body.stream();
       const empty = params.method === "HEAD" || NULL_BODY.has(head.status);
@@ -59,7 +62,10 @@ export class Http {
   }
 }
 
-/** The body of one response. Only what was consumed is acknowledged, so a slow reader holds back the download. */
+/**
+ * The body of one response. Only what was consumed is acknowledged, so a slow reader holds back the
+ * download.
+ */
 class Body implements Lease {
   readonly #deltas: BodyDeltaNotification[] = [];
   #failure: Error | null = null;
@@ -78,7 +84,8 @@ class Body implements Lease {
   notified(params: object): void {
     const delta = params as BodyDeltaNotification;
     this.#deltas.push(delta);
-    if (delta.done) this.end(delta.error ? new ExecServerError(`the body is incomplete: ${delta.error}`) : null);
+    if (delta.done)
+      this.end(delta.error ? new ExecServerError(`the body is incomplete: ${delta.error}`) : null);
     this.#tell();
   }
 
@@ -94,7 +101,8 @@ class Body implements Lease {
             const delta = this.#deltas.shift();
             if (delta !== undefined) {
               const { requestId } = this;
-              if (this.connection.acks) this.connection.notify("http/request/ack", { requestId, seq: delta.seq });
+              if (this.connection.acks)
+                this.connection.notify("http/request/ack", { requestId, seq: delta.seq });
               if (delta.deltaBase64 === "") continue;
               return controller.enqueue(decodeBase64(delta.deltaBase64));
             }

@@ -7,7 +7,15 @@ export type { ConnectionState } from "./connection.js";
 export type { RecoveryPolicy } from "./recovery.js";
 export type { ReadOnly, Sandbox, Workspace } from "./sandbox.js";
 export type { SignalName } from "./signals.js";
-export type { Dirent, FileSystem, FsOptions, GlobOptions, SandboxOptions, Stats, WriteOptions } from "./fs.js";
+export type {
+  Dirent,
+  FileSystem,
+  FsOptions,
+  GlobOptions,
+  SandboxOptions,
+  Stats,
+  WriteOptions,
+} from "./fs.js";
 export type { Change, Changes, Watch, WatchOptions } from "./watch.js";
 export type { Search, SearchMatch, SearchOptions, SearchSummary } from "./search.js";
 export type { Http, HttpInit } from "./http.js";

@@ -1,6 +1,6 @@
 /**
- * Finds out that a connection is dead although nothing says so. Browsers cannot send WebSocket pings, so a
- * cheap request is the probe. No I/O and no clock.
+ * Finds out that a connection is dead although nothing says so. Browsers cannot send WebSocket
+ * pings, so a cheap request is the probe. No I/O and no clock.
  */
 export class KeepAlive {
   /** How often `tick` wants to be called, in milliseconds. */
@@ -13,7 +13,10 @@ export class KeepAlive {
     this.#heard = true;
   }
 
-  /** Counts only ticks that are an interval apart: a suspended machine gets time to read what has arrived. */
+  /**
+   * Counts only ticks that are an interval apart: a suspended machine gets time to read what has
+   * arrived.
+   */
   tick(now: number): "alive" | "probe" | "dead" {
     if (now < this.#lastTick + this.interval) return "alive";
     this.#lastTick = now;

@@ -2,7 +2,14 @@
 import { Connection, type ConnectionState } from "./connection.js";
 import { collect, type ExecOptions, type ExecResult } from "./exec.js";
 import { FileSystem, type GlobOptions } from "./fs.js";
-import type { EnvironmentInfo, LimitsRequest, NetworkRules, OnFull, StartParams, TerminalSize } from "./generated.js";
+import type {
+  EnvironmentInfo,
+  LimitsRequest,
+  NetworkRules,
+  OnFull,
+  StartParams,
+  TerminalSize,
+} from "./generated.js";
 import { Http } from "./http.js";
 import type { Method, Params, Result } from "./methods.js";
 import { toUri, fromUri, type PathLike } from "./paths.js";
@@ -17,23 +24,26 @@ import { WebSocketDialer, type Token } from "./websocket.js";
 import { uniqueId } from "./wire.js";
 
 export interface ConnectOptions {
-  /** The token of the server, or a function that is asked for it before each connection. */
+  /** The token, or a function that is called for it before each connection. */
   token?: Token;
   /** Shown to the operator of the server. */
   clientName?: string;
   /** How long the first attempt may take, in milliseconds; 10,000 by default. */
   connectTimeout?: number;
-  /** How long the session survives without a connection, in milliseconds; 30,000 unless the server says more. */
+  /**
+   * How long the session survives without a connection, in milliseconds; 30,000 unless the server
+   * says more.
+   */
   detachedTtl?: number;
   recovery?: Partial<RecoveryPolicy>;
-  /** Told when the connection is lost, back, or given up. */
+  /** Called when the connection is lost, restored or given up. */
   onState?: (state: ConnectionState) => void;
 }
 
 export interface LocalOptions extends Omit<ConnectOptions, "token"> {
-  /** The binary, if it is not to be looked for. */
+  /** The path of the server; without it, the installed one is found. */
   binary?: string;
-  /** More arguments for the server. */
+  /** Additional arguments for the server. */
   args?: string[];
 }
 
@@ -42,9 +52,12 @@ export interface SpawnOptions {
   cwd?: PathLike;
   /** Variables on top of the inherited ones. */
   env?: Record<string, string>;
-  /** What is inherited from the server; names with KEY, SECRET or TOKEN never are. `all` by default. */
+  /**
+   * Which variables of the server the process inherits; never those with KEY, SECRET or TOKEN.
+   * Default: `all`.
+   */
   inheritEnv?: "all" | "core" | "none";
-  /** A terminal of its own: `true`, or its size. */
+  /** Run in a terminal: `true`, or its size. */
   tty?: boolean | TerminalSize;
   /** `pipe` (default) keeps stdin open for writes; `ignore` is /dev/null. */
   stdin?: "pipe" | "ignore";
@@ -55,7 +68,10 @@ export interface SpawnOptions {
   limits?: LimitsRequest;
   /** Hosts that the process may reach; see docs/network.md. */
   network?: NetworkRules;
-  /** What happens when the server's log is full: `block` the process (default) or `discard` the oldest output. */
+  /**
+   * What happens when the server's log is full: `block` the process (default) or `discard` the
+   * oldest output.
+   */
   onFull?: OnFull;
   /** Kill what the process left running when it exits. */
   killOnExit?: boolean;
@@ -86,7 +102,9 @@ export class Machine {
     return Machine.#open(dialer, dialer.url, options);
   }
 
-  /** Starts a server of its own on this machine. Only for Node, Deno and Bun. */
+  /**
+   * Starts a server on this machine, which ends with the `Machine`. Only for Node, Deno and Bun.
+   */
   static async local(options: LocalOptions = {}): Promise<Machine> {
     // Not a literal, or bundlers for browsers would include it.
     const module = "./stdio.js";
@@ -96,7 +114,10 @@ export class Machine {
   }
 
   /** Continues a process where another client, or an earlier one of this program, saved it. */
-  static async resume(state: ProcessState, options: ConnectOptions = {}): Promise<Process & { machine: Machine }> {
+  static async resume(
+    state: ProcessState,
+    options: ConnectOptions = {},
+  ): Promise<Process & { machine: Machine }> {
     const dialer = new WebSocketDialer(state.url, options.token);
     const connection = Machine.#prepare(dialer, options, state.sessionId);
     const machine = new Machine(connection, dialer.url);
@@ -112,15 +133,26 @@ export class Machine {
   /** Continues another process of the same session. */
   attach(state: ProcessState): Process {
     if (state.sessionId !== this.sessionId) {
-      throw new RangeError(`process "${state.processId}" is of another session; use Machine.resume`);
+      throw new RangeError(
+        `process "${state.processId}" is of another session; use Machine.resume`,
+      );
     }
     return this.#attach(state);
   }
 
   /** Runs a command to its end: a line for /bin/sh, or a program with its arguments. */
-  async exec(command: string | readonly string[], options: ExecOptions & { encoding: "buffer" }): Promise<ExecResult<Uint8Array>>;
-  async exec(command: string | readonly string[], options?: ExecOptions): Promise<ExecResult<string>>;
-  async exec(command: string | readonly string[], options: ExecOptions = {}): Promise<ExecResult<string | Uint8Array>> {
+  async exec(
+    command: string | readonly string[],
+    options: ExecOptions & { encoding: "buffer" },
+  ): Promise<ExecResult<Uint8Array>>;
+  async exec(
+    command: string | readonly string[],
+    options?: ExecOptions,
+  ): Promise<ExecResult<string>>;
+  async exec(
+    command: string | readonly string[],
+    options: ExecOptions = {},
+  ): Promise<ExecResult<string | Uint8Array>> {
     const argv = typeof command === "string" ? ["/bin/sh", "-c", command] : command;
     const stdin = options.input === undefined ? "ignore" : "pipe";
     const process = await this.spawn(argv, { ...options, stdin });
@@ -199,12 +231,23 @@ export class Machine {
   }
 
   static #prepare(dialer: Dialer, options: ConnectOptions, resume: string | null): Connection {
-    const { clientName = "exec-server (TypeScript)", connectTimeout = 10_000, detachedTtl, recovery, onState } = options;
-    return new Connection(dialer, { clientName, connectTimeout, detachedTtl, recovery, onState }, resume);
+    const {
+      clientName = "exec-server (TypeScript)",
+      connectTimeout = 10_000,
+      detachedTtl,
+      recovery,
+      onState,
+    } = options;
+    return new Connection(
+      dialer,
+      { clientName, connectTimeout, detachedTtl, recovery, onState },
+      resume,
+    );
   }
 
   #attach(state: ProcessState): Process {
-    if (state.version !== 1) throw new TypeError(`the saved state has version ${state.version}; this client knows 1`);
+    if (state.version !== 1)
+      throw new TypeError(`the saved state has version ${state.version}; this client knows 1`);
     const { processId, after, gaps, consumed, exit, closed } = state;
     const sync = new ProcessSync(processId, { gaps, after, attached: true });
     sync.log.exit = exit;
@@ -223,7 +266,11 @@ export class Machine {
     return this.#info;
   }
 
-  async #startParams(processId: string, argv: readonly string[], options: SpawnOptions): Promise<StartParams> {
+  async #startParams(
+    processId: string,
+    argv: readonly string[],
+    options: SpawnOptions,
+  ): Promise<StartParams> {
     const { tty, timeout, limits, network, onFull, killOnExit, arg0 } = options;
     return {
       processId,

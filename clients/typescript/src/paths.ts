@@ -7,7 +7,9 @@ export function toUri(path: PathLike): string {
   const text = typeof path === "string" ? path : path.href;
   if (text.startsWith("file:")) return text;
   if (!text.startsWith("/")) {
-    throw new TypeError(`"${text}" is not an absolute path; paths are those of the machine, such as /tmp/x`);
+    throw new TypeError(
+      `"${text}" is not an absolute path; paths are those of the machine, such as /tmp/x`,
+    );
   }
   return "file://" + text.split("/").map(encodeURIComponent).join("/");
 }

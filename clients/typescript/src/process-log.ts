@@ -1,9 +1,9 @@
 /**
  * The client's copy of a process's log: in order, each event once, bounded. No I/O and no clock.
  *
- * Events are accepted only in sequence. Output that a subscriber has not consumed, or that the first
- * subscriber may still want, is never evicted. While that leaves no room, later events are refused, and
- * `ProcessSync` reads them from the server again.
+ * Events are accepted only in sequence. Output that a subscriber has not consumed, or that the
+ * first subscriber may still want, is never evicted. While that leaves no room, later events are
+ * refused, and `ProcessSync` reads them from the server again.
  */
 import { GapError } from "./errors.js";
 
@@ -82,7 +82,7 @@ export class ProcessLog {
   #cost = 0;
   #evictedBytes = 0;
   #subscribers = new Set<Subscriber>();
-  /** Nobody has subscribed yet: everything is kept for the first subscriber. */
+  /** There was no subscriber yet: everything is kept for the first one. */
   #awaitsSubscriber = true;
   readonly #after: number;
 
@@ -100,7 +100,10 @@ export class ProcessLog {
     return this.closed || this.failure !== null;
   }
 
-  /** The last event that every subscriber has consumed. Only this much may be confirmed to the server. */
+  /**
+   * The last event that every subscriber has consumed. Only this much may be confirmed to the
+   * server.
+   */
   get consumed(): number {
     if (this.#awaitsSubscriber) return this.#after;
     let position = this.next;
@@ -137,7 +140,7 @@ export class ProcessLog {
     this.#push({ type: "gap", droppedBytes }, seq);
   }
 
-  /** Ends the log: subscribers get what is there, and then this error. */
+  /** Ends the log: subscribers get the events that are here, and then this error. */
   fail(error: Error): void {
     if (this.over) return;
     this.failure = error;
@@ -145,7 +148,7 @@ export class ProcessLog {
     this.#wakeAll();
   }
 
-  /** From what is retained on, or from `position`. The first subscriber misses nothing. */
+  /** Starts at the oldest retained event, or at `position`. The first subscriber misses nothing. */
   subscribe(wanted: Wanted, position?: number): Subscriber {
     this.#awaitsSubscriber = false;
     const first = this.#events[this.#first]?.seq ?? this.next;
@@ -197,7 +200,9 @@ export class ProcessLog {
     return bytes;
   }
 
-  /** How much would be accepted now: all or nothing, so that a read confirms only consumed output. */
+  /**
+   * How much would be accepted now: all or nothing, so that a read confirms only consumed output.
+   */
   get room(): number {
     return this.consumed === this.next - 1 ? CAPACITY - RETAINED : 0;
   }

@@ -1,6 +1,6 @@
 /**
- * Keeps the log of one process equal to the server's: what was announced, consumed and confirmed, and what
- * has to be asked for. Decides and returns what to send; no I/O, and time is an argument.
+ * Keeps the log of one process equal to the server's: what was announced, consumed and confirmed,
+ * and what has to be asked for. Decides and returns what to send; no I/O, and time is an argument.
  */
 import { applyRead, isSeq, readExit } from "./catch-up.js";
 import { ProtocolError } from "./errors.js";
@@ -11,13 +11,20 @@ import { decodeBase64 } from "./wire.js";
 /** Output is confirmed after this much of it was consumed, or this long afterwards. */
 const ACK_BYTES = 256 << 10;
 const ACK_DELAY = 100;
-/** The first read after a reconnect only has to show that nothing is missing; the rest follows by itself. */
+/**
+ * The first read after a reconnect only has to show that nothing is missing; the rest follows by
+ * itself.
+ */
 const CATCH_UP_BYTES = 64 << 10;
 
 export type Outbound =
   | { type: "notify"; method: "process/ack"; params: AckParams }
-  /** A call that must arrive, and whose result nobody waits for. */
-  | { type: "call"; method: "process/read" | "process/terminate"; params: ReadParams | TerminateParams }
+  /** A call that must arrive; its result is ignored. */
+  | {
+      type: "call";
+      method: "process/read" | "process/terminate";
+      params: ReadParams | TerminateParams;
+    }
   /** A read whose response goes to `pulled`. */
   | { type: "pull"; params: ReadParams; after: number };
 
@@ -62,14 +69,17 @@ export class ProcessSync {
     const { seq } = params;
     if (!isSeq(seq)) {
       return this.#fail(
-        new ProtocolError(`process "${this.processId}": ${method} has the impossible sequence number ${seq}`),
+        new ProtocolError(
+          `process "${this.processId}": ${method} has the impossible sequence number ${seq}`,
+        ),
       );
     }
     this.#stalledUntil = 0;
     this.#announced = Math.max(this.#announced, seq);
     if (method === "process/exited") {
       const exit = readExit(params);
-      if (exit === null) return this.#fail(new ProtocolError(`process "${this.processId}": exit without a code`));
+      if (exit === null)
+        return this.#fail(new ProtocolError(`process "${this.processId}": exit without a code`));
       this.#tellExit(exit);
       this.log.offer(seq, { type: "exited", ...exit });
     } else if (method === "process/closed") {
@@ -81,7 +91,7 @@ export class ProcessSync {
     }
   }
 
-  /** The read that finds out, after a reconnect, what is missing. */
+  /** The read that shows, after a reconnect, which events are missing. */
   catchUpRead(): { params: ReadParams; after: number } {
     return this.#read(CATCH_UP_BYTES);
   }
@@ -116,7 +126,7 @@ export class ProcessSync {
     this.#confirmedEnd = false;
   }
 
-  /** Nobody has a handle: ends the process if it runs, and takes the rest of its events. */
+  /** There is no handle: terminates the process, and consumes its remaining events. */
   abandon(): void {
     this.#terminates = true;
     this.log.expectNoSubscriber();
@@ -128,7 +138,11 @@ export class ProcessSync {
     const { consumed } = this.log;
     const ended = this.log.closed && consumed === this.log.next - 1;
     if (consumed > this.#acked || (ended && !this.#confirmedEnd)) {
-      if (this.#unackedBytes >= ACK_BYTES || ended || (this.#ackAt !== null && now >= this.#ackAt)) {
+      if (
+        this.#unackedBytes >= ACK_BYTES ||
+        ended ||
+        (this.#ackAt !== null && now >= this.#ackAt)
+      ) {
         if (ended || (acks && consumed > 0)) outbound.push(this.#confirm(consumed, ended));
         this.#acked = consumed;
         this.#unackedBytes = 0;
@@ -140,7 +154,11 @@ export class ProcessSync {
     }
     if (this.#terminates) {
       this.#terminates = false;
-      outbound.push({ type: "call", method: "process/terminate", params: { processId: this.processId } });
+      outbound.push({
+        type: "call",
+        method: "process/terminate",
+        params: { processId: this.processId },
+      });
     }
     const behind = (this.#unsure || this.#announced >= this.log.next) && !this.log.over;
     if (behind && !this.#pulling && now >= this.#stalledUntil && this.log.room > 0) {
@@ -152,7 +170,8 @@ export class ProcessSync {
 
   /** When `collect` wants to be called again. */
   pollTimeout(): number | null {
-    const stalled = this.#stalledUntil > 0 && !this.#pulling && !this.log.over ? this.#stalledUntil : null;
+    const stalled =
+      this.#stalledUntil > 0 && !this.#pulling && !this.log.over ? this.#stalledUntil : null;
     if (this.#ackAt === null) return stalled;
     return stalled === null ? this.#ackAt : Math.min(stalled, this.#ackAt);
   }
@@ -166,9 +185,13 @@ export class ProcessSync {
   #confirm(seq: number, ended: boolean): Outbound {
     const { processId } = this;
     if (!ended) return { type: "notify", method: "process/ack", params: { processId, seq } };
-    // No later confirmation makes up for this one, and without it the server keeps the process as long as
-    // the session. A read confirms too, and is sent again when it is lost.
-    return { type: "call", method: "process/read", params: { processId, afterSeq: seq, maxBytes: 0 } };
+    // No later confirmation makes up for this one, and without it the server keeps the process as
+    // long as the session. A read confirms too, and is sent again when it is lost.
+    return {
+      type: "call",
+      method: "process/read",
+      params: { processId, afterSeq: seq, maxBytes: 0 },
+    };
   }
 
   #tellExit(exit: ExitStatus): void {
@@ -178,8 +201,9 @@ export class ProcessSync {
   }
 
   /**
-   * The log of a process that lost output, or whose events make no sense, ends for its reader. The process is
-   * ended, and its last events are confirmed, or the server would keep them as long as the session.
+   * The log of a process that lost output, or whose events make no sense, ends for its reader. The
+   * process is ended, and its last events are confirmed, or the server would keep them as long as
+   * the session.
    */
   #fail(error: Error): void {
     this.log.fail(error);

@@ -12,7 +12,7 @@ export interface ProcessState {
   url: string;
   sessionId: string;
   processId: string;
-  /** The last event that each reader consumed; null where nobody has read. */
+  /** The last event that each reader consumed; null without a reader. */
   consumed: { stdout: number | null; stderr: number | null; all: number | null };
   after: number;
   gaps: "fatal" | "declared";
@@ -40,7 +40,12 @@ export class Process {
   #stdin: WritableStream<Uint8Array | string> | undefined;
 
   /** @internal */
-  constructor(connection: Connection, sync: ProcessSync, url: string, resumed?: ProcessState["consumed"]) {
+  constructor(
+    connection: Connection,
+    sync: ProcessSync,
+    url: string,
+    resumed?: ProcessState["consumed"],
+  ) {
     this.id = sync.processId;
     this.#connection = connection;
     this.#log = sync.log;
@@ -51,11 +56,14 @@ export class Process {
       this.#log.onFailed = reject;
       if (this.#log.exit !== null) resolve(this.#log.exit);
     });
-    // A caller that does not wait for the exit is not told of a lost session by a crash.
+    // A caller may not wait for the exit; then a lost session must not end the program.
     this.exited.catch(() => {});
   }
 
-  /** Output to stdout, or to the terminal. A reader that does not read holds back its process in the end. */
+  /**
+   * Output to stdout, or to the terminal. A reader that does not read holds back its process in the
+   * end.
+   */
   get stdout(): ReadableStream<Uint8Array> {
     return (this.#stdout ??= this.#stream("stdout"));
   }
@@ -64,7 +72,7 @@ export class Process {
     return (this.#stderr ??= this.#stream("stderr"));
   }
 
-  /** Closing it closes stdin. Each byte is written once, whatever happens to the connection. */
+  /** Closing it closes stdin. Each byte is written once, also if the connection is lost. */
   get stdin(): WritableStream<Uint8Array | string> {
     return (this.#stdin ??= new WritableStream({
       write: (data) => this.write(data),
@@ -104,16 +112,20 @@ export class Process {
 
   /** Sends a signal to the process group; `SIGTERM` by default. */
   async kill(signal: SignalName = "SIGTERM"): Promise<void> {
-    await this.#connection.call("process/signal", { processId: this.id, signal: wireSignal(signal) });
+    await this.#connection.call("process/signal", {
+      processId: this.id,
+      signal: wireSignal(signal),
+    });
   }
 
   /**
-   * Ends the process and every descendant; true if it was running. With `graceMs` it gets SIGTERM first and
-   * this much time.
+   * Ends the process and every descendant; true if it was running. With `graceMs` it gets SIGTERM
+   * first and this much time.
    */
   async terminate(options: { graceMs?: number } = {}): Promise<boolean> {
     const { graceMs } = options;
-    const mode = graceMs === undefined ? undefined : ({ type: "graceful", timeoutMs: graceMs } as const);
+    const mode =
+      graceMs === undefined ? undefined : ({ type: "graceful", timeoutMs: graceMs } as const);
     return (await this.#connection.call("process/terminate", { processId: this.id, mode })).running;
   }
 
@@ -129,14 +141,31 @@ export class Process {
       const subscriber = this.#subscribers[wanted];
       return subscriber === undefined ? (this.#resumed?.[wanted] ?? null) : subscriber.position - 1;
     };
-    const consumed = { stdout: position("stdout"), stderr: position("stderr"), all: position("all") };
+    const consumed = {
+      stdout: position("stdout"),
+      stderr: position("stderr"),
+      all: position("all"),
+    };
     const { consumed: after, gaps, next } = this.#log;
     const exit = this.#log.exit !== null && this.#log.exit.seq <= after ? this.#log.exit : null;
     const closed = this.#log.closed && after === next - 1;
-    return { version: 1, url: this.#url, sessionId, processId: this.id, consumed, after, gaps, exit, closed };
+    return {
+      version: 1,
+      url: this.#url,
+      sessionId,
+      processId: this.id,
+      consumed,
+      after,
+      gaps,
+      exit,
+      closed,
+    };
   }
 
-  /** @internal Hands every event to `onEvent`, without a stream between; resolves after the last one. */
+  /**
+   * @internal Hands every event to `onEvent`, without a stream between; resolves after the last
+   * one.
+   */
   async consume(onEvent: (event: ProcessEvent) => void | Promise<void>): Promise<void> {
     const subscriber = this.#subscribe("all");
     for (;;) {
@@ -149,7 +178,10 @@ export class Process {
 
   #subscribe(wanted: Wanted): Subscriber {
     const consumed = this.#resumed?.[wanted];
-    const subscriber = this.#log.subscribe(wanted, typeof consumed === "number" ? consumed + 1 : undefined);
+    const subscriber = this.#log.subscribe(
+      wanted,
+      typeof consumed === "number" ? consumed + 1 : undefined,
+    );
     this.#subscribers[wanted] = subscriber;
     return subscriber;
   }
@@ -166,7 +198,7 @@ export class Process {
         },
         cancel: () => this.#log.unsubscribe(subscriber),
       },
-      // Nothing is taken from the log before somebody reads: only consumed output is confirmed.
+      // No buffering: output that was taken from the log counts as consumed.
       { highWaterMark: 0 },
     );
   }

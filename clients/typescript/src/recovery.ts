@@ -1,8 +1,8 @@
 /**
  * When to dial, how long to wait, and when to give up: decisions only.
  *
- * Events and the time (milliseconds) come in by `handle*`; actions and the next moment of interest go out
- * by `poll*`. No socket, no clock and no session is known here.
+ * Events and the time (milliseconds) come in by `handle*`; actions and the next moment of interest
+ * go out by `poll*`. No socket, no clock and no session is known here.
  */
 
 /** How long and how often a lost connection is tried again, in milliseconds. */
@@ -23,12 +23,12 @@ export const DEFAULT_RECOVERY: RecoveryPolicy = {
   attempt: 5_000,
 };
 
-/** Counts connections. Whatever an old one still says changes nothing. */
+/** Numbers the connections. Events of earlier ones are ignored. */
 export type Generation = number;
 
 export type Action =
   | { type: "dial"; generation: Generation }
-  /** Drop whatever there is of this connection. */
+  /** Close this connection, or give up the attempt. */
   | { type: "hangUp"; generation: Generation }
   /** The session is back: ask what each process has missed. */
   | { type: "catchUp"; generation: Generation }
@@ -55,7 +55,9 @@ export class Recovery {
   #state: State;
   readonly #actions: Action[] = [{ type: "dial", generation: 1 }];
 
-  /** Begins with the first attempt. `random` returns a number from 0 to 1 and decides the jitter. */
+  /**
+   * Begins with the first attempt. `random` returns a number from 0 to 1 and decides the jitter.
+   */
   constructor(
     readonly policy: RecoveryPolicy,
     firstAttempt: number,
@@ -73,9 +75,11 @@ export class Recovery {
     return this.#generation;
   }
 
-  /** Since when the loss is being mended, and how many attempts have failed. */
+  /** When the connection was lost, and how many attempts have failed since. */
   get recovering(): { since: number; failed: number } | null {
-    return this.#state.type === "recovering" ? { since: this.#state.since, failed: this.#state.failed } : null;
+    return this.#state.type === "recovering"
+      ? { since: this.#state.since, failed: this.#state.failed }
+      : null;
   }
 
   /** A connection ended, or the attempt to make one failed. */
@@ -151,11 +155,19 @@ export class Recovery {
     return { type: "attempting", until: now + this.policy.attempt };
   }
 
-  /** Between half of the pause and all of it: clients that lost one server together do not return together. */
+  /**
+   * Between half of the pause and all of it: clients that lost one server together do not return
+   * together.
+   */
   #pause(since: number, failed: number, now: number): void {
     const longest = Math.min(this.policy.firstPause * 2 ** failed, this.policy.longestPause);
     const until = now + longest * (0.5 + 0.5 * this.random());
-    this.#state = { type: "recovering", since, failed: failed + 1, step: { type: "pausing", until } };
+    this.#state = {
+      type: "recovering",
+      since,
+      failed: failed + 1,
+      step: { type: "pausing", until },
+    };
   }
 
   #giveUp(reason: GiveUpReason): void {

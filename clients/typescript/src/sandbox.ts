@@ -3,10 +3,11 @@ import type { SandboxProfile, SandboxRequest } from "./generated.js";
 import { toUri, type PathLike } from "./paths.js";
 
 /**
- * `"read-only"`, `"workspace-write"` (the working directory and the temporary directories may be written),
- * one of these with details, or a profile of docs/sandbox.md with entries of its own.
+ * `"read-only"`, `"workspace-write"` (the working directory and the temporary directories may be
+ * written), one of these with details, or a profile as in docs/sandbox.md.
  */
-export type Sandbox = "none" | "read-only" | "workspace-write" | ReadOnly | Workspace | SandboxProfile;
+export type Sandbox =
+  "none" | "read-only" | "workspace-write" | ReadOnly | Workspace | SandboxProfile;
 
 export interface ReadOnly {
   type: "read-only";

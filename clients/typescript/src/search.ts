@@ -1,6 +1,10 @@
 /** Search in files, on the machine. A search ends with its connection. */
 import type { Connection } from "./connection.js";
-import type { FsSearchResponse, SearchMatch as WireMatch, SearchResultsNotification } from "./generated.js";
+import type {
+  FsSearchResponse,
+  SearchMatch as WireMatch,
+  SearchResultsNotification,
+} from "./generated.js";
 import { fromUri, toUri, type PathLike } from "./paths.js";
 import { wireSandbox, type Sandbox } from "./sandbox.js";
 import { uniqueId } from "./wire.js";
@@ -39,7 +43,13 @@ export class Search implements AsyncIterable<SearchMatch> {
   constructor(connection: Connection, pattern: string, path: PathLike, options: SearchOptions) {
     this.#connection = connection;
     const { sandbox, signal, ...rest } = options;
-    const params = { path: toUri(path), searchId: this.#id, pattern, ...rest, sandbox: wireSandbox(sandbox) };
+    const params = {
+      path: toUri(path),
+      searchId: this.#id,
+      pattern,
+      ...rest,
+      sandbox: wireSandbox(sandbox),
+    };
     const lease = {
       notified: (params: object) => {
         const { results } = params as SearchResultsNotification;

@@ -1,4 +1,6 @@
-/** A server of this machine's own, over stdio. Only for Node, Deno and Bun; imported when it is needed. */
+/**
+ * A local server as a child process, over stdio. Only for Node, Deno and Bun; imported on demand.
+ */
 import { spawn, type ChildProcess } from "node:child_process";
 import { accessSync, constants } from "node:fs";
 import { createRequire } from "node:module";
@@ -21,10 +23,15 @@ export class StdioDialer implements Dialer {
     const [program, ...args] = this.command;
     const child = spawn(program!, args, { stdio: ["pipe", "pipe", "pipe"] });
     let [log, ended] = ["", false];
-    child.stderr.setEncoding("utf8").on("data", (text: string) => (log = (log + text).slice(-KEPT_LOG)));
-    // Its end is told by "close".
+    child.stderr
+      .setEncoding("utf8")
+      .on("data", (text: string) => (log = (log + text).slice(-KEPT_LOG)));
+    // The event "close" follows.
     child.stdin.on("error", () => {});
-    child.stdout.on("data", splitLines((line) => ended || events.onMessage(line)));
+    child.stdout.on(
+      "data",
+      splitLines((line) => ended || events.onMessage(line)),
+    );
     return new Promise((resolve, reject) => {
       const close = () => {
         ended = true;
@@ -33,11 +40,14 @@ export class StdioDialer implements Dialer {
       signal.addEventListener("abort", close, { once: true });
       child.on("spawn", () => resolve({ send: (text) => child.stdin.write(text + "\n"), close }));
       child.on("error", (cause) => {
-        reject(new ConnectError(`cannot start ${program}: ${cause.message}`, { permanent: true, cause }));
+        reject(
+          new ConnectError(`cannot start ${program}: ${cause.message}`, { permanent: true, cause }),
+        );
       });
       child.on("close", (code, killer) => {
-        const said = log.trim() && `; its last words were: ${log.trim()}`;
-        if (!ended) events.onClosed(`the server ended with ${killer ?? `exit code ${code}`}${said}`);
+        const tail = log.trim() && `; the end of its log: ${log.trim()}`;
+        if (!ended)
+          events.onClosed(`the server ended with ${killer ?? `exit code ${code}`}${tail}`);
         ended = true;
       });
     });
@@ -53,7 +63,8 @@ export function findBinary(): string {
   for (const directory of (process.env.PATH ?? "").split(delimiter).filter(Boolean)) {
     const candidate = join(directory, "exec-server");
     // The npm package's own launcher may be on the PATH, and would look for the binary again.
-    if (isExecutable(candidate) && !candidate.includes(join("node_modules", ".bin"))) return candidate;
+    if (isExecutable(candidate) && !candidate.includes(join("node_modules", ".bin")))
+      return candidate;
   }
   throw new ConnectError(
     `the exec-server binary was not found: install ${PLATFORM_PACKAGE}, put exec-server on the PATH, ` +

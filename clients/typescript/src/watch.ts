@@ -26,7 +26,7 @@ export interface WatchOptions {
   signal?: AbortSignal;
 }
 
-/** Changes that nobody takes are merged; beyond this many they are dropped, and `rescan` says so. */
+/** Changes are merged until `next`; beyond this many they are dropped, and `rescan` is set. */
 const MAX_CHANGES = 10_000;
 
 export class Watch implements AsyncIterable<Changes> {
@@ -51,9 +51,18 @@ export class Watch implements AsyncIterable<Changes> {
     return watch;
   }
 
-  private constructor(connection: Connection, path: PathLike, { recursive, sandbox, signal }: WatchOptions) {
+  private constructor(
+    connection: Connection,
+    path: PathLike,
+    { recursive, sandbox, signal }: WatchOptions,
+  ) {
     this.#connection = connection;
-    this.#params = { path: toUri(path), watchId: this.#id, recursive, sandbox: wireSandbox(sandbox) };
+    this.#params = {
+      path: toUri(path),
+      watchId: this.#id,
+      recursive,
+      sandbox: wireSandbox(sandbox),
+    };
     this.#signal = signal;
     signal?.addEventListener("abort", this.#abort, { once: true });
   }

@@ -1,4 +1,6 @@
-/** WebSocket connections: the global `WebSocket`, or the package `ws` in Node 20, which has none. */
+/**
+ * WebSocket connections: the global `WebSocket`, or the package `ws` in Node 20, which has none.
+ */
 import { ConnectError } from "./errors.js";
 import type { Dialer, Transport, TransportEvents } from "./transport.js";
 
@@ -6,7 +8,9 @@ const PROTOCOL = "exec-server.v1";
 /** What a subprotocol may consist of (RFC 7230, token). */
 const SUBPROTOCOL = /^[A-Za-z0-9!#$%&'*+.^_`|~-]+$/;
 
-/** A token, or a function that is asked for one before each connection, so that it may be renewed. */
+/**
+ * A token, or a function that is asked for one before each connection, so that it may be renewed.
+ */
 export type Token = string | (() => string | Promise<string>);
 
 export class WebSocketDialer implements Dialer {
@@ -23,7 +27,9 @@ export class WebSocketDialer implements Dialer {
       throw new TypeError(`"${url}" is not a URL; expected ws://HOST:PORT or wss://HOST:PORT`);
     }
     if (parsed.protocol !== "ws:" && parsed.protocol !== "wss:") {
-      throw new TypeError(`cannot connect to a ${parsed.protocol} URL; expected ws://HOST:PORT or wss://HOST:PORT`);
+      throw new TypeError(
+        `cannot connect to a ${parsed.protocol} URL; expected ws://HOST:PORT or wss://HOST:PORT`,
+      );
     }
     this.#token = token ?? parsed.searchParams.get("token") ?? undefined;
     parsed.searchParams.delete("token");
@@ -42,7 +48,11 @@ export class WebSocketDialer implements Dialer {
   }
 
   /** No headers can be set here, so the token is a subprotocol, or part of the query. */
-  #dialGlobal(token: string | undefined, events: TransportEvents, signal: AbortSignal): Promise<Transport> {
+  #dialGlobal(
+    token: string | undefined,
+    events: TransportEvents,
+    signal: AbortSignal,
+  ): Promise<Transport> {
     const url = new URL(this.url);
     const protocols = [PROTOCOL];
     if (token !== undefined && SUBPROTOCOL.test(token)) protocols.push(`bearer.${token}`);
@@ -62,12 +72,14 @@ export class WebSocketDialer implements Dialer {
         resolve({ send: (text) => socket.send(text), close });
       };
       socket.onmessage = ({ data }) => {
-        if (!ended) events.onMessage(typeof data === "string" ? data : new TextDecoder().decode(data));
+        if (!ended)
+          events.onMessage(typeof data === "string" ? data : new TextDecoder().decode(data));
       };
       // An error is always followed by the close, which has more to say.
       socket.onclose = ({ code, reason }) => {
         const text = `the connection ended with code ${code}${reason ? ` (${reason})` : ""}`;
-        const remedy = "check that the server runs, that the token is right and that the origin is allowed";
+        const remedy =
+          "check that the server runs, that the token is right and that the origin is allowed";
         reject(new ConnectError(`cannot connect to ${this.url}: ${text}; ${remedy}`));
         if (opened && !ended) events.onClosed(text);
         ended = true;
@@ -75,11 +87,18 @@ export class WebSocketDialer implements Dialer {
     });
   }
 
-  async #dialNode(token: string | undefined, events: TransportEvents, signal: AbortSignal): Promise<Transport> {
+  async #dialNode(
+    token: string | undefined,
+    events: TransportEvents,
+    signal: AbortSignal,
+  ): Promise<Transport> {
     // Not a literal, or bundlers for browsers would include it.
     const name = "ws";
     const { WebSocket: NodeWebSocket } = (await import(name).catch((cause) => {
-      throw new ConnectError("Node 20 needs the package ws for WebSockets: npm install ws", { permanent: true, cause });
+      throw new ConnectError("Node 20 needs the package ws for WebSockets: npm install ws", {
+        permanent: true,
+        cause,
+      });
     })) as typeof import("ws");
     if (signal.aborted) throw new ConnectError("the attempt was given up");
     const headers = token === undefined ? {} : { authorization: `Bearer ${token}` };
@@ -99,7 +118,10 @@ export class WebSocketDialer implements Dialer {
       signal.addEventListener("abort", close, { once: true });
       socket.on("open", () => {
         opened = true;
-        resolve({ send: (text) => socket.send(text), close: () => (ended = true, socket.close()) });
+        resolve({
+          send: (text) => socket.send(text),
+          close: () => ((ended = true), socket.close()),
+        });
       });
       socket.on("message", (data: Buffer) => {
         if (!ended) events.onMessage(data.toString("utf8"));
@@ -108,14 +130,25 @@ export class WebSocketDialer implements Dialer {
         const status = response.statusCode ?? 0;
         const permanent = status === 401 || status === 403;
         const remedy = permanent ? "; check the token" : "";
-        reject(new ConnectError(`${this.url} refused the connection with HTTP ${status}${remedy}`, { permanent }));
+        reject(
+          new ConnectError(`${this.url} refused the connection with HTTP ${status}${remedy}`, {
+            permanent,
+          }),
+        );
         socket.terminate();
       });
       socket.on("error", (cause) => {
-        reject(new ConnectError(`cannot connect to ${this.url}: ${cause.message || (cause as { code?: string }).code}`, { cause }));
+        reject(
+          new ConnectError(
+            `cannot connect to ${this.url}: ${cause.message || (cause as { code?: string }).code}`,
+            { cause },
+          ),
+        );
       });
       socket.on("close", (code) => {
-        reject(new ConnectError(`cannot connect to ${this.url}: the connection ended with code ${code}`));
+        reject(
+          new ConnectError(`cannot connect to ${this.url}: the connection ended with code ${code}`),
+        );
         if (opened && !ended) events.onClosed(`the connection ended with code ${code}`);
         ended = true;
       });

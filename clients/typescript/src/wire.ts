@@ -8,16 +8,38 @@ export function isReplayable(method: Method, params: object): boolean {
 
 /** Doing one of these twice is the same as doing it once. */
 const IDEMPOTENT = new Set<Method>([
-  "session/list", "environment/info", "environment/status", "server/status",
-  "process/read", "process/closeStdin", "process/resize", "process/terminate", "process/wait",
-  "process/snapshot", "process/list", "process/observe",
-  "fs/readFile", "fs/getMetadata", "fs/canonicalize", "fs/readDirectory", "fs/walk", "fs/glob",
-  "fs/readLink", "fs/open", "fs/unwatch", "fs/cancelSearch", "http/cancel",
+  "session/list",
+  "environment/info",
+  "environment/status",
+  "server/status",
+  "process/read",
+  "process/closeStdin",
+  "process/resize",
+  "process/terminate",
+  "process/wait",
+  "process/snapshot",
+  "process/list",
+  "process/observe",
+  "fs/readFile",
+  "fs/getMetadata",
+  "fs/canonicalize",
+  "fs/readDirectory",
+  "fs/walk",
+  "fs/glob",
+  "fs/readLink",
+  "fs/open",
+  "fs/unwatch",
+  "fs/cancelSearch",
+  "http/cancel",
 ]);
 
 interface NodeBuffer {
   from(data: string, encoding: "base64"): Uint8Array;
-  from(data: ArrayBufferLike, offset: number, length: number): { toString(encoding: "base64"): string };
+  from(
+    data: ArrayBufferLike,
+    offset: number,
+    length: number,
+  ): { toString(encoding: "base64"): string };
 }
 const buffer = (globalThis as { Buffer?: NodeBuffer }).Buffer;
 const native = Uint8Array as unknown as { fromBase64?: (text: string) => Uint8Array };
@@ -32,7 +54,8 @@ export const decodeBase64: (text: string) => Uint8Array = buffer
     : (text) => Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
 
 export function encodeBase64(bytes: Uint8Array): string {
-  if (buffer) return buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString("base64");
+  if (buffer)
+    return buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString("base64");
   let text = "";
   // `fromCharCode` takes its bytes as arguments, of which there may not be too many.
   for (let at = 0; at < bytes.length; at += 0x8000) {

@@ -26,12 +26,19 @@ test("a local server that cannot start says why", async () => {
 test("a token is required, sent and refused", needsServer, async (context) => {
   const file = join(temporaryDirectory(context), "token");
   writeFileSync(file, TOKEN, { mode: 0o600 });
-  const { url } = await startServer(context, "--ws-auth", "capability-token", "--ws-token-file", file);
+  const { url } = await startServer(
+    context,
+    "--ws-auth",
+    "capability-token",
+    "--ws-token-file",
+    file,
+  );
   await assert.rejects(Machine.connect(url), ConnectError);
   await assert.rejects(Machine.connect(url, { token: "wrong" }), ConnectError);
   const failing = () => Promise.reject(new Error("no token today"));
   await assert.rejects(Machine.connect(url, { token: failing }), /no token today/);
-  for (const token of [TOKEN, () => TOKEN, async () => TOKEN]) await (await Machine.connect(url, { token })).close();
+  for (const token of [TOKEN, () => TOKEN, async () => TOKEN])
+    await (await Machine.connect(url, { token })).close();
   const inUrl = await Machine.connect(`${url}?token=${TOKEN}`);
   const process = await inUrl.spawn(["sleep", "1000"]);
   assert.ok(!JSON.stringify(process.save()).includes(TOKEN), "a saved state has no secret");
@@ -88,7 +95,9 @@ test("HTTP from the machine", needsServer, async (context) => {
   const site = createServer(async (request, response) => {
     if (request.url === "/slow") return response.write("begun");
     const body = (await request.toArray()).join("");
-    response.setHeader("x-answer", "42").end(`${request.method} ${request.headers["x-question"]} ${body}`);
+    response
+      .setHeader("x-answer", "42")
+      .end(`${request.method} ${request.headers["x-question"]} ${body}`);
   });
   await new Promise((resolve) => site.listen(0, "127.0.0.1", resolve));
   context.after(() => (site.close(), site.closeAllConnections()));

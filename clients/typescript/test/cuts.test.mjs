@@ -3,7 +3,14 @@ import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
 import test from "node:test";
 import { DisconnectedError, Machine, SessionLostError } from "../dist/index.js";
-import { eventually, needsServer, startProxy, startServer, temporaryDirectory, text } from "./support.mjs";
+import {
+  eventually,
+  needsServer,
+  startProxy,
+  startServer,
+  temporaryDirectory,
+  text,
+} from "./support.mjs";
 
 const LINES = ["one\n", "two\n", "three\n"];
 
@@ -20,7 +27,8 @@ async function converse(url) {
       while (received.length < wanted) received += Buffer.from((await reader.read()).value);
     }
     await cat.closeStdin();
-    for (let next = await reader.read(); !next.done; next = await reader.read()) received += Buffer.from(next.value);
+    for (let next = await reader.read(); !next.done; next = await reader.read())
+      received += Buffer.from(next.value);
     return { received, exitCode: (await cat.exited).exitCode };
   } catch (error) {
     if (!(error instanceof DisconnectedError)) throw error;
@@ -40,8 +48,8 @@ for (const fate of ["drop", "deliver"]) {
   test(`a cut at any message loses and doubles nothing (${fate})`, needsServer, async (context) => {
     const server = await startServer(context);
     let interrupted = 0;
-    // The first two messages are those of the first handshake, which is not repeated. A start may be lost with
-    // the message before it, itself, or its response.
+    // The first two messages are those of the first handshake, which is not repeated. A start may
+    // be lost with the message before it, itself, or its response.
     for (let at = 3; ; at++) {
       let cut = false;
       let method = "";
@@ -53,7 +61,12 @@ for (const fate of ["drop", "deliver"]) {
       });
       const result = await converse(proxy.url);
       if (result === "start interrupted") interrupted += 1;
-      else assert.deepEqual(result, { received: LINES.join(""), exitCode: 0 }, `cut at ${at}: ${method}`);
+      else
+        assert.deepEqual(
+          result,
+          { received: LINES.join(""), exitCode: 0 },
+          `cut at ${at}: ${method}`,
+        );
       if (!cut) break;
     }
     assert.ok(interrupted >= 1 && interrupted <= 3, `${interrupted} starts were interrupted`);
@@ -78,7 +91,10 @@ test("output survives a cut every few messages", needsServer, async (context) =>
   await machine.disconnect();
 });
 
-/** A machine whose connection is lost at `environment/status`, and then at each of these messages once. */
+/**
+ * A machine whose connection is lost at `environment/status`, and then at each of these messages
+ * once.
+ */
 async function startLosing(context, ...messages) {
   const server = await startServer(context);
   const left = ["environment/status", ...messages];
@@ -89,7 +105,9 @@ async function startLosing(context, ...messages) {
   });
   let tell;
   const recovering = new Promise((resolve) => (tell = resolve));
-  const machine = await Machine.connect(proxy.url, { onState: ({ type }) => type === "recovering" && tell() });
+  const machine = await Machine.connect(proxy.url, {
+    onState: ({ type }) => type === "recovering" && tell(),
+  });
   context.after(() => machine.close());
   return { machine, recovering, status: () => machine.call("environment/status") };
 }
@@ -135,7 +153,8 @@ test("a write whose response is lost is made once", needsServer, async (context)
   const server = await startServer(context);
   let writes = 0;
   const proxy = await startProxy(context, server.url, (_, direction, message) => {
-    if (direction === "up" && message.includes('"process/write"')) return ++writes === 1 ? "deliver" : "pass";
+    if (direction === "up" && message.includes('"process/write"'))
+      return ++writes === 1 ? "deliver" : "pass";
     return "pass";
   });
   const machine = await Machine.connect(proxy.url);
@@ -145,32 +164,36 @@ test("a write whose response is lost is made once", needsServer, async (context)
   await machine.close();
 });
 
-test("a session that the server has lost ends everything with SessionLostError", needsServer, async (context) => {
-  const server = await startServer(context);
-  const other = await startServer(context);
-  let target = server.url;
-  // Behind one address, another server answers after the cut.
-  const { createServer, connect } = await import("node:net");
-  const sockets = new Set();
-  const relay = createServer((down) => {
-    const up = connect(Number(new URL(target).port), "127.0.0.1");
-    for (const socket of [down, up]) {
-      sockets.add(socket);
-      socket.on("error", () => {});
-      socket.on("close", () => (down.destroy(), up.destroy()));
-    }
-    down.pipe(up).pipe(down);
-  });
-  await new Promise((resolve) => relay.listen(0, "127.0.0.1", resolve));
-  context.after(() => relay.close());
-  const machine = await Machine.connect(`ws://127.0.0.1:${relay.address().port}`);
-  const process = await machine.spawn(["sleep", "1000"]);
-  target = other.url;
-  for (const socket of sockets) socket.destroy();
-  await assert.rejects(process.exited, SessionLostError);
-  await assert.rejects(text(process.stdout), SessionLostError);
-  await assert.rejects(machine.exec("true"), SessionLostError);
-});
+test(
+  "a session that the server has lost ends everything with SessionLostError",
+  needsServer,
+  async (context) => {
+    const server = await startServer(context);
+    const other = await startServer(context);
+    let target = server.url;
+    // Behind one address, another server answers after the cut.
+    const { createServer, connect } = await import("node:net");
+    const sockets = new Set();
+    const relay = createServer((down) => {
+      const up = connect(Number(new URL(target).port), "127.0.0.1");
+      for (const socket of [down, up]) {
+        sockets.add(socket);
+        socket.on("error", () => {});
+        socket.on("close", () => (down.destroy(), up.destroy()));
+      }
+      down.pipe(up).pipe(down);
+    });
+    await new Promise((resolve) => relay.listen(0, "127.0.0.1", resolve));
+    context.after(() => relay.close());
+    const machine = await Machine.connect(`ws://127.0.0.1:${relay.address().port}`);
+    const process = await machine.spawn(["sleep", "1000"]);
+    target = other.url;
+    for (const socket of sockets) socket.destroy();
+    await assert.rejects(process.exited, SessionLostError);
+    await assert.rejects(text(process.stdout), SessionLostError);
+    await assert.rejects(machine.exec("true"), SessionLostError);
+  },
+);
 
 test("the recovery is given up after its deadline", needsServer, async (context) => {
   const server = await startServer(context);

@@ -6,7 +6,14 @@ import { join } from "node:path";
 import test from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
-import { binary, connect, needsServer, skipWithoutSandbox, startServer, temporaryDirectory } from "./support.mjs";
+import {
+  binary,
+  connect,
+  needsServer,
+  skipWithoutSandbox,
+  startServer,
+  temporaryDirectory,
+} from "./support.mjs";
 
 const repository = fileURLToPath(new URL("../../..", import.meta.url));
 
@@ -23,9 +30,9 @@ async function run(directory, program) {
   return (await promisify(execFile)(process.execPath, [program], { cwd: directory, env })).stdout;
 }
 
-const [first, ...blocks] = [...readFileSync(join(repository, "docs/typescript.md"), "utf8").matchAll(/^```js\n(.*?)^```/gms)].map(
-  ([, code]) => code,
-);
+const [first, ...blocks] = [
+  ...readFileSync(join(repository, "docs/typescript.md"), "utf8").matchAll(/^```js\n(.*?)^```/gms),
+].map(([, code]) => code);
 
 test("the first program of the documentation works", needsServer, async (context) => {
   const directory = project(context);
@@ -41,7 +48,14 @@ test("the other blocks of the documentation work in order", needsServer, async (
   const begin = `import { Machine } from "exec-server";\nconst machine = await Machine.connect("${url}");\n`;
   writeFileSync(join(directory, "blocks.mjs"), begin + scopes.join(""));
   const output = await run(directory, "blocks.mjs");
-  for (const expected of [/ 1 a\n +2 b\n/, /24 80\r\n/, /^3$/m, /^1 \{ .*\/etc\/there/m, /done 1$/m, /^one\ntwo\n$/m]) {
+  for (const expected of [
+    / 1 a\n +2 b\n/,
+    /24 80\r\n/,
+    /^3$/m,
+    /^1 \{ .*\/etc\/there/m,
+    /done 1$/m,
+    /^one\ntwo\n$/m,
+  ]) {
     assert.match(output, expected);
   }
 });

@@ -10,7 +10,13 @@ test("exec takes a shell line or a program with its arguments", needsServer, asy
   const machine = await connect(context);
   const shell = await machine.exec("echo out; echo err >&2; exit 3");
   assert.deepEqual(shell, {
-    exitCode: 3, stdout: "out\n", stderr: "err\n", truncated: false, signal: null, limit: null, denied: null,
+    exitCode: 3,
+    stdout: "out\n",
+    stderr: "err\n",
+    truncated: false,
+    signal: null,
+    limit: null,
+    denied: null,
   });
   assert.equal((await machine.exec(["printf", "%s", "$HOME"])).stdout, "$HOME");
   assert.equal((await machine.exec("kill -9 $$")).signal, 9);
@@ -22,29 +28,41 @@ test("exec takes a directory, variables and input", needsServer, async (context)
   const line = 'pwd; echo "$GREETING"; cat';
   const { stdout } = await machine.exec(line, { cwd, env: { GREETING: "hello" }, input: "typed" });
   assert.equal(stdout, `${cwd}\nhello\ntyped`);
-  const { stdout: bytes } = await machine.exec(["cat"], { input: new Uint8Array([0, 255]), encoding: "buffer" });
+  const { stdout: bytes } = await machine.exec(["cat"], {
+    input: new Uint8Array([0, 255]),
+    encoding: "buffer",
+  });
   assert.deepEqual([...bytes], [0, 255]);
-  const { stdout: variables } = await machine.exec(["/usr/bin/env"], { inheritEnv: "none", env: { ONE: "1" } });
+  const { stdout: variables } = await machine.exec(["/usr/bin/env"], {
+    inheritEnv: "none",
+    env: { ONE: "1" },
+  });
   assert.equal(variables, "ONE=1\n");
 });
 
-test("exec passes output on as it comes, and waits for the callback", needsServer, async (context) => {
-  const machine = await connect(context);
-  const gate = join(temporaryDirectory(context), "gate");
-  const seen = [];
-  // The program goes on only after the callback has opened the gate.
-  await machine.exec(`echo first; until [ -e ${gate} ]; do sleep 0.01; done; echo second >&2`, {
-    onStdout: async (chunk) => {
-      seen.push(`stdout ${Buffer.from(chunk)}`);
-      await machine.fs.writeFile(gate, "");
-      seen.push("awaited");
-    },
-    onStderr: (chunk) => void seen.push(`stderr ${Buffer.from(chunk)}`),
-  });
-  assert.deepEqual(seen, ["stdout first\n", "awaited", "stderr second\n"]);
-  const failing = machine.exec("echo; sleep 1000", { onStdout: () => Promise.reject(new Error("mine")) });
-  await assert.rejects(failing, /mine/);
-});
+test(
+  "exec passes output on as it comes, and waits for the callback",
+  needsServer,
+  async (context) => {
+    const machine = await connect(context);
+    const gate = join(temporaryDirectory(context), "gate");
+    const seen = [];
+    // The program goes on only after the callback has opened the gate.
+    await machine.exec(`echo first; until [ -e ${gate} ]; do sleep 0.01; done; echo second >&2`, {
+      onStdout: async (chunk) => {
+        seen.push(`stdout ${Buffer.from(chunk)}`);
+        await machine.fs.writeFile(gate, "");
+        seen.push("awaited");
+      },
+      onStderr: (chunk) => void seen.push(`stderr ${Buffer.from(chunk)}`),
+    });
+    assert.deepEqual(seen, ["stdout first\n", "awaited", "stderr second\n"]);
+    const failing = machine.exec("echo; sleep 1000", {
+      onStdout: () => Promise.reject(new Error("mine")),
+    });
+    await assert.rejects(failing, /mine/);
+  },
+);
 
 test("exec tells of timeouts, limits and truncated output", needsServer, async (context) => {
   const machine = await connect(context);
@@ -92,9 +110,15 @@ test("an abort terminates the command and its descendants", needsServer, async (
 test("a program that cannot be started is an error with a kind", needsServer, async (context) => {
   const machine = await connect(context);
   await assert.rejects(machine.exec(["no-such-program"]), (error) => {
-    return error instanceof ServerError && error.kind === "programNotFound" && error.name === "ServerError";
+    return (
+      error instanceof ServerError &&
+      error.kind === "programNotFound" &&
+      error.name === "ServerError"
+    );
   });
   await assert.rejects(machine.exec("true", { cwd: "relative" }), TypeError);
   await assert.rejects(machine.exec([]), RangeError);
-  await assert.rejects(machine.exec("true", { cwd: "/no/such/directory" }), { kind: "cwdNotFound" });
+  await assert.rejects(machine.exec("true", { cwd: "/no/such/directory" }), {
+    kind: "cwdNotFound",
+  });
 });

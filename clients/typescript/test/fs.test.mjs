@@ -16,12 +16,19 @@ test("files are written, read and described", needsServer, async (context) => {
   await assert.rejects(fs.mkdir(at("x/y")), { kind: "notFound" });
   await fs.writeFile(at("a b/ü"), "text\n", { mode: 0o600 });
   assert.equal(await fs.readFile(at("a b/ü"), "utf8"), "text\n");
-  assert.equal(await fs.readFile(new URL(`file://${directory}/a%20b/%C3%BC`), { encoding: "utf8" }), "text\n");
+  assert.equal(
+    await fs.readFile(new URL(`file://${directory}/a%20b/%C3%BC`), { encoding: "utf8" }),
+    "text\n",
+  );
   assert.deepEqual(await fs.readdir(at("a b")), ["c", "ü"]);
   const entries = await fs.readdir(at("a b"), { withFileTypes: true });
-  assert.deepEqual(entries.map((entry) => [entry.name, entry.path, entry.isFile()]), [
-    ["c", at("a b/c"), false], ["ü", at("a b/ü"), true],
-  ]);
+  assert.deepEqual(
+    entries.map((entry) => [entry.name, entry.path, entry.isFile()]),
+    [
+      ["c", at("a b/c"), false],
+      ["ü", at("a b/ü"), true],
+    ],
+  );
   const stats = await fs.stat(at("a b/ü"));
   assert.deepEqual([stats.size, stats.isFile(), stats.mode & 0o777], [5, true, 0o600]);
   assert.ok(stats.mtime instanceof Date && stats.mtimeMs > 0);
@@ -49,7 +56,9 @@ test("files are copied, renamed and removed", needsServer, async (context) => {
   await fs.writeFile(at("from/x"), "x");
   await fs.cp(at("from"), at("to"), { recursive: true });
   await fs.rename(at("to/x"), at("to/y"));
-  await assert.rejects(fs.rename(at("to/y"), at("from/x"), { replace: false }), { kind: "conflict" });
+  await assert.rejects(fs.rename(at("to/y"), at("from/x"), { replace: false }), {
+    kind: "conflict",
+  });
   await assert.rejects(fs.rm(at("to")));
   await fs.rm(at("to"), { recursive: true });
   await fs.rm(at("none"), { force: true });
@@ -104,13 +113,24 @@ test("search and glob", needsServer, async (context) => {
   const found = [];
   for await (const match of search) found.push(match);
   found.sort((one, other) => (one.path < other.path ? -1 : 1));
-  assert.deepEqual(found.map(({ path, lineNumber }) => [path, lineNumber]), [[at("a.txt"), 2], [at("sub/b.md"), 1]]);
+  assert.deepEqual(
+    found.map(({ path, lineNumber }) => [path, lineNumber]),
+    [
+      [at("a.txt"), 2],
+      [at("sub/b.md"), 1],
+    ],
+  );
   assert.deepEqual(found[0].before, [{ lineNumber: 1, text: "hay" }]);
   const { matches, filesSearched, truncated } = await search.summary;
-  assert.deepEqual({ matches, filesSearched, truncated }, { matches: 2, filesSearched: 2, truncated: false });
+  assert.deepEqual(
+    { matches, filesSearched, truncated },
+    { matches: 2, filesSearched: 2, truncated: false },
+  );
   assert.deepEqual(await fs.search("(", directory, { literal: true }).toArray(), []);
   await assert.rejects(fs.search("(", directory).toArray(), { kind: "badPattern" });
-  await assert.rejects(fs.search("x", directory, { signal: AbortSignal.abort() }).toArray(), { name: "AbortError" });
+  await assert.rejects(fs.search("x", directory, { signal: AbortSignal.abort() }).toArray(), {
+    name: "AbortError",
+  });
   for await (const _ of fs.search("", directory)) break;
   const cancelled = fs.search("", directory);
   await cancelled.cancel();

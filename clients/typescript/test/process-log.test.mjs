@@ -12,12 +12,19 @@ function sync(gaps = "fatal") {
   return { made, all: made.log.subscribe("all") };
 }
 
-const output = (seq, size = 1, stream = "stdout") => ["process/output", { seq, stream, chunk: base64(size) }];
+const output = (seq, size = 1, stream = "stdout") => [
+  "process/output",
+  { seq, stream, chunk: base64(size) },
+];
 const exited = (seq) => ["process/exited", { seq, exitCode: 0 }];
 const closed = (seq) => ["process/closed", { seq }];
 const response = (chunks, nextSeq, more = {}) => ({
   chunks: chunks.map((seq) => ({ seq, stream: "stdout", chunk: base64(1) })),
-  nextSeq, exited: false, exitCode: null, closed: false, ...more,
+  nextSeq,
+  exited: false,
+  exitCode: null,
+  closed: false,
+  ...more,
 });
 
 function notify(made, ...notifications) {
@@ -27,7 +34,9 @@ function notify(made, ...notifications) {
 function taken({ made, all }) {
   const events = [];
   for (let event = made.log.take(all); event; event = made.log.take(all)) events.push(event);
-  return events.map(({ type, seq, droppedBytes }) => (type === "gap" ? `gap ${droppedBytes}` : `${type} ${seq}`));
+  return events.map(({ type, seq, droppedBytes }) =>
+    type === "gap" ? `gap ${droppedBytes}` : `${type} ${seq}`,
+  );
 }
 
 test("events come in order, each once", () => {

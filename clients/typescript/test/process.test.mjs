@@ -10,10 +10,15 @@ test("stdin, stdout and stderr are web streams", needsServer, async (context) =>
   const machine = await connect(context);
   const process = await machine.spawn(["sh", "-c", "cat; echo done >&2"]);
   const upper = new TransformStream({
-    transform: (chunk, controller) => controller.enqueue(Buffer.from(chunk).toString().toUpperCase()),
+    transform: (chunk, controller) =>
+      controller.enqueue(Buffer.from(chunk).toString().toUpperCase()),
   });
   const fed = new Blob(["one\n", "two\n"]).stream().pipeThrough(upper).pipeTo(process.stdin);
-  assert.deepEqual(await Promise.all([text(process.stdout), text(process.stderr), fed]), ["ONE\nTWO\n", "done\n", undefined]);
+  assert.deepEqual(await Promise.all([text(process.stdout), text(process.stderr), fed]), [
+    "ONE\nTWO\n",
+    "done\n",
+    undefined,
+  ]);
   assert.equal((await process.exited).exitCode, 0);
 });
 
@@ -24,31 +29,46 @@ test("a process that has no stdin says so", needsServer, async (context) => {
   assert.equal(await process.terminate(), true);
 });
 
-test("signals go to the process, and terminate ends all of its descendants", needsServer, async (context) => {
-  const machine = await connect(context);
-  const script = 'trap "echo user1" USR1; trap "echo term; exit 7" TERM; echo ready; while :; do sleep 0.01; done';
-  const process = await machine.spawn(["sh", "-c", script]);
-  const reader = process.stdout.getReader();
-  await read(reader, "ready\n");
-  await process.kill("SIGUSR1");
-  await read(reader, "user1\n");
-  await process.kill();
-  await read(reader, "term\n");
-  assert.equal((await process.exited).exitCode, 7);
-  assert.equal(await process.terminate(), false);
+test(
+  "signals go to the process, and terminate ends all of its descendants",
+  needsServer,
+  async (context) => {
+    const machine = await connect(context);
+    const script =
+      'trap "echo user1" USR1; trap "echo term; exit 7" TERM; echo ready; while :; do sleep 0.01; done';
+    const process = await machine.spawn(["sh", "-c", script]);
+    const reader = process.stdout.getReader();
+    await read(reader, "ready\n");
+    await process.kill("SIGUSR1");
+    await read(reader, "user1\n");
+    await process.kill();
+    await read(reader, "term\n");
+    assert.equal((await process.exited).exitCode, 7);
+    assert.equal(await process.terminate(), false);
 
-  const family = await machine.spawn(["sh", "-c", "trap '' TERM; sleep 1000 & echo ready; wait"], { stdin: "ignore" });
-  await read(family.stdout.getReader(), "ready\n");
-  assert.equal(await family.terminate({ graceMs: 1 }), true);
-  assert.ok((await family.exited).exitCode > 128);
-});
+    const family = await machine.spawn(
+      ["sh", "-c", "trap '' TERM; sleep 1000 & echo ready; wait"],
+      { stdin: "ignore" },
+    );
+    await read(family.stdout.getReader(), "ready\n");
+    assert.equal(await family.terminate({ graceMs: 1 }), true);
+    assert.ok((await family.exited).exitCode > 128);
+  },
+);
 
-test("a start has a name of its own, and may end what it leaves behind", needsServer, async (context) => {
+test("arg0 renames the process, and killOnExit ends its children", needsServer, async (context) => {
   const machine = await connect(context);
   const { stdout } = await machine.exec(["cat", "/proc/self/cmdline"], { arg0: "renamed" });
   assert.equal(stdout, "renamed\0/proc/self/cmdline\0");
-  const parent = await machine.spawn(["sh", "-c", "sleep 1000 & echo left"], { stdin: "ignore", killOnExit: true });
-  assert.equal(await text(parent.stdout), "left\n", "its output ends although the child had it open");
+  const parent = await machine.spawn(["sh", "-c", "sleep 1000 & echo left"], {
+    stdin: "ignore",
+    killOnExit: true,
+  });
+  assert.equal(
+    await text(parent.stdout),
+    "left\n",
+    "its output ends although the child had it open",
+  );
 });
 
 test("events are in order, and end with the close", needsServer, async (context) => {
@@ -56,7 +76,14 @@ test("events are in order, and end with the close", needsServer, async (context)
   const process = await machine.spawn(["sh", "-c", "echo one; exit 4"], { stdin: "ignore" });
   const events = [];
   for await (const event of process.events()) events.push(event);
-  assert.deepEqual(events.map(({ type, seq }) => [type, seq]), [["output", 1], ["exited", 2], ["closed", 3]]);
+  assert.deepEqual(
+    events.map(({ type, seq }) => [type, seq]),
+    [
+      ["output", 1],
+      ["exited", 2],
+      ["closed", 3],
+    ],
+  );
   assert.equal(events[1].exitCode, 4);
   assert.ok(events[1].durationMs >= 0);
 });
@@ -103,7 +130,11 @@ test("another program continues at the next byte", needsServer, async (context) 
     await process.stdout.getReader().read();
     console.log(JSON.stringify(process.save()));
     globalThis.process.exit(0);`;
-  const { stdout } = await promisify(execFile)(process.execPath, ["--input-type=module", "-e", program]);
+  const { stdout } = await promisify(execFile)(process.execPath, [
+    "--input-type=module",
+    "-e",
+    program,
+  ]);
   const state = JSON.parse(stdout);
   const resumed = await Machine.resume(state);
   assert.throws(() => resumed.machine.attach(state), /has a handle already/);
@@ -122,18 +153,31 @@ test("a reader that does not read loses nothing", needsServer, async (context) =
   assert.ok(output.endsWith("\n1000000\n"));
 });
 
-test("output that the server had to drop is a gap, told or thrown", needsServer, async (context) => {
-  const machine = await connect(context, "--spill-output-bytes-per-process", "0", "--retained-output-bytes-per-process", "65536");
-  const options = { stdin: "ignore", onFull: "discard" };
-  const [told, thrown] = await Promise.all([1, 2].map(() => machine.spawn(["head", "-c", "16M", "/dev/zero"], options)));
-  await Promise.all([told.exited, thrown.exited]);
-  let [received, dropped] = [0, 0];
-  for await (const event of told.events()) {
-    if (event.type === "output") received += event.data.length;
-    if (event.type === "gap") dropped += event.droppedBytes;
-  }
-  assert.ok(dropped > 0);
-  // The size of a gap is an upper bound where it begins before what was confirmed (docs/protocol.md).
-  assert.ok(received < 16 << 20 && received + dropped >= 16 << 20, `${received} + ${dropped}`);
-  await assert.rejects(text(thrown.stdout), GapError);
-});
+test(
+  "output that the server had to drop is a gap, told or thrown",
+  needsServer,
+  async (context) => {
+    const machine = await connect(
+      context,
+      "--spill-output-bytes-per-process",
+      "0",
+      "--retained-output-bytes-per-process",
+      "65536",
+    );
+    const options = { stdin: "ignore", onFull: "discard" };
+    const [told, thrown] = await Promise.all(
+      [1, 2].map(() => machine.spawn(["head", "-c", "16M", "/dev/zero"], options)),
+    );
+    await Promise.all([told.exited, thrown.exited]);
+    let [received, dropped] = [0, 0];
+    for await (const event of told.events()) {
+      if (event.type === "output") received += event.data.length;
+      if (event.type === "gap") dropped += event.droppedBytes;
+    }
+    assert.ok(dropped > 0);
+    // The size of a gap is an upper bound where it begins before what was confirmed
+    // (docs/protocol.md).
+    assert.ok(received < 16 << 20 && received + dropped >= 16 << 20, `${received} + ${dropped}`);
+    await assert.rejects(text(thrown.stdout), GapError);
+  },
+);

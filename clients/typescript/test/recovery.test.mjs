@@ -21,7 +21,7 @@ function connected() {
   return recovery;
 }
 
-test("a loss is mended, and only then calls go through", () => {
+test("calls go through once the session has caught up", () => {
   const recovery = connected();
   recovery.handleLost(1, false, 1_000);
   assert.deepEqual(actions(recovery), [["dial", 2]], "the first attempt is immediate");
@@ -33,7 +33,7 @@ test("a loss is mended, and only then calls go through", () => {
   assert.equal(recovery.connected, true);
 });
 
-test("a connection that lives for a moment is not dialled again at once", () => {
+test("after a very short connection the client pauses before it dials", () => {
   const recovery = connected();
   recovery.handleLost(1, false, 10);
   assert.deepEqual(actions(recovery), []);

@@ -1,5 +1,5 @@
-// What the client does in every runtime: commands, files, streams, a watch and a search. The caller cuts the
-// connection at the first write. Only web APIs, because browsers run this as well.
+// What the client does in every runtime: commands, files, streams, a watch and a search. The caller
+// cuts the connection at the first write. Only web APIs, because browsers run this as well.
 import { Machine } from "../dist/index.js";
 
 async function text(stream) {
@@ -40,7 +40,14 @@ export async function smoke(url, token) {
 
   await machine.close();
   return {
-    echoed, catCode, exitCode, stdout, stderr, lines, bytes, names,
+    echoed,
+    catCode,
+    exitCode,
+    stdout,
+    stderr,
+    lines,
+    bytes,
+    names,
     watched: changes[0].path.slice(directory.length),
     found: matches.map(({ path, lineNumber }) => [path.slice(directory.length), lineNumber]),
     reconnected: states.filter((state) => state === "connected").length > 1,
@@ -48,7 +55,15 @@ export async function smoke(url, token) {
 }
 
 export const EXPECTED = {
-  echoed: "one\ntwo\n", catCode: 0, exitCode: 3, stdout: "out\n", stderr: "err\n", lines: 100000,
-  bytes: [0, 255, 10], names: ["piped", "ä b"], watched: "/ä b", found: [["/piped", 1]],
+  echoed: "one\ntwo\n",
+  catCode: 0,
+  exitCode: 3,
+  stdout: "out\n",
+  stderr: "err\n",
+  lines: 100000,
+  bytes: [0, 255, 10],
+  names: ["piped", "ä b"],
+  watched: "/ä b",
+  found: [["/piped", 1]],
   reconnected: true,
 };

@@ -44,11 +44,17 @@ export function temporaryDirectory(context) {
 }
 
 /**
- * Passes messages on, and asks `fate(count, direction, text)` about each: "pass", "drop" (the connection ends
- * and the message is lost) or "deliver" (it is passed on, then the connection ends).
+ * Passes messages on, and asks `fate(count, direction, text)` about each: "pass", "drop" (the
+ * connection ends and the message is lost) or "deliver" (it is passed on, then the connection
+ * ends).
  */
 export async function startProxy(context, target, fate) {
-  const server = new WebSocketServer({ port: 0, host: "127.0.0.1", maxPayload: 64 << 20, handleProtocols: () => "exec-server.v1" });
+  const server = new WebSocketServer({
+    port: 0,
+    host: "127.0.0.1",
+    maxPayload: 64 << 20,
+    handleProtocols: () => "exec-server.v1",
+  });
   await new Promise((resolve) => server.once("listening", resolve));
   context.after(() => {
     for (const socket of server.clients) socket.terminate();
@@ -59,7 +65,10 @@ export async function startProxy(context, target, fate) {
     proxy.connections += 1;
     const { authorization } = headers;
     const protocols = headers["sec-websocket-protocol"].split(/, */);
-    const up = new WebSocket(target, protocols, { maxPayload: 64 << 20, headers: authorization ? { authorization } : {} });
+    const up = new WebSocket(target, protocols, {
+      maxPayload: 64 << 20,
+      headers: authorization ? { authorization } : {},
+    });
     const early = [];
     let cut = false;
     const end = () => {
