@@ -12,7 +12,10 @@ const tasks = {
   },
   async output() {
     const start = performance.now();
-    const head = await machine.spawn(["head", "-c", count, "/dev/zero"], { cwd: "/", stdin: "ignore" });
+    const head = await machine.spawn(["head", "-c", count, "/dev/zero"], {
+      cwd: "/",
+      stdin: "ignore",
+    });
     let bytes = 0;
     for await (const chunk of head.stdout) bytes += chunk.length;
     if (bytes !== Number(count)) throw new Error(`${bytes} of ${count} bytes arrived`);
