@@ -444,7 +444,7 @@ async fn a_runner_that_forks_and_exits_dies(launcher: Launcher) {
     running.emptied().await;
 }
 
-/// Ignored by default: root has no process limit, so the bomb would take the whole machine.
+/// Ignored by default: root has no process limit, so the bomb would take down the whole machine.
 async fn a_fork_bomb_dies(launcher: Launcher) {
     assert!(!rustix::process::getuid().is_root(), "run this test as an ordinary user");
     let script = format!("ulimit -u 400; exec perl -e '{}'", support::FORK_BOMB);

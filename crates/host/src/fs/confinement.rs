@@ -1,10 +1,10 @@
 //! Confines a thread to a policy, from the moment it enters until it ends.
 //!
-//! Two layers enforce the policy. Landlock, in the kernel: outside of the grants the thread opens,
+//! Two layers enforce the policy. Landlock, in the kernel: outside the grants the thread opens,
 //! creates and removes nothing, whatever a bug in this crate may try. And
 //! [`resolve`](crate::fs::path::resolve), which checks the policy before it touches the disk. It
 //! covers metadata, links and permission bits, which Landlock does not see, and rules that take
-//! away access inside of a grant. It also gives a path outside the same error whether or not it
+//! away access inside a grant. It also gives a path outside the same error whether or not it
 //! exists.
 //!
 //! A thread that a confined thread starts is confined too, forever. A confined thread must start no
@@ -89,7 +89,8 @@ pub enum ConfinementError {
 /// The access that an operation needs to a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RequiredAccess {
-    /// The path may be known: it is readable, or an ancestor of a readable path.
+    /// The existence of the path may be revealed: it is readable, or an ancestor of a readable
+    /// path.
     Pass,
     Read,
     /// The content or metadata of the file changes.

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
-    /// A mistake of the caller: the same request would fail again.
+    /// A caller error: the same request would fail again.
     #[error(transparent)]
     BadRequest(#[from] BadRequest),
-    /// A mistake of the operator.
+    /// An operator error.
     #[error("environment variable {variable} is not a valid proxy URL")]
     ProxySetting { variable: &'static str },
     #[error("cannot set up the HTTP client")]
@@ -43,7 +43,7 @@ pub enum HttpError {
     /// The reader of the response has no budget left for it.
     #[error("no memory budget for the response body: other responses use it")]
     NoRoom,
-    #[error("the exchange failed: {source}")]
+    #[error("the HTTP exchange failed: {source}")]
     Exchange { source: io::Error },
 }
 
@@ -59,9 +59,9 @@ pub enum BadRequest {
     #[error("the URL is longer than {max} bytes")]
     UrlTooLong { max: usize },
     /// Without the name, which may contain anything.
-    #[error("header {index}: not a valid name")]
+    #[error("header {index}: the name is not valid")]
     HeaderName { index: usize },
-    #[error("header {name}: not a valid value")]
+    #[error("header {name}: the value is not valid")]
     HeaderValue { name: String },
     #[error("header {name} controls the connection and cannot be set")]
     HeaderOfConnection { name: String },
@@ -89,17 +89,17 @@ pub enum VariableProblem {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TlsProblem {
-    #[error("certificate signed by an unknown authority")]
+    #[error("certificate is signed by an unknown authority")]
     UnknownAuthority,
-    #[error("certificate expired")]
+    #[error("certificate has expired")]
     Expired,
-    #[error("certificate not valid yet")]
+    #[error("certificate is not yet valid")]
     NotValidYet,
-    #[error("certificate issued for another name")]
+    #[error("certificate was issued for another name")]
     OtherName,
-    #[error("certificate revoked")]
+    #[error("certificate was revoked")]
     Revoked,
-    #[error("certificate invalid")]
+    #[error("certificate is invalid")]
     InvalidCertificate,
     #[error("the peer refused the handshake")]
     Refused,

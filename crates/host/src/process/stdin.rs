@@ -96,7 +96,7 @@ pub enum OfferError {
     Closed,
     #[error("standard input is full: {held} bytes are waiting to be read")]
     Full { held: u64 },
-    #[error("the write id was used before with other bytes")]
+    #[error("the write id was already used with other bytes")]
     IdReused,
 }
 

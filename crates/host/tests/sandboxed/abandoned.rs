@@ -35,7 +35,7 @@ pub(crate) fn slow(plan: &Plan, workspace: &Path) -> Plan {
     Plan { mounts, ..plan.clone() }
 }
 
-/// A program with a watch that reports its execution.
+/// A program, and an inotify watch that shows whether it was executed.
 struct Program {
     path: OsString,
     events: OwnedFd,

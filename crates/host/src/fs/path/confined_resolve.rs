@@ -74,7 +74,7 @@ impl Confinement {
     }
 
     /// Tries one `openat2`. Returns `None` if the path has to be walked. If the policy grants the
-    /// required access to the path as written, its ancestors may be known too. The kernel makes
+    /// required access to the path as written, its ancestors may be revealed too. The kernel makes
     /// sure that it contains no symlinks, so the path as written is the real one.
     fn open_at_once<'p>(
         &self,

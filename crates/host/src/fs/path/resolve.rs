@@ -215,8 +215,8 @@ pub(in crate::fs) fn directory_of_target(
     Ok(confinement.open(&path, flags, Symlinks::Follow, RequiredAccess::Pass)?.node)
 }
 
-/// Returns the type of the target of the symlink `name`. `None` if the target does not exist or may
-/// not be known.
+/// Returns the type of the target of the symlink `name`. `None` if the target does not exist or
+/// must not be revealed.
 pub(in crate::fs) fn type_of_target(
     directory: BorrowedFd<'_>,
     name: &OsStr,

@@ -67,8 +67,8 @@ pub(in crate::fs) fn own_type(
     Ok(FileType::from_raw_mode(stat.st_mode))
 }
 
-/// Returns the type of the target of a symlink. `None` if the target does not exist or may not be
-/// known.
+/// Returns the type of the target of a symlink. `None` if the target does not exist or must not be
+/// revealed.
 pub(in crate::fs) fn followed_type(
     directory: BorrowedFd<'_>,
     name: &CStr,

@@ -148,7 +148,7 @@ impl<'a> Directory<'a> {
         Ok(Self { path, types, descriptor: resolve::directory(path, Symlinks::Follow)? })
     }
 
-    /// Calls `visit` with each name that may be known, until it fails.
+    /// Calls `visit` with each name that may be revealed, until it fails.
     fn visit(
         &self,
         mut visit: impl FnMut(&CStr, FileType) -> Result<(), FsError>,

@@ -13,7 +13,7 @@ use grep_searcher::{Searcher, Sink, SinkContext, SinkContextKind, SinkMatch};
 use super::text::{LineText, MAX_LINE_BYTES};
 use super::{Line, Match, Summary};
 
-/// The cost of a line, a submatch or a match besides its text.
+/// The cost of a line, a submatch or a match in addition to its text.
 const OVERHEAD_BYTES: usize = 16;
 
 /// How much of a line is searched for the positions of its submatches. Finding all takes quadratic

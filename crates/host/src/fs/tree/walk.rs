@@ -21,7 +21,7 @@ use crate::fs::path::kind::FileKind;
 use crate::fs::path::resolve::{self, Identity, Symlinks};
 use crate::fs::read::listing::{Listing, followed_type, own_type};
 
-/// The cost of an entry in a response, besides its path.
+/// The cost of an entry in a response in addition to its path.
 const ENTRY_BYTES: usize = 48;
 
 /// Returns the cost of a path in a response: it is sent as a URI, where most bytes become `%XX`.

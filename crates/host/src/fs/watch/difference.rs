@@ -18,7 +18,8 @@ pub(super) struct Name {
 pub(super) enum Before {
     Present,
     Absent,
-    /// A rename replaces silently, and a listing does not show it either.
+    /// Unknown: a rename may have replaced a file without an event, and a listing does not show
+    /// that either.
     Unknown,
 }
 

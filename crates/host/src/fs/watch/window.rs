@@ -201,7 +201,8 @@ impl ChangeWindow {
     /// Takes the changes. `None` if there is no difference.
     pub(super) fn take(&mut self) -> Option<Changes> {
         let departed = std::mem::take(&mut self.departed);
-        // That another file has the name does not tell what was below it.
+        // The name now belongs to another file, which says nothing about what was below the old
+        // one.
         let is_replaced =
             |path| self.names.get(path).is_some_and(|name: &Name| name.now != Now::Gone);
         let rescan = std::mem::take(&mut self.rescan) || departed.iter().any(is_replaced);

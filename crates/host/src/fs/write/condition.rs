@@ -62,8 +62,8 @@ impl Condition {
 
 /// How far an unconditional write may set a time ahead of the clock.
 const MAX_AHEAD_MS: i64 = 100;
-/// A time further ahead of the clock than this was set into the future on purpose. It will not
-/// recur soon.
+/// A time further ahead of the clock than this was set on purpose. The clock will not reach it
+/// soon.
 const FUTURE_MS: i64 = 10_000;
 /// How often to wait for a new clock time, one millisecond each. Most kernels tick every 1 to 10
 /// ms.
@@ -136,7 +136,7 @@ fn leave_behind(file: BorrowedFd<'_>, now: i64, seen: &[i64]) {
     }
 }
 
-/// Waits for a suitable clock time; returns whether it came. Uses the clock of the file system,
+/// Waits for a suitable clock time; returns whether it arrived. Uses the clock of the file system,
 /// which everyone with write access may apply.
 #[expect(clippy::disallowed_methods, reason = "a clock tick raises no event")]
 fn wait_for_the_clock(file: BorrowedFd<'_>, seen: &[i64]) -> bool {
@@ -251,11 +251,11 @@ mod tests {
     fn a_conditional_write_has_a_distinct_time() {
         let condition = Condition { size: Some(0), ..Condition::default() };
         for arrival in [Arrival::Unseen, Arrival::Overwritten] {
-            // The clock is there already, is there shortly, or takes too long.
+            // The clock has passed the time, reaches it shortly, or takes too long to reach it.
             for ahead in [-50_000, -50, 0, 5, 5_000] {
                 let time = clock_ms() + ahead;
                 let (_, old) = dated(time);
-                // Written a while ago, which makes no difference.
+                // The new file was written earlier, which makes no difference.
                 let (file, _) = dated(time - 20_000);
                 let written =
                     distinguish(Path::new("file"), &file, Some(&old), arrival, &condition).unwrap();

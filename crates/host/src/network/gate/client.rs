@@ -35,7 +35,7 @@ pub enum Answer {
     Ask {
         reason: String,
     },
-    /// There is no answer. The access is refused; the next attempt asks again.
+    /// No answer arrived. The access is refused; the next attempt asks again.
     Unanswered {
         reason: String,
     },

@@ -28,7 +28,7 @@ pub(super) enum Refusal {
     Policy(DenyReason),
     #[error("refused by the client: {reason}")]
     Client { reason: String },
-    #[error("too many questions are pending at the client")]
+    #[error("the client has too many unanswered network requests")]
     TooManyQuestions,
 }
 

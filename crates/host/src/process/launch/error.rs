@@ -50,7 +50,7 @@ pub enum LaunchError {
     Sandbox { step: SandboxStep, path: Option<PathBuf>, source: io::Error },
     #[error("cannot set the limits of the process: {}", Reason(source))]
     Limits { source: io::Error },
-    #[error("sandboxes need keepers, which this server runs without")]
+    #[error("sandboxes need keepers, but this server has none")]
     SandboxWithoutKeeper,
 }
 

@@ -73,8 +73,8 @@ impl Launcher {
     /// Starts `executable` as the spawner. Its `main` must call [`run_spawner`] if the first
     /// argument is [`SPAWNER_ARG`]. The next launch replaces a spawner that has died.
     ///
-    /// Children get the soft descriptor limit in force at this call, so a server that raises its
-    /// own limit does so afterwards.
+    /// Children get the soft descriptor limit in force at this call, so a server must raise its own
+    /// limit only afterwards.
     #[cfg(target_os = "linux")]
     pub fn with_spawner(executable: PathBuf) -> io::Result<Self> {
         let spawner = linux::Spawner::start(executable)?;

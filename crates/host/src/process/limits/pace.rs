@@ -15,9 +15,9 @@ pub(in crate::process) struct Use {
 
 const SHORTEST: Duration = Duration::from_millis(5);
 const LONGEST: Duration = Duration::from_millis(250);
-/// About the fastest that a program touches fresh memory on a few CPUs.
+/// Roughly the highest rate at which a program touches fresh memory on a few CPUs.
 const BYTES_PER_SECOND: u64 = 4 << 30;
-/// About the fastest that a program forks.
+/// Roughly the highest rate at which a program forks.
 const TASKS_PER_SECOND: u64 = 20_000;
 /// Sampling a large tree is expensive. The keeper may spend a tenth of a CPU on it.
 const PAUSE_PER_LOOK: u32 = 9;

@@ -357,7 +357,7 @@ impl Log {
                 state.account(&self.limits);
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot spill output; the log is bounded by memory alone");
+                tracing::warn!(%error, "cannot spill output to disk; keeping it in memory only");
                 self.lock().spill_failed = true;
             }
         }

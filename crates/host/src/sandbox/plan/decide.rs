@@ -7,7 +7,7 @@ use crate::sandbox::macos::seatbelt;
 use crate::sandbox::policy::{Names, Policy};
 use crate::sandbox::report::capabilities::Capabilities;
 
-/// The facts about a start that a plan depends on, besides the policy.
+/// The facts about a start, other than the policy, that a plan depends on.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StartFacts<'a> {
     /// The working directory of the process, which must stay accessible.

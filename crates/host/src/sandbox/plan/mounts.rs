@@ -1,5 +1,4 @@
-//! Lays out the mounts of a process: where access is reduced, and where inside of that it is
-//! restored.
+//! Lays out the mounts of a process: where access is reduced, and where below that it is restored.
 //!
 //! Pure apart from queries to [`Names`]. This module does not know how a cover is made.
 

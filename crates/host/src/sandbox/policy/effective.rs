@@ -184,7 +184,7 @@ impl Policy {
         rises.map(|(rule, _)| Grant { path: rule.path.clone(), access: rule.access }).collect()
     }
 
-    /// Sorted by path, without the denying globs. Grants and carve-outs together are all the rules;
+    /// Sorted by path, without the denying globs. Grants and carve-outs together make up all rules;
     /// the most specific one decides.
     pub fn carve_outs(&self) -> Vec<CarveOut> {
         let falls = self.0.rules.with_surroundings().filter(|(rule, around)| rule.access < *around);

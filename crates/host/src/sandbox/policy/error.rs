@@ -13,7 +13,7 @@ pub enum PolicyError {
     #[error("subpath {subpath:?} leaves the project roots")]
     Subpath { subpath: PathBuf },
     #[error(
-        "sandbox path {path:?} leads to the directory of one process in /proc, which is a different process inside the sandbox"
+        "sandbox path {path:?} is inside the /proc directory of one process; inside the sandbox, that number is another process"
     )]
     OneProcess { path: PathBuf },
     #[error("sandbox path {path:?} leads through too many symlinks")]

@@ -102,7 +102,7 @@ use linux::attempt;
 /// reported as available.
 #[cfg(not(target_os = "linux"))]
 fn attempt(mechanism: super::Mechanism) -> Result<String, Failure> {
-    Err(Failure::Refused(format!("programs are not yet started with {mechanism}")))
+    Err(Failure::Refused(format!("the server cannot start programs with {mechanism} yet")))
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ pub(crate) fn bind_all(sockets: &GateSockets) -> Result<Vec<OwnedFd>, StepFailur
 }
 
 /// Opens an IPv6 socket, which also accepts IPv4, if the kernel supports IPv6. A gate for IPv4
-/// alone is no weaker.
+/// alone is just as strong.
 fn open(socket: GateSocket) -> Result<OwnedFd, Errno> {
     match open_in(AddressFamily::INET6, socket) {
         Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) => open_in(AddressFamily::INET, socket),

@@ -17,8 +17,8 @@ use crate::sandbox::report::step::{SandboxStep, StepFailure};
 /// Loopback is the first interface of every network namespace.
 const LOOPBACK: u32 = 1;
 
-/// Addresses besides those of loopback. `getaddrinfo` with `AI_ADDRCONFIG` queries only families
-/// that have such an address.
+/// Addresses in addition to those of loopback. `getaddrinfo` with `AI_ADDRCONFIG` queries only
+/// families that have such an address.
 const OWN_V4: Ipv4Addr = Ipv4Addr::new(198, 18, 255, 1);
 const OWN_V6: Ipv6Addr = Ipv6Addr::new(0xfd65, 0x7865, 0x6373, 0, 0xffff, 0, 0, 1);
 

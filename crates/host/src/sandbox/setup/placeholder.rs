@@ -317,7 +317,8 @@ fn is_left_to_others(parent: &OwnedFd, name: &OsStr) -> Result<bool, Errno> {
     Ok(is_sticky && status.is_ok_and(is_foreign))
 }
 
-/// Opens a directory. A symlink is an error: policies name real paths, so it is new.
+/// Opens a directory. A symlink is an error: policies name real paths, so the symlink was created
+/// later.
 fn open_directory(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     open_real(path, flags)

@@ -25,7 +25,8 @@ fn answer(state: &GateState, query: &Query, peer: SocketAddr) -> Vec<u8> {
         let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
         return query.answer(&loopback, TTL_SECONDS);
     }
-    // Synthetic addresses have no reverse entries, and such a query is no attempt to reach a host.
+    // Synthetic addresses have no reverse entries, and such a query is not an attempt to reach a
+    // host.
     if name == "arpa" || name.ends_with(".arpa") {
         return no_such_name();
     }

@@ -140,8 +140,8 @@ fn put_control<T>(message: &mut libc::msghdr, level: c_int, kind: c_int, value: 
     let (space, length) = unsafe { (libc::CMSG_SPACE(size), libc::CMSG_LEN(size)) };
     assert!(space as usize <= size_of::<Control>(), "the largest message is 40 bytes long");
     message.msg_controllen = space as _;
-    // SAFETY: the control bytes hold one message of this size, so the first header is inside of
-    // them, and so is its data. The data may be unaligned for T.
+    // SAFETY: the control bytes hold one message of this size, so the first header is inside them,
+    // and so is its data. The data may be unaligned for T.
     unsafe {
         let header = libc::CMSG_FIRSTHDR(message);
         (*header).cmsg_level = level;
@@ -156,7 +156,7 @@ fn destination_of(message: &libc::msghdr) -> Option<IpAddr> {
     // SAFETY: the kernel has filled the control bytes, and set their length.
     let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
     while !header.is_null() {
-        // SAFETY: the macros return headers inside of the control bytes, or null.
+        // SAFETY: the macros return headers inside the control bytes, or null.
         let (level, kind, data) = unsafe {
             ((*header).cmsg_level, (*header).cmsg_type, libc::CMSG_DATA(header) as *const c_void)
         };
@@ -173,7 +173,7 @@ fn destination_of(message: &libc::msghdr) -> Option<IpAddr> {
             }
             _ => {}
         }
-        // SAFETY: `header` is inside of the control bytes of `message`.
+        // SAFETY: `header` is inside the control bytes of `message`.
         header = unsafe { libc::CMSG_NXTHDR(message, header) };
     }
     None

@@ -11,7 +11,7 @@ use crate::network::policy::{DenyReason, Host};
 
 const PROXY_ERROR: &str = "x-proxy-error";
 
-/// A response with one line of text, sent instead of a response of the host.
+/// A response with one line of text, sent instead of a response from the host.
 #[derive(Debug)]
 pub(super) struct Rejection {
     status: StatusCode,

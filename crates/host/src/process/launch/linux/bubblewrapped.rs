@@ -62,7 +62,7 @@ pub(super) struct Wrapped {
     pub(super) gate: Vec<OwnedFd>,
 }
 
-/// The inputs of a start besides its request and its plan.
+/// The inputs of a start other than its request and its plan.
 pub(super) struct Outside<'a> {
     pub(super) placeholders: &'a Placeholders,
     /// The cgroup of bubblewrap and everything inside.
@@ -155,7 +155,7 @@ fn in_memory(bytes: &[u8]) -> Result<OwnedFd, Errno> {
     Ok(file.into())
 }
 
-/// The messages of the process inside, besides failures.
+/// The messages of the process inside, other than failures.
 struct Heard {
     wrapping: Vec<Pid>,
     gate: Vec<OwnedFd>,

@@ -60,7 +60,7 @@ pub(super) enum NoScope {
     NoRuntimeDirectory,
     #[error("{RUNTIME_DIRECTORY} ({}) belongs to another user", path.display())]
     Foreign { path: PathBuf },
-    #[error("no service manager of this user listens in {}", path.display())]
+    #[error("no service manager of this user listens on {}", path.display())]
     NoManager { path: PathBuf },
     #[error("systemd-run is not installed")]
     NotInstalled,

@@ -15,7 +15,7 @@ use crate::sandbox::policy::{
     WrittenRoots,
 };
 
-/// Temporary directories besides `TMPDIR`. Almost every sandbox may write in the first.
+/// Temporary directories other than `TMPDIR`. Almost every sandbox may write in the first.
 const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
 
 /// Refuses entries through a symlink that a process under this policy could replace. With a
@@ -80,7 +80,7 @@ pub(super) fn refuse_planted(
             Some(doubt) => doubtful.push((target, doubt)),
         }
     }
-    // Entries that take access away come before entries that grant access inside of them.
+    // Entries that take access away come before entries that grant access inside them.
     doubtful.sort_by_key(|(target, _)| target.access);
     for (target, (link, doubt)) in doubtful {
         if target.access > certain.access(&target.path) {
