@@ -32,11 +32,11 @@ const KEEP_ALIVE: KeepAlive = KeepAlive {
 /// Why there is no socket.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    #[error("the registry names a rendezvous that is not encrypted")]
+    #[error("the registry returned a rendezvous URL without encryption")]
     Unencrypted,
-    #[error("the registry names a rendezvous with an invalid URL")]
+    #[error("the registry returned an invalid rendezvous URL")]
     InvalidUrl,
-    #[error("the rendezvous refuses the connection ({status})")]
+    #[error("the rendezvous refused the connection ({status})")]
     Refused { status: u16 },
     #[error(transparent)]
     Dial(DialError),

@@ -279,7 +279,7 @@ fn a_frame_has_at_most_256_kib() {
     assert_eq!(Frame::decode(largest), Ok(frame(0, 0, Body::Ack)));
     let error = FrameError::TooLarge { len: 262_145, max: 262_144 };
     assert_eq!(Frame::decode(padded(ACK_BODY, MAX_FRAME_BYTES + 1)), Err(error.clone()));
-    // Checked first: these bytes are no frame at all.
+    // Checked first: these bytes are not a frame at all.
     assert_eq!(Frame::decode(vec![0xff; MAX_FRAME_BYTES + 1].into()), Err(error));
 }
 

@@ -269,7 +269,7 @@ impl Environment {
         }
         self.streams.lose_socket();
         if let SocketEnd::Lost { .. } = end {
-            tracing::info!("lost the rendezvous");
+            tracing::info!("lost the connection to the rendezvous");
         } else {
             outgoing.close(CloseCode::Normal, "").await;
         }

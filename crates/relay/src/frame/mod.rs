@@ -1,8 +1,9 @@
 //! The messages of a relay: their meaning, their encoding, and their validation.
 //!
-//! A frame passes through a rendezvous in clear, and anyone with a socket there can send any bytes.
-//! So [`Frame::decode`] bounds every field. It knows nothing of sequences, keys or sockets: whether
-//! a valid frame makes sense is decided by [`reliable`](crate::reliable) and the channel above it.
+//! A frame passes through a rendezvous in plaintext, and anyone with a socket there can send any
+//! bytes. So [`Frame::decode`] bounds every field. It knows nothing of sequences, keys or sockets:
+//! whether a valid frame makes sense is decided by [`reliable`](crate::reliable) and the channel
+//! above it.
 //!
 //! A rendezvous needs only [`peek_stream_id`].
 
@@ -32,7 +33,7 @@ pub const VERSION: u32 = 1;
 pub const MAX_FRAME_BYTES: usize = 256 * 1024;
 /// The largest Noise message, and so the largest payload of a handshake, a record or its segment.
 pub const MAX_PAYLOAD_BYTES: usize = 65_535;
-/// The most segments of one record. Each takes a place in the peer's window, which has this many.
+/// The most segments of one record. Each takes a slot in the peer's window, which has this many.
 pub const MAX_SEGMENTS: u32 = 64;
 
 /// A payload that shares its memory with a frame keeps at most this much more of it alive.

@@ -24,7 +24,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Generates an identity. Outside of tests, `rng` is [`OsRng`](super::OsRng).
+    /// Generates an identity. Outside tests, `rng` is [`OsRng`](super::OsRng).
     ///
     /// # Panics
     ///

@@ -82,7 +82,7 @@ impl fmt::Debug for RecordSealer {
 /// Why a record was not sealed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
-    /// A mistake of the caller. The stream can continue.
+    /// A caller error. The stream can continue.
     #[error("record of {len} bytes; expected 1 to {MAX_RECORD_PLAINTEXT}")]
     PlaintextLength { len: usize },
     /// The stream must end.

@@ -41,7 +41,7 @@ pub enum RegistryError {
     Unreachable { host: String, source: reqwest::Error },
     #[error("the registry at {host} did not answer within {}s", CALL_TIMEOUT.as_secs())]
     TimedOut { host: String },
-    #[error("the registry refuses to {call} ({status}{}){}", detail(.code, .message), advice(*.status, .code))]
+    #[error("the registry refused to {call} ({status}{}){}", detail(.code, .message), advice(*.status, .code))]
     Refused { call: &'static str, status: StatusCode, code: String, message: String },
     #[error("the registry's answer to {call} is invalid: {why}")]
     InvalidResponse { call: &'static str, why: &'static str },
@@ -278,7 +278,8 @@ impl fmt::Debug for RegistryClient {
     }
 }
 
-/// Parses a base URL. Plain HTTP would send credentials in clear, so it is only for this machine.
+/// Parses a base URL. Plain HTTP would send credentials in plaintext, so it is only for this
+/// machine.
 fn parse_base(base: &str) -> Result<Url, RegistryError> {
     let shown = base.split(['?', '#']).next().unwrap_or_default();
     // The part before an @ may be a password.

@@ -21,7 +21,7 @@ pub trait RegistryCredentials: fmt::Debug + Send + Sync {
 pub enum CredentialsError {
     #[error(transparent)]
     TokenFile(#[from] AuthError),
-    #[error("the token has characters that no HTTP header can carry")]
+    #[error("the token contains characters that are not allowed in an HTTP header")]
     NotAHeader,
     #[error("the access token is not an agent identity: {why}")]
     InvalidIdentity { why: &'static str },

@@ -5,7 +5,7 @@
 //! the next timeout go out by `poll_*`. Records are handed over encrypted, and a retransmission
 //! sends the same bytes, so it never uses a nonce twice.
 //!
-//! Acknowledgements travel in clear, and the rendezvous can forge them. A forged one makes the
+//! Acknowledgements travel in plaintext, and the rendezvous can forge them. A forged one makes the
 //! sender forget a record too early; the receiver then waits for it in vain. Nothing is ever
 //! delivered wrongly: the channel above refuses records out of order.
 //!
@@ -46,7 +46,7 @@ pub struct Acknowledgement {
     pub ack_bits: u32,
 }
 
-/// The content of a frame, besides the acknowledgement.
+/// The content of a frame other than the acknowledgement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Transmit {
     Data {
@@ -149,7 +149,7 @@ impl ReliableStream {
         Ok(())
     }
 
-    /// Notes that the peer continues on a new socket.
+    /// Records that the peer continues on a new socket.
     pub fn handle_resume(&mut self, next_seq: u32) -> Result<(), ReceiveError> {
         self.receiver.handle_resume(next_seq)?;
         self.sender.handle_resume();
@@ -157,7 +157,7 @@ impl ReliableStream {
         Ok(())
     }
 
-    /// Notes that this end has a new socket. The data in flight on the old one is sent again, if
+    /// Records that this end has a new socket. The data in flight on the old one is sent again, if
     /// the peer acknowledges.
     pub fn replace_socket(&mut self) -> Result<(), SocketLost> {
         self.sender.replace_socket()?;

@@ -26,7 +26,7 @@ pub enum ReceiveError {
     /// The peer retransmits nothing, so the missing segment will not arrive.
     #[error("frame {seq} is beyond the window; expected {expected}")]
     BeyondWindow { seq: u32, expected: u64 },
-    #[error("the peer continues at {next_seq}, but {expected} never came")]
+    #[error("the peer continues at {next_seq}, but {expected} never arrived")]
     Gap { next_seq: u32, expected: u64 },
     #[error("frame {seq} is not the next segment of its record")]
     Segments { seq: u32 },
@@ -128,7 +128,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Notes that the peer continues with `next_seq`. Fails if a segment before it is missing.
+    /// Records that the peer continues with `next_seq`. Fails if a segment before it is missing.
     pub(super) fn handle_resume(&self, next_seq: u32) -> Result<(), ReceiveError> {
         if u64::from(next_seq) > self.next {
             return Err(ReceiveError::Gap { next_seq, expected: self.next });

@@ -236,7 +236,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Notes that the peer has a new socket: the records in flight on its old one are lost.
+    /// Records that the peer has a new socket: the records in flight on its old one are lost.
     pub(super) fn handle_resume(&mut self) {
         if self.peer == Peer::Acknowledges {
             self.send_again(|_| true);

@@ -28,7 +28,7 @@ struct UnderWay {
     arrives: Instant,
     number: u64,
     to: usize,
-    /// Frames of a socket that was replaced do not arrive.
+    /// Frames from a replaced socket do not arrive.
     socket: u32,
 }
 

@@ -32,7 +32,7 @@ pub(crate) struct Stream {
     queue: Arc<TransmitQueue>,
     /// Notified when the next timeout has become earlier.
     timer_changed: Notify,
-    /// Counts the frames of the peer.
+    /// Counts the frames from the peer.
     heard: watch::Sender<u64>,
     /// Counts the bytes of this end's stream that the peer has read.
     bytes_read: watch::Sender<u64>,
@@ -74,7 +74,7 @@ impl Stream {
 
     pub(crate) fn handle_frame(self: &Arc<Self>, frame: Frame) -> Handled {
         let handled = self.change(|state, now| state.handle_frame(frame, now));
-        // Only after that: a reset is no sign of life.
+        // Only after that: a reset is not a sign of life.
         self.heard.send_modify(|frames| *frames += 1);
         handled
     }
@@ -90,12 +90,12 @@ impl Stream {
         Some(Frame { stream_id: self.id, ack, ack_bits, body, trace: None })
     }
 
-    /// Notes that the socket has taken the reset.
+    /// Records that the socket has taken the reset.
     pub(crate) fn note_reset_sent(self: &Arc<Self>) {
         self.change(|state, _| state.note_reset_sent());
     }
 
-    /// Notes that the socket is lost. The stream waits for the next one.
+    /// Records that the socket is lost. The stream waits for the next one.
     pub(crate) fn lose_socket(self: &Arc<Self>) {
         self.change(|state, _| state.lose_socket());
     }

@@ -75,7 +75,7 @@ impl TransmitQueue {
         }
     }
 
-    /// Notes that the socket has taken all frames so far.
+    /// Records that the socket has taken all frames so far.
     pub(crate) fn note_flushed(&self) {
         let ending = std::mem::take(&mut self.lock().ending);
         for stream in ending {
@@ -83,12 +83,12 @@ impl TransmitQueue {
         }
     }
 
-    /// Drops the entries for a lost socket. Streams queue again on the next one.
+    /// Drops all entries, because their socket is lost. Streams are queued again for the next one.
     pub(crate) fn clear(&self) {
         *self.lock() = Waiting::default();
     }
 
-    /// Resolves when there may be frames. For one waiter, the socket's task.
+    /// Resolves when there may be frames. Supports one waiter: the socket's task.
     pub(crate) async fn filled(&self) {
         self.filled.notified().await;
     }

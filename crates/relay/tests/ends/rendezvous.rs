@@ -59,7 +59,7 @@ impl Rendezvous {
         self.shared.send(to, frame).await;
     }
 
-    /// Sends a frame of a stream that neither end knows.
+    /// Sends a frame for a stream that neither end knows.
     pub(crate) async fn inject_new(&self, body: Body) -> StreamId {
         let stream_id = StreamId::random();
         let frame = Frame { stream_id, ack: 0, ack_bits: 0, body, trace: None };

@@ -15,8 +15,8 @@ use exec_server_relay::noise::{
 };
 use rand_core::{CryptoRng, RngCore};
 
-/// A reproducible generator (SplitMix64). It claims to be fit for cryptography because the
-/// handshake takes no other.
+/// A reproducible generator (SplitMix64). It claims to be cryptographically secure because the
+/// handshake requires that.
 #[derive(Clone)]
 pub(crate) struct FixedRng<const SEED: u64>(u64);
 
