@@ -87,7 +87,7 @@ pub struct CredentialSummary {
 
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
-    #[error("{} contains no store of a rendezvous", path.display())]
+    #[error("{} contains no rendezvous store", path.display())]
     NoStore { path: PathBuf },
     #[error(transparent)]
     Directory(#[from] DirectoryError),
@@ -192,7 +192,7 @@ async fn create(
     }
     if !name.iter().all(is_name) {
         return failed(&format!(
-            "a name has 1 to {MAX_NAME_BYTES} bytes, without control characters"
+            "a name must have 1 to {MAX_NAME_BYTES} bytes and no control characters"
         ));
     }
     let options = CredentialOptions { name, role, environments, lifetime };
@@ -280,7 +280,7 @@ async fn answer(mut socket: UnixStream, directory: &dyn Directory) -> io::Result
     let user = socket.peer_cred()?.uid();
     let is_root = user == rustix::process::Uid::ROOT.as_raw();
     if !is_root && user != rustix::process::geteuid().as_raw() {
-        tracing::warn!(user, "refused an administration command of another user");
+        tracing::warn!(user, "refused an administration command from another user");
         return Ok(());
     }
     let (reader, mut writer) = socket.split();
@@ -288,7 +288,7 @@ async fn answer(mut socket: UnixStream, directory: &dyn Directory) -> io::Result
     BufReader::new(reader.take(MAX_REQUEST_BYTES)).read_line(&mut line).await?;
     let response = match serde_json::from_str(&line) {
         Ok(request) => respond(directory, request, SystemTime::now()).await,
-        Err(error) => AdminResponse::Failed { message: format!("not a request: {error}") },
+        Err(error) => AdminResponse::Failed { message: format!("invalid request: {error}") },
     };
     let mut line = serde_json::to_vec(&response)?;
     line.push(b'\n');

@@ -123,7 +123,7 @@ impl Audit {
         self.log.write(&Record { count, ..Record::new(Event::Refused, "refused") });
     }
 
-    /// Writes the last records of a service that ends.
+    /// Writes the last records of a service that is shutting down.
     pub(crate) fn flush(&self) {
         let left_out = self.refusals().take_left_out();
         if left_out > 0 {

@@ -35,7 +35,7 @@ pub(crate) enum Purpose {
 pub(crate) enum AuthenticationError {
     #[error("no credentials, or more than one")]
     Missing,
-    #[error("the scheme is unknown")]
+    #[error("the authentication scheme is unknown")]
     UnknownScheme,
     #[error("the token or agent is unknown, expired or revoked")]
     Unknown,
@@ -43,7 +43,7 @@ pub(crate) enum AuthenticationError {
     Assertion(#[from] AssertionError),
     #[error("the assertion was used before")]
     Replayed,
-    #[error("the credential makes too many calls")]
+    #[error("too many calls with this credential")]
     TooMany,
     #[error(transparent)]
     Directory(#[from] DirectoryError),

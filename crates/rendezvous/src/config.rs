@@ -34,10 +34,10 @@ pub struct RendezvousConfig {
     pub environment_grace: Duration,
     /// How often the node renews the leases of its environments in the directory.
     pub renew_interval: Duration,
-    /// When the service ends, environments are sent to other nodes one by one over this time. Zero
-    /// if there are no other nodes.
+    /// At shutdown, environments are moved to other nodes one by one over this time. Zero if there
+    /// are no other nodes.
     pub drain_spread: Duration,
-    /// How long peers may take to read the close frame when the service ends.
+    /// How long peers may take to read the close frame at shutdown.
     pub drain_timeout: Duration,
     pub quotas: Quotas,
     /// Whether the service responds to `GET /metrics`.
@@ -107,7 +107,7 @@ pub struct Quotas {
     /// Bytes queued for all sockets.
     pub queued_bytes: usize,
     pub streams_per_environment: usize,
-    /// In all environments together.
+    /// Across all environments.
     pub streams_per_credential: usize,
     /// Sockets of harnesses.
     pub sockets_per_environment: usize,

@@ -16,7 +16,7 @@ const MAX_BYTES: usize = 128;
 pub struct EnvironmentId(Arc<str>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("an environment id has 1 to {MAX_BYTES} letters, digits, '_', '.', ':', '@' and '-'")]
+#[error("an environment id must have 1 to {MAX_BYTES} letters, digits, '_', '.', ':', '@' and '-'")]
 pub struct InvalidEnvironmentId;
 
 impl EnvironmentId {

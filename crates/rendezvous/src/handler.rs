@@ -240,7 +240,7 @@ impl Handler {
         self.is_leaving.load(Ordering::Relaxed)
     }
 
-    /// Resolves when the service ends.
+    /// Resolves when the service shuts down.
     pub(crate) async fn drained(&self) {
         // The sender lives as long as this call.
         let _ = self.draining.subscribe().wait_for(|is_draining| *is_draining).await;

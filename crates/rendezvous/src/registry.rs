@@ -265,8 +265,8 @@ impl Registry {
         credential.filter(|it| it.is_valid_at(now)).ok_or_else(Refusal::bad_ticket)
     }
 
-    /// Counts a connect against the rate that the harnesses of one environment share; its own calls
-    /// are not counted here.
+    /// Counts a connect against the rate that the harnesses of one environment share. The
+    /// environment's own calls are not counted here.
     fn count_connect(&self, environment: &EnvironmentId) -> Result<(), Refusal> {
         match self.connects_of_environments.of(environment).try_take(Instant::now()) {
             true => Ok(()),

@@ -286,7 +286,7 @@ impl Rendezvous {
 struct Upkeep {
     sockets: JoinSet<()>,
     renewals: JoinSet<()>,
-    /// Checks whether environments that were lost here are at another node.
+    /// Checks whether environments that were lost here have connected to another node.
     moved_checks: JoinSet<()>,
     /// Checks of the credentials of all sockets.
     rechecks: JoinSet<()>,
@@ -370,7 +370,7 @@ struct PublicUrl {
     /// Without a slash at the end.
     url: String,
     host: String,
-    /// Nothing passes a network unencrypted.
+    /// Nothing crosses a network unencrypted.
     is_safe: bool,
 }
 

@@ -196,7 +196,7 @@ impl Handler {
     }
 
     /// Finds environments that were lost here and are at another node by now. Their harnesses
-    /// reconnect and are led there.
+    /// reconnect and are directed there.
     pub(crate) async fn follow_moved(&self) {
         for environment in self.router.awaited() {
             match self.registry.is_elsewhere(&environment).await {

@@ -58,7 +58,7 @@ pub(super) struct Socket {
     pub(super) queue: FrameQueue,
 }
 
-/// The destination of a harness's frame.
+/// The destination of a frame from a harness.
 pub(super) enum Route {
     Environment(Arc<Socket>),
     /// The environment is disconnected; peers retransmit.
@@ -166,7 +166,7 @@ impl Environment {
         state.harnesses.values().for_each(|socket| socket.queue.close(MOVED));
     }
 
-    /// Routes a frame of a harness.
+    /// Routes a frame from a harness.
     pub(super) fn route_to_environment(
         &self,
         stream_id: &str,

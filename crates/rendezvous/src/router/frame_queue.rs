@@ -119,7 +119,7 @@ impl FrameQueue {
         }
     }
 
-    /// Notes that the socket took these frames.
+    /// Records that the socket took these frames.
     pub(super) fn written(&self, cost: usize) {
         self.room.add_permits(cost);
         self.give_back(cost);

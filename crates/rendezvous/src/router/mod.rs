@@ -308,7 +308,7 @@ impl Router {
         awaited.map(|(id, _)| id.clone()).collect()
     }
 
-    /// Closes everything because the service ends; peers reconnect at once.
+    /// Closes everything because the service is shutting down; peers reconnect at once.
     pub(crate) fn close_all(&self) {
         let environments = self.lock();
         self.is_closed.store(true, Ordering::Relaxed);

@@ -82,7 +82,7 @@ impl Relay<'_> {
         let _ = writer.await;
     }
 
-    /// Routes a frame to a harness. Never waits: a frame of another stream may be behind it.
+    /// Routes a frame to a harness. Never waits: a frame for another stream may be behind it.
     fn route_to_harness(&self, frame: &Bytes) {
         let counters = &self.router.counters;
         let Ok(stream_id) = peek_stream_id(frame) else { return count(&counters.malformed) };

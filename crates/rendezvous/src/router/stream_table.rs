@@ -71,7 +71,7 @@ impl StreamTable {
             if stream.owner != *owner {
                 return Err(ClaimError::NotOwner);
             }
-            // A late frame of an older socket does not take the stream from a newer one.
+            // A late frame from an older socket does not take the stream from a newer one.
             if !matches!(stream.place, Place::Attached(current) if current > socket) {
                 stream.place = Place::Attached(socket);
             }
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(table.socket_of("s"), Some(1));
         assert_eq!(table.claim("s", 3, &alice, now), Ok(None));
         assert_eq!(table.socket_of("s"), Some(3));
-        // Late frames of the old socket change nothing; neither does its late end.
+        // Late frames from the old socket change nothing; neither does its late end.
         assert_eq!(table.claim("s", 1, &alice, now), Ok(None));
         assert_eq!(table.socket_of("s"), Some(3));
         table.detach(1, now);

@@ -30,7 +30,7 @@ pub enum BusError {
          raise its max_payload, or give each node a URL with --advertise"
     )]
     MaxPayload { max: usize },
-    #[error("cannot receive messages of other nodes from NATS")]
+    #[error("cannot receive messages from other nodes through NATS")]
     Subscribe(#[from] SubscribeError),
 }
 

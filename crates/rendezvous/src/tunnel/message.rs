@@ -38,7 +38,7 @@ impl TunnelMessage {
         }
     }
 
-    /// Returns `None` for a message of a newer node, or a status of the NATS server.
+    /// Returns `None` for a message from a newer node, or a status of the NATS server.
     pub(super) fn decode(message: Message) -> Option<Self> {
         if message.status.is_some() {
             return None;

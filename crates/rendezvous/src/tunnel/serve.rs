@@ -64,7 +64,7 @@ impl Handler {
         drop(permit);
     }
 
-    /// Serves the harnesses that other nodes send here, until the service ends.
+    /// Serves the harnesses that other nodes send here, until the service shuts down.
     pub(crate) async fn serve_tunnels(self: Arc<Self>, bus: Arc<Bus>, mut opens: Subscriber) {
         let mut tunnels = JoinSet::new();
         loop {

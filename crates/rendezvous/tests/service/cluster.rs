@@ -157,7 +157,7 @@ pub(crate) async fn wait_for<T>(name: &str, mut ask: impl AsyncFnMut() -> Option
     timeout(LIMIT, asking).await.unwrap_or_else(|_| panic!("{name} does not come"))
 }
 
-/// Skips frames of other streams.
+/// Skips frames for other streams.
 pub(crate) async fn arrives(peer: &mut Peer, stream: StreamId) {
     while peer.next().await.expect("the socket is open").stream_id != stream {}
 }

@@ -315,7 +315,7 @@ async fn a_credential_revoked_while_the_node_leaves_loses_its_sockets() {
     };
     let (mut one, mut other) = (environment("one").await, environment("other").await);
     let leaving = service.begin_stop();
-    // One environment is sent away at once, the other would be much later.
+    // One environment is moved at once, the other only much later.
     let (id, mut stays) = tokio::select! {
         () = one.1.closed() => other,
         () = other.1.closed() => one,

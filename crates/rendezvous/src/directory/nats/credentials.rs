@@ -143,7 +143,7 @@ impl Credentials {
             }
             Err(error) => {
                 // Written by a newer version. The credentials after it still count.
-                tracing::warn!(%error, key = change.key, "a credential cannot be read");
+                tracing::warn!(%error, key = change.key, "cannot read a credential");
                 self.forget(change.key, change.revision);
             }
         }

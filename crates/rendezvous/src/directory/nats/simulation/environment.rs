@@ -167,7 +167,7 @@ impl Cluster {
         }
     }
 
-    /// Notes that an outage begins, before the environment notices it.
+    /// Records that an outage begins, before the environment notices it.
     pub(crate) fn begin_outage(&mut self, environment: usize) {
         let it = &mut self.environments[environment];
         if it.lost_at.is_none() {

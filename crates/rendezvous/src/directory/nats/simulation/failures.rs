@@ -56,7 +56,7 @@ impl Cluster {
         }
     }
 
-    /// Sends the environments of a node away, one after the other.
+    /// Moves the environments of a node to other nodes, one after the other.
     fn leave(&mut self, node: usize) {
         self.restarting = Some(node);
         self.nodes[node].state = NodeState::Leaving;

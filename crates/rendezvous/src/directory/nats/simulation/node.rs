@@ -37,7 +37,7 @@ pub(crate) struct Node {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NodeState {
     Ready,
-    /// Sends its environments away and accepts no new ones.
+    /// Moves its environments to other nodes and accepts no new ones.
     Leaving,
     /// The process has ended; its host refuses connections.
     Stopped,
