@@ -375,5 +375,5 @@ fn connections_and_requests_beyond_the_limits_are_refused() {
     let ids: Vec<_> = (0..20).map(|_| client.request("session/list", json!({}))).collect();
     let refused = ids.into_iter().filter_map(|id| client.answer(id).err()).last().unwrap();
     assert_eq!(refused.kind.as_deref(), Some("tooManyRequests"));
-    assert!(refused.message.contains("3 requests a second"), "{refused:?}");
+    assert!(refused.message.contains("3 requests per second"), "{refused:?}");
 }

@@ -184,7 +184,7 @@ fn a_client_certificate_can_be_given_by_flags_and_environments() {
     let identity =
         ["--tls-client-cert", text(&foreign.certificate), "--tls-client-key", text(&foreign.key)];
     let outcome = server.run(&[&["run"], &trust[..], &identity, &hello].concat());
-    assert!(outcome.stderr.contains("refuses the TLS handshake"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("refused the TLS handshake"), "{}", outcome.stderr);
 
     let environments = directory.path().join("environments.toml");
     let entry = format!(

@@ -90,7 +90,7 @@ pub(crate) fn prepare<R: Rpc>(
     check_size(R::METHOD, &params)?;
     let reply_to = reply_to(sender);
     let replay = match R::REPLAY {
-        // Opening a lease again would open another one.
+        // Sending the call again would open a second lease.
         _ if matches!(reply_to, ReplyTo::Leasing(..)) => false,
         Replay::Idempotent => true,
         Replay::WithWriteId => has_write_id(&params),

@@ -198,7 +198,7 @@ pub(crate) fn read_error(error: &RawValue) -> RpcError {
     serde_json::from_str(error.get()).unwrap_or_else(|_| {
         match serde_json::from_str::<Lenient>(error.get()) {
             Ok(Lenient { code, message }) => RpcError { code, message, data: None },
-            Err(_) => RpcError::internal("the server's error cannot be read"),
+            Err(_) => RpcError::internal("cannot decode the server's error"),
         }
     })
 }

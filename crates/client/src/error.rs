@@ -26,7 +26,7 @@ pub enum ExecServerError {
     TooLarge { method: &'static str, source: Arc<exec_server_protocol::DecodeError> },
     #[error("{what} took longer than {after:?}")]
     TimedOut { what: &'static str, after: Duration },
-    /// An error response of the server: code, message, and a stable identifier in `data.kind`.
+    /// An error response from the server: code, message, and a stable identifier in `data.kind`.
     #[error(transparent)]
     Server(RpcError),
     /// The server sent something that the protocol does not allow.
@@ -79,7 +79,7 @@ pub enum DisconnectReason {
     TaskStopped,
     #[error("the server program ended: {status}")]
     ServerExited { status: String },
-    #[error("the server does not give the session back: {0}")]
+    #[error("the server did not resume the session: {0}")]
     Refused(ExecServerError),
 }
 
@@ -113,9 +113,9 @@ pub enum Violation {
     Message { start: String, source: exec_server_protocol::DecodeError },
     #[error("{0}")]
     Malformed(#[from] exec_server_transport::MalformedMessage),
-    #[error("the answer to {method} cannot be read: {source}")]
+    #[error("cannot decode the response to {method}: {source}")]
     Result { method: &'static str, source: serde_json::Error },
-    #[error("notification {method} cannot be read: {source}")]
+    #[error("cannot decode the notification {method}: {source}")]
     Notification { method: String, source: serde_json::Error },
     #[error("process {process_id:?} has events with invalid sequence numbers")]
     Numbers { process_id: String },
@@ -123,13 +123,13 @@ pub enum Violation {
     BodyNumbers { expected: u64, got: u64 },
     #[error("a file block before the end of the file is empty")]
     EmptyBlock,
-    #[error("the target of a symlink cannot be read: {0}")]
+    #[error("cannot decode the target of a symlink: {0}")]
     LinkTarget(#[from] exec_server_protocol::LinkTargetError),
     #[error("{0}")]
     PageOrder(#[from] exec_server_protocol::PageOrderError),
     #[error("it sent more than {limit} unacknowledged bytes of a body")]
     NotHeldBack { limit: usize },
-    #[error("it gave session {given} instead of {asked}")]
+    #[error("it resumed session {given} instead of {asked}")]
     OtherSession { asked: String, given: String },
 }
 

@@ -10,8 +10,8 @@ use crate::calls::MAX_LOSSES;
 use crate::leases::{FilePurpose, LeaseHandle, NoItems, Target};
 use crate::{ExecServerClient, ExecServerError};
 
-/// An open file. It stays the file that was opened, whatever happens to its name. Dropping the
-/// handle closes it. The handle ends with its connection.
+/// An open file. It refers to the file that was opened, even if that is renamed or replaced.
+/// Dropping the handle closes it. The handle ends with its connection.
 #[derive(Debug)]
 pub struct OpenFile {
     handle: Handle,

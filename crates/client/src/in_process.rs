@@ -61,8 +61,8 @@ impl InProcess {
         matches!(*self.state.borrow(), ConnectionState::Closed)
     }
 
-    /// Ends the session. Subscribers are told before the server kills the processes, and receive
-    /// nothing afterwards.
+    /// Ends the session. Subscribers are notified before the server kills the processes, and
+    /// receive nothing afterwards.
     pub(crate) fn hang_up(&self) {
         self.state.send_replace(ConnectionState::Closed);
         self.answers.lock_tasks().abort_all();

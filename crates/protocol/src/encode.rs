@@ -41,8 +41,8 @@ pub fn bytes_response(id: &RequestId, member: &str, bytes: &[u8], more: &str) ->
     response.finish(more)
 }
 
-/// Like [`bytes_response`], for bytes that arrive in pieces. Besides output, files are the only
-/// other large messages, so their base64 is written straight into the response, too.
+/// Like [`bytes_response`], for bytes that arrive in pieces. Apart from output, files are the only
+/// large messages, so their base64 is written straight into the response, too.
 #[derive(Debug)]
 pub struct Base64ResponseWriter {
     text: Vec<u8>,

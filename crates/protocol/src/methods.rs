@@ -165,7 +165,7 @@ macro_rules! methods {
 
             fn decode_text(name: &str, text: &[u8]) -> Result<Self, RpcError> {
                 let Some(method) = Method::from_name(name) else {
-                    let message = format!("method {name:?} is not known");
+                    let message = format!("unknown method {name:?}");
                     return Err(RpcError::new(ErrorCode::MethodNotFound, message));
                 };
                 let call = match method {

@@ -155,7 +155,7 @@ impl<'de> Deserialize<'de> for Initialized {
 fn unknown(name: &str) -> RpcError {
     RpcError::invalid_request(match Method::from_name(name) {
         Some(_) => format!("{name} was sent as a notification; a request needs an id"),
-        None => format!("notification {name:?} is not known"),
+        None => format!("unknown notification {name:?}"),
     })
 }
 

@@ -115,7 +115,7 @@ macro_rules! server_requests {
                 match ServerMethod::from_name(name) {
                     $(Some(ServerMethod::$name) => decode_params(name, text).map(Self::$name),)*
                     None => {
-                        let message = format!("method {name:?} is not known");
+                        let message = format!("unknown method {name:?}");
                         Err(RpcError::new(ErrorCode::MethodNotFound, message))
                     }
                 }

@@ -107,8 +107,8 @@ async fn is_any_below(lineages: &[Lineage], sandboxed: &[ProcessLocation]) -> bo
             NetworkedTree::Starting => starting.push(process),
         }
     }
-    // A peer that is not below this server belongs to none of its starts; there is nothing to wait
-    // for.
+    // A peer that does not descend from this server belongs to none of its starts, so there is
+    // nothing to wait for.
     if !is_below_this_server {
         return false;
     }

@@ -512,10 +512,10 @@ fn name_taken(other: &ManagedProcess) -> RpcError {
 fn too_many_processes(full: Full, config: &ServerConfig, process_id: &str) -> RpcError {
     let message = match full {
         Full::Server => {
-            format!("the server runs {} processes (max_processes)", config.max_processes)
+            format!("the server already runs {} processes (max_processes)", config.max_processes)
         }
         Full::Subject => format!(
-            "this client runs {} processes (max_processes_per_subject)",
+            "this client already runs {} processes (max_processes_per_subject)",
             config.max_processes_per_subject
         ),
     };

@@ -3,8 +3,8 @@
 //! longer wanted.
 //!
 //! Decides and returns what to send; the driver, or the link to a server in the same program, sends
-//! it. Ids are never reused, and a lost connection ends every lease, so late messages of an old
-//! connection reach no one.
+//! it. Ids are never reused, and a lost connection ends every lease, so late messages from an old
+//! connection are ignored.
 
 mod changes;
 mod handle;

@@ -15,7 +15,7 @@ const FULL_BYTES: usize = 1 << 20;
 const MAX_HELD_BACK: usize = 16 << 20;
 /// Maximum size of waiting pieces from a server without backpressure.
 const MAX_UNCHECKED: usize = 64 << 20;
-/// The cost of a piece besides its bytes, so that empty ones are bounded, too.
+/// The cost of a piece in addition to its bytes, so that empty ones are bounded, too.
 const PIECE_OVERHEAD: usize = 64;
 /// The size consumed between two acknowledgements.
 const ACK_BYTES: usize = 256 << 10;

@@ -145,7 +145,7 @@ async fn a_lost_connection_fails_the_body_at_once() {
     let mut peer = listening.accept().await;
     let (mut again, new_id) = begun(&client, &mut peer).await;
     assert_ne!(new_id, id);
-    // Late messages of an old connection have no effect.
+    // Late messages from an old connection have no effect.
     peer.notify("http/request/bodyDelta", &piece(&id, 2, "late")).await;
     peer.notify("http/request/bodyDelta", &piece(&new_id, 1, "new")).await;
     assert_eq!(again.next().await.unwrap().unwrap(), "new");

@@ -110,7 +110,7 @@ async fn a_session_closed_by_another_client_fails_the_client() {
     other.session_close(SessionCloseParams { session_id }).await.unwrap();
     let error = failure(events).await;
     assert!(matches!(error, ExecServerError::Disconnected(_)), "{error}");
-    assert!(error.to_string().contains("does not give the session back"), "{error}");
+    assert!(error.to_string().contains("did not resume the session"), "{error}");
 }
 
 #[tokio::test]

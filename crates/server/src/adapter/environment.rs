@@ -16,8 +16,9 @@ pub(crate) fn environment_info(
 ) -> Result<EnvironmentInfo, RpcError> {
     let shell = default_shell();
     let name = shell.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let cwd = std::env::current_dir()
-        .map_err(|error| RpcError::internal(format!("working directory of the server: {error}")))?;
+    let cwd = std::env::current_dir().map_err(|error| {
+        RpcError::internal(format!("cannot get the working directory of the server: {error}"))
+    })?;
     // `temporaryDirectories` contains exactly the value of `TMPDIR`: existing clients grant it to
     // their sandboxes.
     let tmpdir = own_tmpdir().map(uri).transpose()?;

@@ -34,7 +34,7 @@ impl Counted {
         let bytes: usize = argv.map(String::len).sum();
         if bytes > MAX_ARGV_BYTES {
             let message = format!(
-                "the arguments of these processes take {bytes} bytes and exceed the limit of {MAX_ARGV_BYTES}"
+                "the arguments of these processes total {bytes} bytes; the limit is {MAX_ARGV_BYTES}"
             );
             return Err(RpcError::internal(message).with_kind(ErrorKind::AnswerTooLarge));
         }

@@ -223,7 +223,7 @@ impl ClientConnection {
         self.socket.as_ref().map_or_else(Holding::default, |socket| socket.memory.hold())
     }
 
-    /// Notes that the session has ended or moved to another connection: nothing of it is sent or
+    /// Records that the session has ended or moved to another connection: nothing of it is sent or
     /// confirmed here. A client in this program still gets the last events of processes that end
     /// with the session.
     pub(crate) fn lose_session(&self) {
@@ -243,7 +243,7 @@ impl ClientConnection {
 }
 
 impl Socket {
-    /// Notes that a message has arrived.
+    /// Records that a message has arrived.
     pub(super) fn note_heard(&self) {
         self.heard.notify_waiters();
     }

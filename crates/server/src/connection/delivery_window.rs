@@ -70,7 +70,7 @@ impl DeliveryWindow {
         self.under_way < if far { FAR_WINDOW } else { NEAR_WINDOW }
     }
 
-    /// Notes that events of a feed up to `seq` were put into the buffer.
+    /// Records that events of a feed up to `seq` were put into the buffer.
     pub(super) fn pushed(&mut self, feed: Arc<SocketFeed>, seq: u64, bytes: usize, now: Instant) {
         self.under_way += bytes;
         self.unpinged.bytes += bytes;
@@ -92,7 +92,8 @@ impl DeliveryWindow {
         }
     }
 
-    /// Notes that the socket has taken the whole buffer. Without pings, nothing more will be known.
+    /// Records that the socket has taken the whole buffer. Without pings, that is the only evidence
+    /// that the peer has read it.
     pub(super) fn written(&mut self) {
         if self.pongs.is_none() {
             let piece = std::mem::take(&mut self.unpinged);

@@ -246,8 +246,9 @@ impl Reader {
 
     fn too_many_requests(&self) -> RpcError {
         let limit = self.dispatcher.state().config.max_requests_per_second;
-        let message =
-            format!("this connection may make {limit} requests a second (max_requests_per_second)");
+        let message = format!(
+            "more than {limit} requests per second on this connection (max_requests_per_second)"
+        );
         RpcError::invalid_request(message).with_kind(ErrorKind::TooManyRequests)
     }
 

@@ -19,7 +19,7 @@ const MAX_QUEUED_BYTES: usize = 64 << 20;
 /// Text of requests that run at once. It includes the content of files to write, and storage may be
 /// slow.
 const MAX_RUNNING_BYTES: usize = 128 << 20;
-/// Memory of a request besides its text.
+/// Memory of a request in addition to its text.
 pub(super) const REQUEST_OVERHEAD: usize = 256;
 
 #[derive(Debug)]

@@ -57,7 +57,7 @@ impl ServerRequests {
         Self { open: Mutex::default(), ready: watch::Sender::new(ready) }
     }
 
-    /// Notes that the client has finished the handshake.
+    /// Records that the client has finished the handshake.
     pub(super) fn set_ready(&self) {
         self.ready.send_replace(true);
     }
@@ -259,7 +259,7 @@ fn read_error(error: &RawValue) -> RpcError {
     }
 }
 
-/// Returns the text of a client in a form fit for logs: short, and on one line.
+/// Returns a client's text in a form fit for logs: short, and on one line.
 fn printable(text: &str) -> String {
     let shown = text.chars().take(MAX_SHOWN_CHARACTERS);
     shown.map(|character| if character.is_control() { ' ' } else { character }).collect()

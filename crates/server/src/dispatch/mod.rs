@@ -517,7 +517,7 @@ fn resize(session: &Session, params: &ResizeParams) -> Result<Empty, RpcError> {
 
 fn find(session: &Session, process_id: &str) -> Result<Arc<ManagedProcess>, RpcError> {
     session.find(process_id).ok_or_else(|| {
-        RpcError::invalid_request(format!("process {process_id:?} is not known in this session"))
+        RpcError::invalid_request(format!("process {process_id:?} does not exist in this session"))
             .with_kind(ErrorKind::UnknownProcess)
     })
 }

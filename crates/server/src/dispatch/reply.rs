@@ -60,21 +60,21 @@ impl Reply {
         }
     }
 
-    /// Notes for the audit log that the call changes this file.
+    /// Records for the audit log that the call changes this file.
     pub(crate) fn note_file_change(&mut self, path: &Path) {
         if let Some(record) = &mut self.record {
             record.changes_file(path);
         }
     }
 
-    /// Notes for the trace that a thread works on files for the request, until it is answered.
+    /// Records for the trace that a thread works on files for the request, until it is answered.
     pub(crate) fn begin_file_work(&mut self) {
         if let Some(record) = &mut self.record {
             record.begin_file_work();
         }
     }
 
-    /// Notes for the trace that the request waits.
+    /// Records for the trace that the request waits.
     pub(crate) fn pause_file_work(&mut self) {
         if let Some(record) = &mut self.record {
             record.pause_file_work();
@@ -304,7 +304,7 @@ fn sendable(outbox: &Outbox, id: &RequestId, message: Vec<u8>) -> Vec<u8> {
     if len <= max {
         return message;
     }
-    tracing::warn!(len, "a response exceeds the largest message; an error is sent instead");
+    tracing::warn!(len, "a response exceeds the message limit; sending an error instead");
     error_response(id, &too_large(max))
 }
 

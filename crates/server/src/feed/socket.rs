@@ -113,7 +113,7 @@ impl SocketFeed {
         self.finished.load(Ordering::Acquire)
     }
 
-    /// Notes that the peer has read everything up to `seq`, as far as can be known.
+    /// Records that the peer has read everything up to `seq`, as far as can be known.
     pub(crate) fn received(&self, seq: u64) {
         // For a client that acks, the socket may have read more than the client has taken: only its
         // acks count.

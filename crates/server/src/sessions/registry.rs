@@ -75,12 +75,14 @@ impl SessionRegistry {
             let is_own = |session: &Session| session.owner().subject == *subject;
             ended.push(table.end_idle(now, is_own).ok_or_else(|| {
                 let limit = self.limit_per_subject;
-                too_many(format!("this client has {limit} sessions (max_sessions_per_subject)"))
+                too_many(format!(
+                    "this client already has {limit} sessions (max_sessions_per_subject)"
+                ))
             })?);
         }
         if table.sessions.len() >= self.limit {
             ended.push(table.end_idle(now, |_| true).ok_or_else(|| {
-                too_many(format!("the server has {} sessions (max_sessions)", self.limit))
+                too_many(format!("the server already has {} sessions (max_sessions)", self.limit))
             })?);
         }
         Ok(ended)

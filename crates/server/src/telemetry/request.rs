@@ -88,7 +88,7 @@ impl RequestRecord {
         Self::begin(&Arc::default(), &Arc::new(connection), None, None)
     }
 
-    /// Notes the call before it runs. Fails if it must be recorded first and cannot be.
+    /// Records the call before it runs. Fails if it must be recorded first and cannot be.
     pub(crate) fn run(&mut self, session: &Session, call: &Call) -> Result<(), RpcError> {
         if !self.telemetry.is_audited() {
             return Ok(());
@@ -113,7 +113,7 @@ impl RequestRecord {
         }
     }
 
-    /// Notes that the request changes this file.
+    /// Records that the request changes this file.
     pub(crate) fn changes_file(&mut self, path: &Path) {
         if !self.telemetry.is_audited() {
             return;
@@ -126,14 +126,14 @@ impl RequestRecord {
         }
     }
 
-    /// Notes that a thread starts to work on files for the request.
+    /// Records that a thread starts to work on files for the request.
     pub(crate) fn begin_file_work(&mut self) {
         if let Some(spans) = self.spans() {
             spans.begin_file_work();
         }
     }
 
-    /// Notes that the request waits and no thread works for it.
+    /// Records that the request waits and no thread works for it.
     pub(crate) fn pause_file_work(&mut self) {
         if let Some(spans) = self.spans() {
             spans.end_file_work(None);

@@ -55,7 +55,7 @@ impl RequestSpans {
     }
 }
 
-/// The launch of a process. Dropped without an end, there was none.
+/// The launch of a process. If it is dropped without an end, no process was launched.
 #[derive(Debug, Default)]
 pub(crate) struct LaunchSpan(Option<Span>);
 

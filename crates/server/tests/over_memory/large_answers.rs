@@ -121,7 +121,7 @@ async fn arguments_too_large_for_a_list_are_an_error() {
     client.call("process/terminate", json!({"processId": "0"})).await.unwrap();
 }
 
-/// Returns the bytes that this process has read so far. Each test is a process of its own.
+/// Returns the bytes that this process has read so far. Each test runs in its own process.
 fn bytes_read() -> u64 {
     io_count("self", "rchar: ")
 }

@@ -424,7 +424,7 @@ async fn processes_are_limited_per_subject_and_in_total() {
     bob.call("process/start", start("d")).await.unwrap();
     let error = bob.call("process/start", start("e")).await.unwrap_err();
     assert!(error["message"].as_str().unwrap().contains("(max_processes)"), "{error}");
-    // A failed start takes no place, and a process that ends frees its place.
+    // A failed start takes no slot, and a process that ends frees its slot.
     first.call("process/terminate", json!({ "processId": "a" })).await.unwrap();
     let failing = json!({ "processId": "f", "argv": ["/no/such/program"], "cwd": "/" });
     loop {

@@ -52,7 +52,8 @@ impl Ceiling {
         })
     }
 
-    /// Returns where requests may write under the ceiling, besides the temporary directories.
+    /// Returns where requests may write under the ceiling, in addition to the temporary
+    /// directories.
     pub(super) fn roots(&self) -> Result<Vec<PathBuf>, Arc<SandboxError>> {
         if self.level == SandboxLevel::ReadOnly {
             return Ok(Vec::new());

@@ -15,7 +15,7 @@ const MAX_STREAMS: usize = 1024;
 const WHOLE_BODIES_KIB: usize = 256 << 10;
 /// Taken at a time while a body grows.
 const GROWTH_KIB: u32 = 1 << 10;
-/// Memory of a delta besides its content.
+/// Memory of a delta in addition to its content.
 const DELTA_OVERHEAD: usize = 128;
 /// How much of a stream its client may receive before it confirms consumption.
 const WINDOW_BYTES: usize = 2 << 20;

@@ -48,7 +48,7 @@ impl<T> IdTable<T> {
             return Err(RpcError::internal("the connection has ended"));
         }
         if state.entries.contains_key(&id) {
-            let message = format!("{member} {id:?} is in use on this connection");
+            let message = format!("{member} {id:?} is already in use on this connection");
             return Err(RpcError::new(bad_id, message).with_kind(ErrorKind::DuplicateId));
         }
         if state.entries.len() >= max_entries {

@@ -76,8 +76,8 @@ impl FilePool {
         Self { shared: Arc::new(Shared { state, starter, idle }) }
     }
 
-    /// Runs a job without a policy as soon as a thread is free. Jobs have no order among each
-    /// other. A job is dropped if no thread can be started for it.
+    /// Runs a job without a policy as soon as a thread is free. Jobs run in no particular order. A
+    /// job is dropped if no thread can be started for it.
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
         self.run_or_tell(|thread| {
             if thread.is_ok() {
