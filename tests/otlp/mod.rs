@@ -113,7 +113,7 @@ fn a_span_has_the_parent_of_its_request_and_no_secret() {
     let received = collector.received().replace("HEADER-SECRET", "");
     assert!(!received.contains("SECRET"), "{received}");
     let log = std::fs::read_to_string(log).unwrap();
-    let line = log.lines().find(|line| line.contains("telemetry is exported")).unwrap();
+    let line = log.lines().find(|line| line.contains("exporting telemetry")).unwrap();
     assert!(line.contains(&format!("{}/v1/traces", collector.url)), "{line}");
     assert!(!log.contains("HEADER-SECRET") && !log.contains(TRACE_ID), "{log}");
 }

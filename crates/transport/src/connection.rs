@@ -80,7 +80,7 @@ pub enum MalformedMessage {
     #[error("line of {len} bytes exceeds the limit of {max}")]
     LineTooLong { len: u64, max: usize },
     /// Only where [binary messages](Incoming::expect_binary) are expected.
-    #[error("text message where binary ones are expected")]
+    #[error("expected a binary message, received text")]
     Text,
 }
 

@@ -32,7 +32,7 @@ pub(super) fn settings(name: &'static str) -> Result<Option<OtlpSettings>, OtlpE
     let shown = |destination: Option<&Destination>| destination.map(ToString::to_string);
     let traces = shown(settings.traces.as_ref().map(|traces| &traces.destination));
     let metrics = shown(settings.metrics.as_ref().map(|metrics| &metrics.destination));
-    tracing::info!(traces, metrics, "telemetry is exported");
+    tracing::info!(traces, metrics, "exporting telemetry");
     Ok(Some(settings))
 }
 

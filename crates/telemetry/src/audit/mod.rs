@@ -105,10 +105,13 @@ impl AuditLog {
         })
     }
 
-    /// Waits a moment until all records so far are written.
+    /// Waits briefly until all records so far are written.
     pub fn flush(&self) {
         if !self.writer.flush(WRITE_TIMEOUT) {
-            tracing::error!(log = %self.target, "the audit log hangs; the last records are lost");
+            tracing::error!(
+                log = %self.target,
+                "writing to the audit log hangs; the last records are lost"
+            );
         }
     }
 

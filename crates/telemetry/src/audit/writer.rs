@@ -145,14 +145,14 @@ impl State {
     fn lose(&self, error: io::Error) -> io::Error {
         self.failures.fetch_add(1, Ordering::Relaxed);
         if !self.is_failing.swap(true, Ordering::Relaxed) {
-            tracing::error!(%error, log = %self.target, "records are missing in the audit log");
+            tracing::error!(%error, log = %self.target, "records are missing from the audit log");
         }
         error
     }
 
     fn note_written(&self) {
         if self.is_failing.swap(false, Ordering::Relaxed) {
-            tracing::info!(log = %self.target, "the audit log is written again");
+            tracing::info!(log = %self.target, "writing to the audit log again");
         }
     }
 }

@@ -208,7 +208,7 @@ impl Reader<'_> {
             && !value.eq_ignore_ascii_case(preference)
         {
             self.warnings
-                .push(format!("{name}: only {preference} is supported; {preference} is used"));
+                .push(format!("{name}: only {preference} is supported; using {preference}"));
         }
         Ok(Some(MetricSettings { destination, interval }))
     }
@@ -231,7 +231,7 @@ impl Reader<'_> {
         if let Some((name, value)) = self.get_for(signal, "COMPRESSION")
             && value != "none"
         {
-            self.warnings.push(format!("{name}: compression is not supported; none is used"));
+            self.warnings.push(format!("{name}: compression is not supported; using none"));
         }
         let headers = match self.get_for(signal, "HEADERS") {
             Some((variable, text)) => headers(&text).ok_or(OtlpError::Headers { variable })?,
@@ -272,8 +272,7 @@ impl Reader<'_> {
             None | Some("otlp") => true,
             Some("none") => false,
             Some(_) => {
-                self.warnings
-                    .push(format!("{name}: only otlp and none are supported; none is used"));
+                self.warnings.push(format!("{name}: only otlp and none are supported; using none"));
                 false
             }
         }
@@ -302,14 +301,14 @@ impl Reader<'_> {
             Some(text) => {
                 let ratio = text.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio));
                 ratio.unwrap_or_else(|| {
-                    self.warnings.push(format!("{argument} is not between 0 and 1; 1 is used"));
+                    self.warnings.push(format!("{argument} is not between 0 and 1; using 1"));
                     1.0
                 })
             }
         };
         Sampler::named(&name, ratio).unwrap_or_else(|| {
             let known = "always_on, always_off or traceidratio, or parentbased_ and one of these";
-            self.warnings.push(format!("{variable} is not {known}; parentbased_always_on is used"));
+            self.warnings.push(format!("{variable} is not {known}; using parentbased_always_on"));
             DEFAULT_SAMPLER
         })
     }
@@ -323,7 +322,7 @@ impl Reader<'_> {
         text.parse().ok().filter(|number| *number > 0).unwrap_or_else(|| {
             let largest = u32::MAX;
             self.warnings
-                .push(format!("{name} is not a number from 1 to {largest}; {default} is used"));
+                .push(format!("{name} is not a number from 1 to {largest}; using {default}"));
             default
         })
     }

@@ -104,7 +104,7 @@ pub enum TokenError {
     Claims(String),
     #[error("it has expired")]
     Expired,
-    #[error("it is not valid yet")]
+    #[error("it is not yet valid")]
     NotYetValid,
     #[error("its issuer is not the expected one")]
     Issuer,

@@ -51,7 +51,7 @@ pub enum DialError {
     #[error("{url} is not trusted: {}", distrust(reason))]
     Untrusted { url: DialUrl, reason: Box<rustls::Error> },
     /// The server rejects the certificate of this client, or its TLS version.
-    #[error("{url} refuses the TLS handshake of this client ({alert:?}); see --tls-client-cert")]
+    #[error("{url} refused the TLS handshake of this client ({alert:?}); see --tls-client-cert")]
     Rejected { url: DialUrl, alert: rustls::AlertDescription },
     #[error("{url} answered {status} instead of opening a WebSocket{}", advice(*status))]
     Refused { url: DialUrl, status: StatusCode },

@@ -52,7 +52,7 @@ pub enum HttpReply {
 
 #[derive(Debug, Clone)]
 pub struct HttpListenerOptions {
-    /// `Host` names allowed besides the loopback ones.
+    /// `Host` names allowed in addition to the loopback ones.
     pub allowed_hosts: Vec<String>,
     pub tls: Option<Arc<TlsServer>>,
     /// Whether to allow listening beyond loopback without TLS.

@@ -47,7 +47,7 @@ const READY_CONNECTIONS: usize = 16;
 pub struct ListenerOptions {
     /// Allowed `Origin` values. By default, a request with any `Origin` is refused.
     pub allowed_origins: Vec<String>,
-    /// `Host` names allowed besides the loopback ones.
+    /// `Host` names allowed in addition to the loopback ones.
     pub allowed_hosts: Vec<String>,
     /// Verifies the tokens of WebSocket clients on TCP; others get 401.
     pub authenticator: Option<Arc<Authenticator>>,

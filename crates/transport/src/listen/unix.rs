@@ -106,7 +106,7 @@ fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     Ok(renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)?)
 }
 
-/// Whether a server listens there. In doubt, returns true.
+/// Whether a server listens there. When in doubt, returns true.
 fn is_live(path: &Path) -> bool {
     match BlockingUnixStream::connect(path) {
         Ok(_) => true,

@@ -42,17 +42,17 @@ pub(super) enum Violation {
     ReservedOpcode,
     #[error("reserved bits are set")]
     ReservedBits,
-    #[error("frame of a client is not masked")]
+    #[error("client frame is not masked")]
     Unmasked,
-    #[error("frame of a server is masked")]
+    #[error("server frame is masked")]
     Masked,
     #[error("control frame is fragmented or over 125 bytes")]
     OversizedControl,
-    #[error("continuation of no message")]
+    #[error("continuation frame without a message")]
     NothingToContinue,
-    #[error("new message within a fragmented one")]
+    #[error("new message inside a fragmented one")]
     UnfinishedMessage,
-    #[error("close frame with half a status code")]
+    #[error("close frame with an incomplete status code")]
     TruncatedCloseCode,
 }
 
