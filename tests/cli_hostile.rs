@@ -349,7 +349,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("cp -qv :/d/a-file :/e/a-file", ":/d/a-file"),
     ("cp -qrv HERE :/e", "small-file\\033"),
     ("http -i http://h/", "H"),
-    ("http http://broken/", "the response broke off"),
+    ("http http://broken/", "the response was cut short"),
     // These use no server.
     ("config", "url"),
     ("doctor", "sandbox"),

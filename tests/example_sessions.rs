@@ -1,4 +1,4 @@
-//! The example sessions of the documents that this protocol comes from. Requests are verbatim; a
+//! The example sessions from the documents that this protocol is based on. Requests are verbatim; a
 //! comment explains each difference between a response and the text.
 
 use serde_json::{Value, json};

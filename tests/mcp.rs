@@ -152,7 +152,7 @@ impl Site {
     async fn cut_between_answers(&self, cuts: usize, mut answers: watch::Receiver<u64>) {
         let mut choices = Choices::new(1);
         for _ in 0..cuts {
-            // May be no response at all: some cuts hit the recovery from the previous one.
+            // There may be no response at all: some cuts hit the recovery from the previous one.
             let enough = *answers.borrow() + choices.below(8);
             answers.wait_for(|answers| *answers >= enough).await.expect("a caller runs");
             // Cuts at any moment, not only at that of a response.
@@ -187,7 +187,7 @@ fn check_next(calls: &[Calls]) {
     assert!(numbers.iter().copied().eq(1..=numbers.len() as u64), "{numbers:?}");
 }
 
-/// The state of the callers, which continue until there were enough cuts.
+/// The state of the callers, which continue until there have been enough cuts.
 struct Load {
     mcp: Mcp,
     answers: watch::Sender<u64>,

@@ -161,7 +161,7 @@ fn a_tree_survives_a_round_trip() {
     assert_eq!(tree(&machines.here("down")), original);
     machines.copied(&["-r", &machines.remote("up"), &machines.remote("beside")]);
     assert_eq!(tree(&machines.there("beside")), original);
-    // Once more over itself: existing symlinks and directories are no obstacles.
+    // Once more over itself: existing symlinks and directories are not in the way.
     fs::remove_file(machines.there("up/link")).unwrap();
     symlink("elsewhere", machines.there("up/link")).unwrap();
     // Only root can write in a closed directory.

@@ -64,7 +64,7 @@ fn new_directories_of_a_tree_are_watched() {
     watch(&mut client, &uri(scene.root()), true);
     fs::write(scene.path("a/b/file"), "x").unwrap();
     assert_eq!(change_of(&mut client, &scene.uri("a/b/file"))["kind"], "created");
-    // Created at once, so that the watch of each directory comes too late for its content.
+    // Created in quick succession, so that each directory is watched only after its content exists.
     fs::create_dir_all(scene.path("c/d/e")).unwrap();
     fs::write(scene.path("c/d/e/file"), "x").unwrap();
     change_of(&mut client, &scene.uri("c/d/e/file"));

@@ -76,7 +76,7 @@ impl Wire {
         }
     }
 
-    /// Closes the sending direction. Messages of the server can still be received.
+    /// Closes the sending direction. Messages from the server can still be received.
     pub(crate) fn finish(&mut self) {
         match self {
             Self::Tcp(socket) => socket.get_ref().shutdown(std::net::Shutdown::Write).unwrap(),

@@ -35,7 +35,7 @@ pub(super) struct Attempt {
 /// How a run without a policy proves that the attempt works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Proof {
-    /// The program received a response of a server, and the server recorded it.
+    /// The program received a response from a server, and the server recorded it.
     Answer,
     /// A server recorded it, whatever the program received.
     Contact,

@@ -37,7 +37,7 @@ async fn perform(servers: &Servers<'_>, request: &Http) -> anyhow::Result<ExitSt
     if delivered.as_ref().is_err_and(anyhow::Error::is::<OutputError>) {
         return delivered;
     }
-    // Prints the received part even if the response broke off.
+    // Prints the received part even if the response was cut short.
     let printed = outputs.finish().await;
     let status = delivered?;
     printed?;
@@ -111,7 +111,7 @@ async fn deliver(
         };
         let Some(piece) = piece else { break };
         let piece = piece.map_err(without_id);
-        let piece = piece.context("the response broke off")?;
+        let piece = piece.context("the response was cut short")?;
         match &mut file {
             Some((file, path)) => file.write(&piece).with_context(|| cannot_write(path))?,
             None => outputs.write(OutputStream::Stdout, piece).await?,

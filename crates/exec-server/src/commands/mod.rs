@@ -41,7 +41,7 @@ use std::io::{self, Write};
 use crate::foreground::OutputError;
 use crate::program::exit_code::ExitStatus;
 
-/// Writes all of `text`. A closed pipe is no error, as in `exec-server config | head -1`.
+/// Writes all of `text`. A closed pipe is not an error, as in `exec-server config | head -1`.
 pub(crate) fn print(text: &[u8], out: &mut impl Write) -> io::Result<()> {
     match out.write_all(text).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

@@ -244,7 +244,7 @@ async fn start_detached(
     let params = spec.params(target, client).await?;
     may_run.set(true);
     let started = client.start_unread(params).await;
-    // A response of the server is definite.
+    // A response from the server is definite.
     may_run.set(!matches!(started, Err(ExecServerError::Server(_))));
     match started {
         Err(error) if error.kind() == Some(&ErrorKind::NameTaken) => return Err(name_taken(name)),

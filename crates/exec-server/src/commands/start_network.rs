@@ -22,7 +22,7 @@ pub(super) fn hosts(flags: &SandboxFlags, target: &Target) -> anyhow::Result<Hos
 }
 
 /// Prepares the questions for unknown hosts. If the environment requests them, a missing terminal
-/// is no error; if a flag does, it is.
+/// is not an error; if a flag does, it is.
 pub(super) fn asking(
     hosts: &mut HostOptions,
     is_required: bool,

@@ -49,8 +49,8 @@ pub(crate) struct Position {
 /// Suspicious, but not an error.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ConfigWarning {
-    /// A variable with this program's prefix that is no setting. Its value is not kept, because it
-    /// may be a secret.
+    /// A variable with this program's prefix that is not a setting. Its value is not kept, because
+    /// it may be a secret.
     UnknownVariable { name: String, similar: Option<String> },
     /// A setting given under its deprecated name.
     Deprecated { old: String, current: String },

@@ -141,8 +141,8 @@ macro_rules! field {
 
 /// The table of the file with the settings of clients, which a server ignores.
 pub(super) const CLIENT_SECTION: &str = "exec_server";
-/// The URL for the commands that need a server. No row of the table, because it is not a property
-/// of a server.
+/// The URL for the commands that need a server. Not a row of the table, because it is not a
+/// property of a server.
 pub(crate) const SERVER_URL_KEY: &str = "exec_server.url";
 pub(crate) const SERVER_URL_VARIABLE: &str = "EXEC_SERVER_URL";
 /// The tables of the file. Their keys are written with a dot.

@@ -16,8 +16,9 @@ use crate::process::pieces::Pieces;
 /// The number of blocks to read ahead.
 const BLOCKS_AHEAD: usize = 4;
 
-/// Reads a file sequentially with a few blocks of read-ahead. It stays the opened file, whatever
-/// happens to its name. A lost connection is an error, because a new one might find another file.
+/// Reads a file sequentially with a few blocks of read-ahead. It reads the file that was opened,
+/// even if that is renamed or replaced. A lost connection is an error, because a new one might find
+/// another file.
 pub struct FileReader {
     file: Arc<dyn ReadBlocks>,
     /// In order of their offsets.

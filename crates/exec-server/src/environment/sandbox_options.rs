@@ -14,8 +14,8 @@ use super::host_options::HostOptions;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SandboxOptions {
     pub level: SandboxLevel,
-    /// With [`SandboxLevel::WorkspaceWrite`]: writable directories besides the working directory
-    /// and the temporary directories.
+    /// With [`SandboxLevel::WorkspaceWrite`]: writable directories in addition to the working
+    /// directory and the temporary directories.
     pub writable: Vec<PathUri>,
     /// Paths that can be neither read nor written. A relative path is below the working directory;
     /// a relative pattern applies below the working directory and every writable directory.

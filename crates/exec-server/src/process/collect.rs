@@ -50,8 +50,8 @@ impl dyn ExecProcess + '_ {
         self.collect(self.subscribe_events(), bound).await
     }
 
-    /// Writes all of `stdin`, ends it, and returns the output, at most 1 MiB per stream. It is no
-    /// error if the process does not read all of its input.
+    /// Writes all of `stdin`, ends it, and returns the output, at most 1 MiB per stream. A process
+    /// that does not read all of its input is not an error.
     pub async fn communicate(
         &self,
         stdin: impl Into<Bytes> + Send,

@@ -25,7 +25,7 @@ impl ExitStatus {
     /// The exit code after SIGPIPE.
     pub(crate) const BROKEN_PIPE: Self = Self::of_signal(13);
 
-    /// Returns the exit code of a process. A number that is no exit code becomes
+    /// Returns the exit code of a process. A number that is not an exit code becomes
     /// [`Self::CLIENT_FAILURE`].
     pub(crate) fn of_process(code: i32) -> Self {
         u8::try_from(code).map_or(Self::CLIENT_FAILURE, Self)

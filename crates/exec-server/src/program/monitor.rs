@@ -57,7 +57,7 @@ impl Monitor {
     }
 
     pub(super) fn watch(&self, server: &Server) {
-        // A second server would be a mistake of the caller; the first one is kept.
+        // A second server would be a bug in the caller; the first one is kept.
         let _ = self.server.set(server.clone());
     }
 

@@ -325,7 +325,8 @@ impl TargetSession {
                 let params = SessionCloseParams { session_id: None };
                 match self.client.session_close(params).await {
                     Ok(_) => return true,
-                    // Interrupted again. If the session has ended by then, it is unknown.
+                    // Interrupted again. If the session has already ended, the retry fails with an
+                    // unknown session.
                     Err(ExecServerError::Interrupted { .. }) => {}
                     Err(error) => return is_unknown_session(&error),
                 }

@@ -312,8 +312,8 @@ mod tests {
         let reading = File::open(path.join(FILE)).unwrap();
         rustix::fs::flock(&reading, FlockOperation::LockExclusive).unwrap();
         assert_eq!(running_server_in(&path), None);
-        // A lock of the whole process, which is lost when it closes any descriptor of the file;
-        // until then it is in the way.
+        // A POSIX lock: closing any descriptor of the file in this process releases it. Until then
+        // it blocks the server's lock.
         rustix::fs::fcntl_lock(&reading, FlockOperation::NonBlockingLockShared).unwrap();
         let _file = RuntimeFile::publish_in(&path, "ws://127.0.0.1:2").unwrap().unwrap();
         assert_eq!(running_server_in(&path).unwrap().url, "ws://127.0.0.1:2");

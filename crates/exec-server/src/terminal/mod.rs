@@ -26,7 +26,7 @@ pub(crate) fn size() -> Option<(u16, u16)> {
     size_of(io::stdout()).or_else(|| size_of(io::stdin())).or_else(|| size_of(io::stderr()))
 }
 
-/// Returns `None` if standard output is no terminal.
+/// Returns `None` if standard output is not a terminal.
 pub(crate) fn size_of_stdout() -> Option<(u16, u16)> {
     size_of(io::stdout())
 }

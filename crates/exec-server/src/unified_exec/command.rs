@@ -58,7 +58,7 @@ pub enum UnifiedExecError {
     UnknownProcess { id: ProcessHandleId, known: Vec<ProcessHandleId> },
     #[error("process {id} takes no input; start the command with a terminal to write to it")]
     NoInput { id: ProcessHandleId },
-    #[error("process {id} does not read its input; a part of it may have been written")]
+    #[error("process {id} is not reading its input; part of it may have been written")]
     InputNotRead { id: ProcessHandleId },
     #[error("{max} commands are being started, the maximum; wait for one of them")]
     TooManyStarts { max: usize },

@@ -1,9 +1,9 @@
 //! The events that unified exec reports, for a program that shows them to a user.
 //!
-//! The queue is bounded. It has two places for each known command, and spare places; when only half
-//! of the spare places are free, output is dropped and counted. A command starts only after places
+//! The queue is bounded. It has two slots for each known command, and spare slots; when only half
+//! of the spare slots are free, output is dropped and counted. A command starts only after slots
 //! for its `Begin` and its `End` are reserved, so these are never lost; a call with an
-//! `Interaction` waits for a place. So a stalled reader eventually blocks calls, but never a
+//! `Interaction` waits for a slot. So a stalled reader eventually blocks calls, but never a
 //! process.
 
 use std::time::Duration;
@@ -16,9 +16,9 @@ use tokio::sync::{Semaphore, mpsc};
 use super::command::ProcessHandleId;
 use crate::process::CollectedOutput;
 
-/// Places beyond those for the first and last events of all commands.
+/// Slots beyond those for the first and last events of all commands.
 const SPARE: usize = 512;
-/// Free places that are not used for output.
+/// Free slots that are not used for output.
 const KEPT_FOR_OTHERS: usize = SPARE / 2;
 
 #[derive(Debug, Clone)]
@@ -74,7 +74,7 @@ impl Reports {
     }
 
     pub(super) fn to_reader(max_processes: usize) -> (Self, UnifiedExecEvents) {
-        // Invariant: while the reader keeps up, running commands use no spare places, so output has
+        // Invariant: while the reader keeps up, running commands use no spare slots, so output has
         // some.
         let capacity = max_processes.saturating_mul(2).saturating_add(SPARE);
         let (sender, receiver) = mpsc::channel(capacity.min(Semaphore::MAX_PERMITS));
@@ -93,7 +93,7 @@ impl Reports {
         EventPermit(sender.clone().reserve_owned().await.ok())
     }
 
-    /// Sends output and returns whether there was a place.
+    /// Sends output and returns whether there was a slot.
     pub(super) fn offer(&self, event: UnifiedExecEvent) -> bool {
         match &self.sender {
             Some(sender) => sender.capacity() > KEPT_FOR_OTHERS && sender.try_send(event).is_ok(),

@@ -137,7 +137,7 @@ impl UnifiedExec {
         let running = self.table().find(id)?;
         let accepted = bytes.is_empty() || self.write(&running, bytes, deadline).await?;
         let ended = running.ended_by(deadline).await;
-        // If the command ends, its unread input is no error. If it continues without accepting
+        // If the command ends, its unread input is not an error. If it continues without accepting
         // input, the caller made a mistake.
         if !accepted && !ended {
             return Err(UnifiedExecError::NoInput { id });
@@ -245,14 +245,14 @@ impl Default for UnifiedExecLimits {
     }
 }
 
-/// A place in the table, released if the start fails or is cancelled.
+/// A slot in the table, released if the start fails or is cancelled.
 struct ReservedSlot<'a> {
     table: &'a Mutex<Table>,
     id: ProcessHandleId,
 }
 
 impl ReservedSlot<'_> {
-    /// Fills the place and returns a command that must be terminated to make room.
+    /// Fills the slot and returns a command that must be terminated to make room.
     fn fill(self, command: RunningCommand) -> Option<RunningCommand> {
         lock(self.table).fill(self.id, command)
     }

@@ -9,7 +9,7 @@ use exec_server_protocol::{FsMetadata, PathUri};
 pub(super) enum Destination {
     /// Into this existing directory.
     Into(PathUri),
-    /// Over an existing name that is no directory.
+    /// Over an existing name that is not a directory.
     Over(PathUri),
     /// Under a new name.
     As {

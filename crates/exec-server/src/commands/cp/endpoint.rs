@@ -175,7 +175,7 @@ impl EndpointPath {
         let path = without_slash(absolute.as_path());
         Ok(Self {
             endpoint,
-            path: PathUri::from_path(path).context("a path lost its root")?,
+            path: PathUri::from_path(path).context("a path is not absolute")?,
             has_slash: bytes.ends_with(b"/"),
             name: name_of(bytes),
         })

@@ -33,9 +33,9 @@ pub(super) enum ListError {
     Call(#[from] ExecServerError),
     #[error("the server listed {count} names that are not in this directory; they are not copied")]
     Elsewhere { count: usize },
-    #[error("is {MAX_DEPTH} directories deep; what is in it is not copied")]
+    #[error("is {MAX_DEPTH} directories deep; its contents are not copied")]
     TooDeep,
-    #[error("has a path of more than {MAX_PATH_BYTES} bytes; what is in it is not copied")]
+    #[error("has a path of more than {MAX_PATH_BYTES} bytes; its contents are not copied")]
     TooLong,
 }
 

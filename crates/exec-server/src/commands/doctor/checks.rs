@@ -47,7 +47,7 @@ pub(super) async fn checks() -> Vec<Check> {
     ]
 }
 
-/// Reports the tier of limits. Limits hold in both tiers, so a weaker tier is no failure.
+/// Reports the tier of limits. Limits hold in both tiers, so a weaker tier is not a failure.
 fn limits() -> Check {
     let name = "limits";
     let support = match ExecServerRuntimePaths::this_program().launcher() {
@@ -101,7 +101,7 @@ pub(super) async fn confined(script: &str, cwd: &Path, plan: Plan) -> anyhow::Re
     let mut launched = launcher.launch(command).await?;
     match launched.tree.next_event().await {
         TreeEvent::Exited(exit) => Ok(exit.code),
-        other => anyhow::bail!("expected an exit, got {other:?}"),
+        other => anyhow::bail!("expected the process to exit, got {other:?}"),
     }
 }
 

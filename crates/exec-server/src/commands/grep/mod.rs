@@ -114,7 +114,7 @@ fn params_of(grep: &Grep, path: PathUri) -> FsSearchParams {
     }
 }
 
-/// Explains a truncated search. Besides the limit of lines, the server limits the size of the
+/// Explains a truncated search. The server limits the number of lines and also the size of the
 /// results.
 fn stopped(max_matches: Option<u64>, matches: u64) -> String {
     let lines = if matches == 1 { "line" } else { "lines" };
