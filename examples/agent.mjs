@@ -1,7 +1,7 @@
 // An agent whose network fails while it works. It loses no output and does nothing twice.
 //
 //   npm install exec-server
-//   node agent.mjs                       # starts a server
+//   npm exec -c "node agent.mjs"         # starts a server
 //   node agent.mjs 127.0.0.1:7777        # or uses one
 import { spawn } from "node:child_process";
 import { once } from "node:events";
