@@ -94,11 +94,10 @@ pub(crate) struct Credentials {
     /// Send the token in this file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = CONNECTION)]
     pub(crate) token_file: Option<PathBuf>,
-    /// Trust servers whose certificate is signed by an authority in this PEM file [default: the
-    /// system's authorities]
+    /// Trust the authorities in this PEM file instead of the system's
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = CONNECTION)]
     pub(crate) tls_ca: Option<PathBuf>,
-    /// Trust the server whose certificate has this SHA-256 fingerprint
+    /// Trust the server whose certificate has this fingerprint
     #[arg(long, value_name = "SHA256:HEX", conflicts_with = "tls_ca", help_heading = CONNECTION)]
     pub(crate) tls_fingerprint: Option<Fingerprint>,
     /// Send this certificate to the server
@@ -147,8 +146,7 @@ pub(crate) struct Run {
     /// With --detach, keep standard input open for attach
     #[arg(short, long)]
     pub(crate) interactive: bool,
-    /// Report what the sandbox seems to have denied, even if standard error is not a terminal, and
-    /// which hosts a managed network allowed and refused
+    /// Report sandbox denials, also without a terminal, and the hosts reached
     #[arg(short, long)]
     pub(crate) verbose: bool,
     /// Run in this directory on the server's machine
@@ -158,10 +156,10 @@ pub(crate) struct Run {
     /// Set a variable, or copy yours (may be repeated)
     #[arg(short, long = "env", value_name = "NAME[=VALUE]", value_parser = secret(parse_variable))]
     pub(crate) env: Vec<Variable>,
-    /// Start from the server's environment, even if the server is yours and on this machine
+    /// Start from the server's environment, even on your own machine
     #[arg(long)]
     pub(crate) server_env: bool,
-    /// End the command after this time: TERM, then KILL 2 s later; 0 means never
+    /// End the command after this time: TERM, then KILL 2 s later
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) timeout: Option<Duration>,
     /// The name for ps, logs, attach, kill, wait and forget
@@ -170,8 +168,7 @@ pub(crate) struct Run {
     /// Start the command, print its name and return
     #[arg(short, long)]
     pub(crate) detach: bool,
-    /// With --detach, how long the command may run without a client [default: until the server
-    /// stops]
+    /// With --detach, end the command after this time without a client
     #[arg(long, value_name = "DURATION", value_parser = parse_lifetime, requires = "detach")]
     pub(crate) ttl: Option<Duration>,
     /// With --detach, print JSON
@@ -196,7 +193,7 @@ The exit code is that of the shell; 255 after ~. and 125 if the shell cannot be 
 pub(crate) struct Shell {
     #[command(flatten)]
     pub(crate) server: ServerChoice,
-    /// Start from the server's environment, even if the server is yours and on this machine
+    /// Start from the server's environment, even on your own machine
     #[arg(long)]
     pub(crate) server_env: bool,
     /// Run this instead of the login shell

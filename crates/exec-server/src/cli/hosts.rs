@@ -8,14 +8,13 @@ use crate::environment::host_options::HostOptions;
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Network")]
 pub(crate) struct HostFlags {
-    /// Allow the command to reach only this host: HOST, *.HOST or **.HOST, with an optional :PORT
-    /// (may be repeated)
+    /// Allow only this host (may be repeated): HOST, *.HOST, **.HOST[:PORT]
     #[arg(long, value_name = "PATTERN", value_parser = parse_pattern)]
     pub(crate) allow_host: Vec<String>,
-    /// Deny this host, even if --allow-host or --ask-network would allow it (may be repeated)
+    /// Deny this host, whichever flag allows it (may be repeated)
     #[arg(long, value_name = "PATTERN", value_parser = parse_pattern)]
     pub(crate) deny_host: Vec<String>,
-    /// Ask on the terminal about other hosts; the command then cannot read the terminal
+    /// Ask on the terminal about other hosts; the command cannot read it then
     #[arg(long)]
     pub(crate) ask_network: bool,
     /// Fail if only programs that use a proxy could reach the hosts

@@ -8,12 +8,11 @@ use crate::environment::limit_options;
 #[derive(Debug, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Limits")]
 pub(crate) struct LimitFlags {
-    /// Limit the resources of the command and all its descendants (may be repeated): memory=512M,
-    /// pids=100,
-    /// cpu-time=10s, cpus=1.5, wall-time=1m; per process: open-files=64, file-size=1G, core-size=0
+    /// Limit the command with all its descendants (may be repeated): memory=512M, pids=100,
+    /// cpu-time=10s, cpus=1.5, wall-time=1m; each process: open-files=64, file-size=1G, core-size=0
     #[arg(long = "limit", value_name = "NAME=VALUE", value_parser = limit_options::parse_limit)]
     pub(crate) given: Vec<LimitValues>,
-    /// Refuse to start the command unless the server's kernel bounds the whole tree (cgroup v2)
+    /// Refuse to start unless the kernel bounds the whole tree (cgroup v2)
     #[arg(long = "require-limits")]
     pub(crate) required: bool,
 }

@@ -20,8 +20,7 @@ pub(crate) struct Forward {
     /// Send the token in this file to the server
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) token_file: Option<PathBuf>,
-    /// Trust servers whose certificate is signed by an authority in this PEM file [default: the
-    /// system's authorities]
+    /// Trust the authorities in this PEM file instead of the system's
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) tls_ca: Option<PathBuf>,
     /// Trust the server whose certificate has this SHA-256 fingerprint
@@ -50,8 +49,7 @@ pub(crate) struct RegistryFlags {
     /// The rendezvous: https://HOST[:PORT][/PATH]
     #[arg(long, value_name = "URL", help_heading = RENDEZVOUS)]
     pub(crate) remote: String,
-    /// Trust a rendezvous whose certificate is signed by an authority in this PEM file [default:
-    /// the system's authorities]
+    /// Trust the authorities in this PEM file instead of the system's
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = RENDEZVOUS)]
     pub(crate) remote_tls_ca: Option<PathBuf>,
     /// Trust the rendezvous whose certificate has this SHA-256 fingerprint

@@ -11,10 +11,9 @@ use crate::environment::sandbox_options::{DenyPatternError, SandboxOptions};
 #[derive(Debug, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Sandbox")]
 pub(crate) struct SandboxFlags {
-    /// Allow the command only to read files, or also to write in its directory and in temporary
-    /// directories; none overrides the environment's sandbox
+    /// read-only; workspace-write: also its directory and temporary ones; or none
     // Without this flag, the environment's sandbox applies, if it has one.
-    #[arg(long, value_name = "MODE")]
+    #[arg(long, value_name = "MODE", hide_possible_values = true)]
     pub(crate) sandbox: Option<SandboxMode>,
     /// Also allow the command to write in this directory (may be repeated)
     #[arg(
@@ -25,7 +24,7 @@ pub(crate) struct SandboxFlags {
         value_hint = ValueHint::DirPath
     )]
     pub(crate) writable: Vec<OsString>,
-    /// Deny the command this path, or paths that match this pattern (may be repeated)
+    /// Deny the command this path or pattern (may be repeated)
     #[arg(long, value_name = "GLOB", requires = "sandbox", value_parser = denial)]
     pub(crate) deny: Vec<String>,
     /// Allow the command to use the network
