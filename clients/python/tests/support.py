@@ -1,4 +1,4 @@
-"""A server, a network that fails on command, and what tests wait for."""
+"""Servers, a network that fails on command, and pipes that tests wait for."""
 
 import asyncio
 import os
@@ -144,7 +144,7 @@ class Proxy:
 
 
 class Fifo:
-    """Tells a test what processes do, and when the last of those that have it open is dead."""
+    """Lines from processes to a test. It ends when the last process that has it open is dead."""
 
     def __init__(self, path: Path) -> None:
         os.mkfifo(path)

@@ -1,5 +1,6 @@
 """HTTP requests that are made from the machine."""
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -30,7 +31,8 @@ class Site(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        with contextlib.suppress(ConnectionError):  # A client may leave early.
+            self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
         pass

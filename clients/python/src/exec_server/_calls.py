@@ -1,4 +1,4 @@
-"""Calls that wait for their responses, and what becomes of them when the connection is lost."""
+"""Pending calls, and which of them are sent again after a lost connection."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REPLAYABLE = frozenset(
 #: The protocol calls these idempotent as well. Here they belong to a lease, which ends with its
 #: connection, so a repetition would answer for a handle that is gone.
 LEASED = frozenset({"fs/open", "fs/readBlock"})
-#: A call that is never answered may be what ends the connection each time.
+#: A call that is never answered may itself end the connection each time.
 MAX_LOSSES = 100
 #: After a close with 1009 (message too big), calls over this size are not repeated.
 LARGE_REQUEST = 1 << 20
@@ -45,14 +45,14 @@ class Call:
         self.reply = reply
         self.replay = replay
         self.losses = 0
-        #: What the call opens. It lives from the moment the call is sent to the end of the
+        #: The lease that the call opens. It lives from the sending of the call to the end of the
         #: connection.
         self.lease: Lease | None = None
         self.size = 0
 
 
 class PendingCalls:
-    """Plain bookkeeping: ids, order, and what is repeated."""
+    """Bookkeeping without I/O: ids, order, repetition."""
 
     def __init__(self) -> None:
         self._next_id = 0

@@ -1,4 +1,4 @@
-"""One session and the connections under it: performs what `Recovery` decides, and carries calls,
+"""One session and the connections under it: performs the actions of `Recovery`, and carries calls,
 responses and notifications. Everything here runs on one event loop and without locks."""
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ class Connection:
         return reply
 
     def _catch_up(self, generation: int) -> None:
-        """The server sends what was not acknowledged; reads of the logs find what is missing."""
+        """The server sends unacknowledged events again; reads of the logs fetch the rest."""
         self.processes.handle_resumed(self._positions)
         self._recovery.handle_caught_up(generation, self._loop.time())
 
@@ -324,7 +324,7 @@ class Connection:
             self._timer.cancel()
         if not self._opened.done():
             self._opened.set_exception(error)
-            self._opened.exception()  # Nobody may be waiting.
+            self._opened.exception()  # There may be no waiter.
         for call in self._calls.take_all():
             call.reply(None, error)
         self.processes.fail_all(error)
@@ -373,7 +373,7 @@ class Connection:
     def _handle_response(self, response: dict[str, Any]) -> None:
         call = self._calls.answered(response.get("id"))
         if call is None:
-            log.debug("a response that nobody waits for: %s", response.get("error"))
+            log.debug("a response without a pending call: %s", response.get("error"))
         elif response.get("error") is not None:
             call.reply(None, server_error(response["error"]))
         else:
@@ -387,7 +387,7 @@ class Connection:
 
 
 class _LinkReceiver:
-    """What one connection brings, so that an old one cannot speak for a new one."""
+    """Receives from one connection, so that an old one cannot speak for a new one."""
 
     def __init__(self, connection: Connection, generation: int) -> None:
         self._connection = connection

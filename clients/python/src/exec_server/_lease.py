@@ -12,7 +12,7 @@ MAX_ITEMS = 1000
 
 
 class Lease:
-    """Notifications under one id, in order, then perhaps an error."""
+    """Notifications under one id, in order, and possibly an error at the end."""
 
     def __init__(self, lease_id: str, method: str, release: tuple[str, dict[str, Any]]) -> None:
         self.id = lease_id
@@ -20,7 +20,7 @@ class Lease:
         self.method = method
         #: The call that tells the server that it is not wanted any more.
         self.release = release
-        #: Replaces what waits when too much does; without it the server bounds what it sends.
+        #: Replaces the queue when it is full. Leases without it rely on the server's flow control.
         self.overflow: dict[str, Any] | None = None
         self._items: deque[dict[str, Any]] = deque()
         self._error: ExecServerError | None = None
@@ -39,7 +39,7 @@ class Lease:
         self._news.set()
 
     def end(self) -> None:
-        """Nothing more will come; what is here is still handed out."""
+        """No more notifications will come. Queued ones are still handed out."""
         self._ended = True
         self._news.set()
 

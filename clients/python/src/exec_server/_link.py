@@ -1,4 +1,4 @@
-"""What every transport provides: a link that sends messages, and a connector that makes links."""
+"""The interface of transports: a link sends messages, and a connector opens links."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_MESSAGE = 64 << 20
 
 
 class Receiver(Protocol):
-    """Gets what a link receives. Called on the event loop, and never after `handle_end`."""
+    """Gets the messages of a link. Called on the event loop, and never after `handle_end`."""
 
     def handle_message(self, message: bytes | bytearray) -> None: ...
 
@@ -39,7 +39,7 @@ class Connector(Protocol):
         ...
 
     async def wait_closed(self) -> None:
-        """Waits until nothing is left of the closed links."""
+        """Waits until closed links are gone."""
 
 
 def without_secrets(url: str) -> str:

@@ -1,4 +1,4 @@
-"""What `Machine.connect` and its siblings return: something to `await`, or for `async with`."""
+"""The result of `Machine.connect` and its siblings: use it with `await` or `async with`."""
 
 from __future__ import annotations
 

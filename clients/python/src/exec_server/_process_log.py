@@ -2,8 +2,8 @@
 
 Events arrive by number, from notifications and from `process/read`. Each is handed out once and in
 order by `take`. Only what was taken is acknowledged, so the server keeps the rest: a client that
-dies, or hands the process to another one, loses nothing. What a full log refuses is read from the
-server again.
+dies, or hands the process to another one, loses nothing. Events that a full log
+refuses are read from the server later.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from .errors import ExecServerError, OutputGap, ProtocolViolation, ServerError
 from .events import Event, Exit, Exited, Gap, Output, OutputClosed, read_exit
 
-#: The most that a log holds of what nobody has taken yet.
+#: The most that a log holds of events that were not taken yet.
 CAPACITY = 4 << 20
 #: A log that refused events asks for them again once it holds less than this.
 PULL_BELOW = 512 << 10
@@ -49,7 +49,7 @@ class ProcessLog:
         self.taken = after
         self.exit: Exit | None = None
         self.failure: ExecServerError | None = None
-        #: Nobody reads it any more: events are taken as they come.
+        #: The log has no reader: events are taken as they come.
         self.discarding = False
         self._events: deque[Event] = deque()
         self._cost = 0
@@ -66,7 +66,7 @@ class ProcessLog:
         self._acked = after
         self._ack_due = False
 
-    # What is here.
+    # State
 
     @property
     def next_seq(self) -> int:
@@ -109,7 +109,7 @@ class ProcessLog:
             self._ack_due = True
         return event
 
-    # What arrives.
+    # Input
 
     def handle_notification(self, method: str, params: dict[str, Any]) -> None:
         """`process/output`, `process/exited` or `process/closed`."""
@@ -166,7 +166,7 @@ class ProcessLog:
             text = f"process {self.process_id!r} is not known in this session any more"
             self.fail(ServerError(-32600, text, {"kind": "unknownProcess"}))
             return
-        # A server without positions sends what was not acknowledged; the read finds the rest.
+        # A server without positions sends unacknowledged events; the read fetches the rest.
         self._unsure = self._unsure or positions is None
         self._stalled = False
         self._acked = min(self._acked, self.taken - 1)
@@ -179,19 +179,19 @@ class ProcessLog:
             self._ack_due = True
 
     def fail(self, error: ExecServerError) -> None:
-        """Ends the log after what is there."""
+        """Ends the log after the events that it holds."""
         if not self.is_over:
             self.failure = error
 
     def discard(self) -> None:
-        """Nobody will take anything any more."""
+        """The log loses its reader."""
         self.discarding = True
         self._events.clear()
         self._cost = 0
         self.taken = self._next - 1
         self._ack_due = True
 
-    # What has to be sent.
+    # Output
 
     @property
     def wants_timer(self) -> bool:
@@ -222,7 +222,7 @@ class ProcessLog:
         self._pulling = True
         return (self._next - 1 if self.gaps_declared else self.taken), PULL_BYTES
 
-    # Details.
+    # Details
 
     def _offer(self, event: Event) -> bool:
         """Whether there was room. Events that are here already, or come too early, are ignored."""

@@ -1,4 +1,4 @@
-"""The logs of a session's processes: what each of them has to send, and where its events go."""
+"""The process logs of a session: routes events to them, sends their reads and acknowledgements."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Processes:
         self.settle(log)
 
     def settle(self, log: ProcessLog) -> None:
-        """Sends what the log has to send: acknowledgements, and reads for what it lacks."""
+        """Sends due acknowledgements, and reads of missing events."""
         tracked = self._tracked.get(log.process_id)
         if tracked is None or tracked.log is not log or not self._connection.is_connected:
             return

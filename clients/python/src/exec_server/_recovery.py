@@ -38,7 +38,7 @@ class HangUp(NamedTuple):
 
 
 class CatchUp(NamedTuple):
-    """The session is attached again: find out what each process missed."""
+    """The session is attached again: fetch the events that each process missed."""
 
     generation: int
 
@@ -154,7 +154,7 @@ class Recovery:
                 self._actions.append(CatchUp(generation))
 
     def handle_caught_up(self, generation: int, now: float) -> None:
-        """Every process knows what it missed."""
+        """Every process knows which events it missed."""
         if generation == self._generation and isinstance(self._state, _CatchingUp):
             self._state = _Connected(now)
             self._actions.append(Admit(generation))

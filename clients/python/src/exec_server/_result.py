@@ -19,10 +19,10 @@ MAX_OUTPUT = 16 << 20
 
 
 class Result(NamedTuple):
-    """How a command ended, and what it wrote."""
+    """The exit and the output of a command."""
 
     exit_code: int
-    #: As text; bytes that are not UTF-8 are replaced. A line says what was left out in the middle.
+    #: As text; bytes that are not UTF-8 are replaced. A line stands for omitted output.
     stdout: str
     stderr: str
     stdout_bytes: bytes
@@ -33,7 +33,7 @@ class Result(NamedTuple):
     signal: int | None
     #: The limit that ended it, such as `memory` or `wallTime`.
     limit: str | None
-    #: What the sandbox denied, if the command failed and that seems to be the reason.
+    #: The access that the sandbox denied, if the command failed and that seems to be the reason.
     denied: Denied | None
     timed_out: bool
 
@@ -63,7 +63,7 @@ class Collector:
             self._cut()
 
     def finish(self) -> tuple[bytes, str]:
-        """The bytes, and the text with a line in place of what was left out."""
+        """The bytes, and the text with a line in place of omitted output."""
         if len(self._tail) > self._tail_bound:
             self._cut()
         data = bytes(self._head + self._tail)

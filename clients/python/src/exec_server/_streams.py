@@ -33,13 +33,13 @@ class StreamBuffer:
         self._offset = 0
         self._scanned = 0
         self.size = 0
-        #: Whether somebody reads this stream.
+        #: Whether this stream has a reader.
         self.is_read = False
 
     def add(self, data: bytes) -> None:
         self._items.append(data)
         self.size += len(data)
-        # While nobody reads it the oldest goes, and a later reader is told.
+        # Without a reader the oldest output is dropped, and a later reader is told.
         while not self.is_read and self.size > STREAM_LIMIT:
             oldest = self._items.popleft()
             if isinstance(oldest, OutputGap):
@@ -96,7 +96,7 @@ class StreamBuffer:
         return None
 
     def take_rest(self) -> bytes:
-        """What is here up to the next gap."""
+        """All bytes up to the next gap."""
         parts = []
         while (data := self.take(1 << 62)) is not None:
             parts.append(data)
@@ -153,7 +153,7 @@ class StreamReader:
                 return b""
 
     async def readline(self) -> bytes:
-        """The next line with its newline; what is left at the end; `b""` after it."""
+        """The next line with its newline. The last line may have none; then comes `b""`."""
         self._buffer.is_read = True
         while (line := self._buffer.take_line()) is None:
             if not await self._process._more(self._buffer):
@@ -174,7 +174,7 @@ class StreamReader:
 class StreamWriter:
     """Input of a process, shaped like `asyncio.StreamWriter`.
 
-    Each byte arrives once and in order, whatever happens to the connection. `drain` waits until the
+    Each byte arrives once and in order, also across lost connections. `drain` waits until the
     server has accepted everything, so a process that does not read holds the writer back.
     """
 
@@ -201,7 +201,8 @@ class StreamWriter:
         self._send()
 
     async def drain(self) -> None:
-        """Waits until the server has accepted all input. Raises what a write failed with."""
+        """Waits until the server has accepted all input. Raises the error of a failed
+        write."""
         while self._error is None and (self._queue or self._in_flight):
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
@@ -210,7 +211,7 @@ class StreamWriter:
             raise self._error
 
     def write_eof(self) -> None:
-        """Ends the input, after what was written. A terminal gets the end-of-file character."""
+        """Ends the input after all writes. A terminal gets the end-of-file character."""
         if not self._ended:
             self._ended = True
             self._queue.append(END_OF_TRANSMISSION if self._tty else None)

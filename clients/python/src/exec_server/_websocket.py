@@ -25,7 +25,7 @@ from .errors import ConnectFailed, ExecServerError
 MAX_FRAME = 16 << 20
 PING_INTERVAL = 3.0
 #: A link is given up when no ping was answered for this long. Data under way delays a pong, so the
-#: limit grows with what was received or sent since the last one.
+#: limit grows with the bytes received or sent since the last one.
 PONG_TIMEOUT = 10.0
 SLOWEST_LINK = 4096.0
 #: A link on which nothing arrives is given up after this time in any case.

@@ -1,4 +1,4 @@
-"""The errors of this package, by what a caller would do about them."""
+"""The errors of this package, one class for each way to react."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class ConnectFailed(ExecServerError):
 
 
 class SessionLost(ExecServerError):
-    """The server no longer has the session, or could not be reached in time. Connect anew."""
+    """The server no longer has the session, or could not be reached in time. Connect
+    again."""
 
 
 class Interrupted(ExecServerError):

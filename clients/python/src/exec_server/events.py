@@ -1,4 +1,4 @@
-"""What happens to a process, as `Process.events()` tells it."""
+"""Events of a process, in the form of `Process.events()`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Exit(NamedTuple):
     timed_out: bool = False
     #: The limits that were hit, such as `memory`.
     limits: tuple[str, ...] = ()
-    #: What the server reported, durations and memory among it.
+    #: Other figures of the server, such as durations and memory.
     details: dict[str, Any] = {}  # noqa: RUF012 (the field of a tuple)
 
 
@@ -38,7 +38,7 @@ class Output(NamedTuple):
 
 
 class Exited(NamedTuple):
-    """The process itself has exited; what it left running may still write."""
+    """The process itself has exited; its surviving children may still write."""
 
     seq: int
     exit: Exit
@@ -77,7 +77,7 @@ def read_exit(facts: dict[str, Any]) -> Exit:
 
 
 def write_exit(exit: Exit) -> dict[str, Any]:
-    """What `read_exit` reads."""
+    """The reverse of `read_exit`."""
     return {
         "exitCode": exit.code,
         "signal": exit.signal,

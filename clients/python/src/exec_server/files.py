@@ -180,14 +180,14 @@ class Files:
         await self._connection.call("fs/copy", params)
 
     async def upload(self, local: AnyPath, path: AnyPath) -> None:
-        """Copies a file of this computer to the machine. It appears there complete, or not at all.
-        A lost connection is taken up where it was."""
+        """Copies a local file to the machine. It appears there complete, or not at all.
+        After a lost connection the upload continues where it stopped."""
         with open(local, "rb") as file:
             await self._write_blocks(await self._uri(path), _reader(file))
 
     async def download(self, path: AnyPath, local: AnyPath) -> None:
-        """Copies a file of the machine to this computer. A lost connection is taken up where it
-        was, unless the file changed meanwhile."""
+        """Copies a file of the machine to a local file. After a lost connection the download
+        continues where it stopped, unless the file has changed."""
         partial = os.fsdecode(local) + ".partial"
         try:
             with open(partial, "wb") as file:
@@ -243,7 +243,7 @@ class Files:
         create_new: bool = False,
         mode: int | None = None,
     ) -> None:
-        """Writes blocks under a key, by which a lost connection finds what it has written."""
+        """Writes blocks under a key, by which the upload continues after a lost connection."""
         key = self._connection.unique_id()
         released_by = 0.0
         while True:

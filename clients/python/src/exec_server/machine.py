@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, overload
 
-from . import _environments
 from ._connection import Connection, Options
 from ._link import Connector
 from ._opening import LazyWebSocket, Opening, Token
@@ -81,6 +80,8 @@ class Machine:
     @staticmethod
     def from_environments(name: str | None = None, path: str | None = None) -> Opening[Machine]:
         """An environment of `environments.toml`; without a name, its default."""
+        from . import _environments
+
         found = _environments.find(name, path)
         if found.url is None:
             connector: Connector = StdioConnector(found.argv, found.env, found.cwd)
@@ -103,7 +104,7 @@ class Machine:
         connect_timeout: float = 10.0,
         recovery: RecoveryPolicy = RecoveryPolicy(),
     ) -> Opening[Process]:
-        """The process of `Process.save()`, perhaps of another program, at the next byte.
+        """A process that was saved by `Process.save()`, also by another program, at the next byte.
 
         Its session comes with it, as `process.machine`, and must have no other connection. `url` is
         needed if the server has another one here. Leaving `async with` ends the session.
@@ -232,8 +233,8 @@ class Machine:
         """Starts a process. `size` is (rows, columns) of its terminal.
 
         `env` is added to the server's environment (without names that look like secrets), or to
-        what `env_policy` leaves of it. If the connection is lost before the response, this raises
-        `Interrupted`, and whatever was started is ended.
+        the part of it that `env_policy` selects. If the connection is lost before the response,
+        this raises `Interrupted`, and the process is ended if it did start.
         """
         base = await self._base() if cwd is None or not str(cwd).startswith("/") else "/"
         argv = [SHELL, "-c", command] if isinstance(command, str) else list(command)
@@ -324,7 +325,7 @@ class Machine:
         return await glob(self._connection, root, patterns, hidden=hidden, ignored=ignored)
 
     async def info(self) -> EnvironmentInfo:
-        """What the server says about itself: shell, directories, capabilities."""
+        """Facts about the server: shell, directories, capabilities."""
         info: EnvironmentInfo = await self._connection.call("environment/info", {})
         return info
 

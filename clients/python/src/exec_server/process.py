@@ -168,8 +168,8 @@ class Process:
         await self._connection.call("process/resize", params)
 
     def save(self) -> str:
-        """What `Machine.resume` and `Machine.attach` take, also in another program: the process
-        continues there at the next byte. There is no token in it."""
+        """A state for `Machine.resume` and `Machine.attach`, also in another program: the process
+        continues there at the next byte. The state has no token in it."""
         if self._connection.url is None:
             raise ExecServerError(
                 "a local server ends with this client, so its processes cannot be resumed; "
@@ -234,7 +234,7 @@ class Process:
             await self._news.wait()
 
     def _take_unread(self) -> list[Event]:
-        """What the streams have taken and was not read."""
+        """Output that is in the buffers of the streams."""
         events: list[Event] = []
         for name, buffer in self._buffers.items():
             for item in buffer.unread():

@@ -1,4 +1,4 @@
-"""What a process may touch. The server enforces it."""
+"""Sandbox policies. The server enforces them."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class StreamReader:
         return run(self._async.read(n))
 
     def readline(self) -> bytes:
-        """The next line with its newline; what is left at the end; `b""` after it."""
+        """The next line with its newline. The last line may have none; then comes `b""`."""
         return run(self._async.readline())
 
     def __iter__(self) -> StreamReader:
@@ -132,7 +132,7 @@ class StreamReader:
 class StreamWriter:
     """Input of a process, shaped like a file.
 
-    Each byte arrives once and in order, whatever happens to the connection. `drain` waits until the
+    Each byte arrives once and in order, also across lost connections. `drain` waits until the
     server has accepted everything, so a process that does not read holds the writer back.
     """
 
@@ -144,11 +144,12 @@ class StreamWriter:
         return call(self._async.write, data)
 
     def drain(self) -> None:
-        """Waits until the server has accepted all input. Raises what a write failed with."""
+        """Waits until the server has accepted all input. Raises the error of a failed
+        write."""
         return run(self._async.drain())
 
     def write_eof(self) -> None:
-        """Ends the input, after what was written. A terminal gets the end-of-file character."""
+        """Ends the input after all writes. A terminal gets the end-of-file character."""
         return call(self._async.write_eof)
 
 
@@ -210,13 +211,13 @@ class Files:
         return run(self._async.copy(source, target, recursive=recursive))
 
     def upload(self, local: AnyPath, path: AnyPath) -> None:
-        """Copies a file of this computer to the machine. It appears there complete, or not at all.
-        A lost connection is taken up where it was."""
+        """Copies a local file to the machine. It appears there complete, or not at all.
+        After a lost connection the upload continues where it stopped."""
         return run(self._async.upload(local, path))
 
     def download(self, path: AnyPath, local: AnyPath) -> None:
-        """Copies a file of the machine to this computer. A lost connection is taken up where it
-        was, unless the file changed meanwhile."""
+        """Copies a file of the machine to a local file. After a lost connection the download
+        continues where it stopped, unless the file has changed."""
         return run(self._async.download(path, local))
 
 
@@ -388,7 +389,7 @@ class Machine:
         connect_timeout: float = 10.0,
         recovery: RecoveryPolicy = RecoveryPolicy(),
     ) -> Process:
-        """The process of `Process.save()`, perhaps of another program, at the next byte.
+        """A process that was saved by `Process.save()`, also by another program, at the next byte.
 
         Its session comes with it, as `process.machine`, and must have no other connection. `url` is
         needed if the server has another one here. Leaving `with` ends the session.
@@ -522,8 +523,8 @@ class Machine:
         """Starts a process. `size` is (rows, columns) of its terminal.
 
         `env` is added to the server's environment (without names that look like secrets), or to
-        what `env_policy` leaves of it. If the connection is lost before the response, this raises
-        `Interrupted`, and whatever was started is ended.
+        the part of it that `env_policy` selects. If the connection is lost before the response,
+        this raises `Interrupted`, and the process is ended if it did start.
         """
         return Process(
             run(
@@ -598,7 +599,7 @@ class Machine:
         return run(self._async.glob(patterns, path, hidden=hidden, ignored=ignored))
 
     def info(self) -> EnvironmentInfo:
-        """What the server says about itself: shell, directories, capabilities."""
+        """Facts about the server: shell, directories, capabilities."""
         return run(self._async.info())
 
     def detach(self) -> None:
@@ -698,8 +699,8 @@ class Process:
         return run(self._async.resize(rows, cols))
 
     def save(self) -> str:
-        """What `Machine.resume` and `Machine.attach` take, also in another program: the process
-        continues there at the next byte. There is no token in it."""
+        """A state for `Machine.resume` and `Machine.attach`, also in another program: the process
+        continues there at the next byte. The state has no token in it."""
         return call(self._async.save)
 
     def __enter__(self) -> Process:
