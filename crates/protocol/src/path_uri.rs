@@ -298,7 +298,7 @@ mod tests {
             ("file:///a/.%2e", "percent-encoded dot segment"),
             ("file:///a%00b", "NUL"),
             ("/a\0b", "NUL"),
-            ("file:///a%4", "broken"),
+            ("file:///a%4", "invalid percent-encoding"),
             ("file:///a%zz", "invalid percent-encoding"),
             ("file:///a?b", "question mark"),
             ("file:///a#b", "number sign"),

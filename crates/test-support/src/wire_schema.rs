@@ -52,9 +52,9 @@ impl WireSchema {
 static DOCUMENT: LazyLock<Document> = LazyLock::new(|| {
     let text = include_str!("../../../docs/openrpc.json");
     let document: Value = serde_json::from_str(text).expect("the document is JSON");
-    let components = &document["components"];
-    let (mut read, mut written) = (components.clone(), components.clone());
+    let mut read = document["components"].clone();
     allow_unsafe_integers(&mut read, &document["x-limits"]["safeInteger"]);
+    let mut written = read.clone();
     forbid_extra_members(&mut written);
     Document { document, read: Schemas::of(read), written: Schemas::of(written) }
 });
@@ -125,7 +125,7 @@ fn reference(name: &str) -> Value {
 }
 
 /// The document limits 64-bit fields to the integers that every client can represent. The server
-/// reads larger ones, too.
+/// also reads larger ones, and repeats them in its responses.
 fn allow_unsafe_integers(schema: &mut Value, largest_safe: &Value) {
     match schema {
         Value::Object(members) => {

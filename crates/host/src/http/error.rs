@@ -1,8 +1,8 @@
 //! Errors of HTTP requests, distinguished by how a caller would react.
 //!
 //! Errors of the HTTP and TLS libraries contain URLs and host names, and certificates may name
-//! hosts. So their texts and sources stay in [`diagnosis`](super::diagnosis), and only facts come
-//! out.
+//! hosts. So their texts and sources stay in [`diagnosis`](super::diagnosis), and only facts leave
+//! it.
 
 use std::io;
 use std::time::Duration;

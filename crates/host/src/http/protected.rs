@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_upper_case_and_needed() {
+    fn entries_are_upper_case_and_not_redundant() {
         for (index, entry) in PROTECTED_VARIABLES.iter().enumerate() {
             assert_eq!(*entry, entry.to_ascii_uppercase());
             let mut others = PROTECTED_VARIABLES.iter().enumerate();

@@ -172,7 +172,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (stream, _other) = UnixStream::pair().unwrap();
         assert!(kind(stream.as_fd()).unwrap_err().contains("Accept=no"));
-        assert!(kind(UnixDatagram::unbound().unwrap().as_fd()).unwrap_err().contains("datagrams"));
+        assert!(kind(UnixDatagram::unbound().unwrap().as_fd()).unwrap_err().contains("datagram"));
         let file = std::fs::File::open(directory.path()).unwrap();
         assert_eq!(kind(file.as_fd()), Err("not a socket"));
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -12,7 +12,7 @@ use rustix::fs::{CWD, FileType, Mode, Timespec, Timestamps};
 use crate::set_mode;
 
 #[test]
-fn types_are_followed_or_own() {
+fn entry_types_are_those_of_the_names_or_their_targets() {
     let scratch = Scratch::new();
     scratch.directory("d");
     scratch.file("f", "1234");

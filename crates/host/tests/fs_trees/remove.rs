@@ -96,7 +96,7 @@ fn a_directory_with_content_is_removed_only_recursively() {
 }
 
 #[test]
-fn a_missing_path_is_no_error_with_force() {
+fn a_missing_path_is_not_an_error_with_force() {
     let scratch = Scratch::new();
     for path in ["missing", "missing/below"] {
         remove(&scratch.path(path), &FORCE, &CancelFlag::never()).unwrap();

@@ -41,7 +41,7 @@ async fn create_modify_remove_and_rename_are_reported() {
 }
 
 #[tokio::test]
-async fn reading_is_no_change() {
+async fn reading_is_not_a_change() {
     let scene = WatchScene::new();
     scene.write("read");
     scene.mkdir("listed");

@@ -33,7 +33,7 @@ pub(crate) async fn a_missing_root_is_created_and_protected(scene: &Scene) {
 
 /// The policy grants write access, but this user cannot create the root, so nothing there needs
 /// protection.
-pub(crate) async fn a_root_that_cannot_be_created_is_no_obstacle(scene: &Scene) {
+pub(crate) async fn a_root_that_cannot_be_created_is_left_alone(scene: &Scene) {
     if rustix::process::geteuid().is_root() {
         return skipped("root can create any directory");
     }

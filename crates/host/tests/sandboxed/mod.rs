@@ -88,7 +88,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         placeholders::directories_in_place_of_placeholders_stay,
         placeholders::a_killed_server_leaves_no_placeholders,
         missing_roots::a_missing_root_is_created_and_protected,
-        missing_roots::a_root_that_cannot_be_created_is_no_obstacle,
+        missing_roots::a_root_that_cannot_be_created_is_left_alone,
         replaced::a_file_that_replaces_a_covered_one_is_not_covered,
         devices::terminals_of_others_are_out_of_reach,
         devices::the_own_terminal_can_be_reopened,

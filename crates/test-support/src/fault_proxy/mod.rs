@@ -195,7 +195,7 @@ impl FaultProxy {
     }
 
     /// Lets each direction of each connection move this many bytes in total, then holds it. So a
-    /// test knows how far its client can have come, however fast the machine is.
+    /// test knows how far its client can have got, however fast the machine is.
     pub fn hold_after(&self, bytes: u64) {
         self.conditions.send_modify(|conditions| conditions.limit = Some(bytes));
     }

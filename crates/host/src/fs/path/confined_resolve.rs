@@ -112,7 +112,7 @@ struct Walk<'c> {
     /// Remaining components, in reverse.
     ahead: Vec<OsString>,
     followed: usize,
-    /// The access that a refusal names. It must not reveal how far the walk came.
+    /// The access that a refusal names. It must not reveal how far the walk got.
     required: RequiredAccess,
 }
 

@@ -111,8 +111,8 @@ enum Progress {
 #[derive(Debug)]
 struct Shared {
     inotify: Arc<Inotify>,
-    /// Locked while the kernel sets a watch on a directory, which may take long on unresponsive
-    /// storage.
+    /// Locked while the kernel sets a watch on a directory, which may take a long time on
+    /// unresponsive storage.
     table: Mutex<WatchTable>,
     closing: AtomicBool,
 }
@@ -269,7 +269,8 @@ impl Shared {
         self.closing.store(true, Ordering::Relaxed);
         let mut table = self.table();
         table.routes.close();
-        // Done here because it takes long if much is watched, and any thread may close the queue.
+        // Done here, on the reader thread: it is slow with many watches, and any thread may close
+        // the queue.
         table.forget(Path::new("/"));
     }
 

@@ -159,7 +159,7 @@ impl ChangeWindow {
         })
     }
 
-    /// Applies the results of a scan, unless an event that came after the scan began contradicts
+    /// Applies the results of a scan, unless an event that arrived after the scan began contradicts
     /// them. If that event is nevertheless the older of the two, the event of the scanned state is
     /// still to come, and leads to another scan.
     pub(super) fn settle(&mut self, settled: Settled) {

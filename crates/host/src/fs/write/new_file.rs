@@ -86,7 +86,7 @@ impl NewFile {
         self.written.load(Ordering::Acquire)
     }
 
-    /// Writes a block. Blocks may come in any order and from several threads. Gaps between them
+    /// Writes a block. Blocks may arrive in any order and from several threads. Gaps between them
     /// read as zeros.
     pub fn write_block(&self, offset: u64, bytes: &[u8]) -> Result<(), FsError> {
         self.write_all(offset, bytes).map_err(|errno| {

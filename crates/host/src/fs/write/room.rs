@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_admits_no_file_is_no_error() {
+    fn a_directory_that_accepts_no_new_file_is_not_an_error() {
         let path = Path::new("/proc/sys/kernel/hostname");
         let write = |_: BorrowedFd<'_>| panic!("no file can be created there");
         try_beside(path, Some(place(path)), write, |_| Ok(())).unwrap();
@@ -208,7 +208,7 @@ mod tests {
 
     const RESERVED: u64 = 4 << 20;
 
-    /// A file with three bytes and much reserved space after them. `None` if space cannot be
+    /// A file with three bytes and a lot of reserved space after them. `None` if space cannot be
     /// reserved.
     fn reserved(directory: &Path) -> Option<(std::fs::File, Stat)> {
         let Ok(file) = tempfile::tempfile_in(directory) else {

@@ -175,9 +175,9 @@ impl Judge {
     }
 }
 
-/// An access that the policy or the client has allowed, until the addresses of its host are checked
-/// too. The client receives one decision: a refusal of the addresses or, when this is dropped, that
-/// the access is allowed. So it is sent while the host responds, and not before the gate dials.
+/// An access that the policy or the client has allowed, but whose addresses are not checked yet.
+/// The client receives one decision: a refusal of the addresses or, when this is dropped, that the
+/// access is allowed.
 #[derive(Debug)]
 #[must_use]
 pub(super) struct Permission<'a> {

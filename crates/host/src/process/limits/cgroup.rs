@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn the_own_group_is_found_below_its_mount() {
+    fn the_cgroup_of_this_process_is_found_below_its_mount() {
         let path = |text: &str| Some(PathBuf::from(text));
         let service = "0::/system.slice/x.service\n";
         assert_eq!(found(service, UNIFIED), path("/sys/fs/cgroup/system.slice/x.service"));

@@ -234,7 +234,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn limits_survive_the_way_to_the_keeper() {
+    fn limits_survive_encoding_and_decoding() {
         for limits in [ALL, Limits::default(), Limits { core_size_bytes: None, pids: None, ..ALL }]
         {
             assert_eq!(Limits::decode(&limits.encode()), Some(limits));
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn each_tier_says_what_it_cannot_keep() {
+    fn each_tier_reports_the_limits_that_it_cannot_enforce() {
         assert!(ALL.not_enforced(LimitsTier::Cgroup).is_empty());
         assert_eq!(ALL.not_enforced(LimitsTier::Sampling), [Limit::Cpus]);
         let nothing = [Limit::Memory, Limit::Pids, Limit::CpuTime, Limit::Cpus];

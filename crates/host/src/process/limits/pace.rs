@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_limits_give_a_pause_all_the_same() {
+    fn absurd_limits_still_give_a_pause() {
         let most = Limits {
             memory_bytes: Some(u64::MAX),
             pids: Some(u64::MAX),
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_tree_is_looked_at_less_often() {
+    fn a_large_tree_is_sampled_less_often() {
         let limits = Limits { pids: Some(1), ..Limits::default() };
         let slow = Duration::from_millis(20);
         assert_eq!(next_look(&limits, &NOTHING, 2, slow), Some(slow * PAUSE_PER_LOOK));

@@ -46,7 +46,7 @@ pub struct Page {
     pub progress: Progress,
 }
 
-/// Only exit and close can come without output before the next chunk.
+/// Between two chunks of output there can only be exit and close.
 const MAX_EVENTS_WITHOUT_OUTPUT: usize = 2;
 
 enum Position {

@@ -38,7 +38,7 @@ pub enum Origin {
     Unknown,
 }
 
-/// Finds the origin of a peer. Blocks: it reads much of /proc.
+/// Finds the origin of a peer. Blocks: it reads large parts of /proc.
 #[must_use]
 pub fn trace(peer: PeerSocket) -> Origin {
     match peer {

@@ -49,8 +49,8 @@ pub(super) fn existing_matches(
     }
 }
 
-/// Replaces each symlink among the covers by its target, which denies more. Nothing is hidden for a
-/// broken symlink, or if the target is denied anyway or is a device without content.
+/// Replaces each symlink among the covers with its target, which denies more. Nothing is hidden for
+/// a broken symlink, or if the target is denied anyway or is a device without content.
 ///
 /// A process in an earlier sandbox could have created the symlink. It must not hide a path that
 /// this sandbox needs, so that is an error.

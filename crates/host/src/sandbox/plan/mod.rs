@@ -70,7 +70,7 @@ pub enum Tier {
     Direct,
     /// New user, mount, PID and IPC namespaces.
     Namespaces,
-    /// The same namespaces, created by this program.
+    /// The same namespaces, created by the bubblewrap at this path.
     Bubblewrap(PathBuf),
     /// The profile for macOS's `sandbox_init`.
     Seatbelt(String),

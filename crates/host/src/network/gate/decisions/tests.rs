@@ -94,7 +94,7 @@ async fn a_question_outlives_the_connection_that_asked() {
 }
 
 #[tokio::test]
-async fn questions_end_with_the_judge() {
+async fn questions_end_when_the_judge_is_dropped() {
     let client = FakeClient::silent();
     let judge = judge(asking(), &client);
     let mut waiting = JoinSet::new();

@@ -101,7 +101,7 @@ fn parse_number(digits: &[u8]) -> Option<u64> {
 #[derive(Debug, PartialEq)]
 pub(super) struct Stat {
     pub(super) parent: Option<Pid>,
-    /// Dead, or killed but not yet ended: on a busy machine the exit of a process may take long.
+    /// Dead, or killed but not yet ended: on a busy machine the exit of a process may take a while.
     is_dying: bool,
     /// Its threads. A zombie counts as one.
     pub(super) tasks: u64,

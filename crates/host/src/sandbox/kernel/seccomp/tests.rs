@@ -168,7 +168,7 @@ fn calls_of_another_architecture_kill_the_process() {
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn x32_is_death() {
+fn x32_calls_kill_the_process() {
     for number in [0, 1, 41, 101, 512, 547, 0x3fff_ffff] {
         assert_eq!(
             ordinary(Sockets::InternetAndUnix, 0x4000_0000 + number, &[]),

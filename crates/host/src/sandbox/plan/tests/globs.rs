@@ -148,7 +148,10 @@ fn bubblewrap_does_not_hide_paths_that_the_sandbox_needs() {
     assert!(matches!(starting_in("/home/ann/other"), Err(PlanError::NeededTarget { .. })));
     starting_in("/home/ann").unwrap();
     let text = planned("..", &writable, &without_namespaces()).unwrap_err().to_string();
-    assert!(text.contains("/home/ann/app/src/a.pem") && text.contains("/home/ann/app "), "{text}");
+    assert!(
+        text.contains("/home/ann/app/src/a.pem") && text.contains("target /home/ann/app,"),
+        "{text}"
+    );
 
     // A target that is denied anyway, or is a device without content, is left alone.
     let private = "/home/ann/app/src/private";

@@ -113,7 +113,7 @@ fn the_directory_that_a_git_file_names_is_not_created() {
     );
 }
 
-/// Otherwise a process could replace the file by a directory that contains the denied path.
+/// Otherwise a process could replace the file with a directory that contains the denied path.
 #[test]
 fn a_file_above_a_missing_path_is_covered() {
     let names = names().file("/home/ann/app/a").file("/home/ann/b");

@@ -125,7 +125,7 @@ proptest! {
     }
 
     #[test]
-    fn grants_and_carve_outs_are_all_the_rules(reference in reference(), paths in vec(path(6), 1..20)) {
+    fn grants_and_carve_outs_make_up_all_rules(reference in reference(), paths in vec(path(6), 1..20)) {
         let policy = resolved(&reference);
         let (grants, carve_outs) = (policy.grants(), policy.carve_outs());
         prop_assert_eq!(grants.len() + carve_outs.len(), policy.rules().len());
