@@ -260,7 +260,7 @@ fn failures_of_exec_server_give_125() {
 }
 
 #[test]
-fn an_interrupt_stops_the_reconnecting() {
+fn an_interrupt_stops_reconnecting() {
     let mut server = Server::start();
     let mut run =
         Running::start(server.command(&["run", "sh", "-c", "echo ready; exec sleep 1000"]));
@@ -274,7 +274,7 @@ fn an_interrupt_stops_the_reconnecting() {
 }
 
 #[test]
-fn cuts_of_the_connection_are_not_noticeable() {
+fn cuts_of_the_connection_go_unnoticed() {
     const LINES: usize = 40;
     let server = Server::start();
     let runtime = tokio::runtime::Runtime::new().unwrap();

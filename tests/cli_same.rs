@@ -140,14 +140,14 @@ fn much_through_cat(run: Command) {
 }
 
 #[test]
-fn much_data_passes_without_a_running_server() {
+fn large_outputs_pass_without_a_running_server() {
     let mut run = command(PROGRAM);
     run.args(["run", "cat"]);
     much_through_cat(run);
 }
 
 #[test]
-fn much_data_passes_through_a_running_server() {
+fn large_outputs_pass_through_a_running_server() {
     let server = Server::start();
     much_through_cat(server.command(&["run", "cat"]));
 }

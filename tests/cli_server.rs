@@ -95,7 +95,7 @@ fn the_environment_is_passed_to_local_servers_only() {
 }
 
 #[test]
-fn the_output_of_a_program_that_is_no_server_is_quoted() {
+fn the_output_of_a_program_that_is_not_a_server_is_quoted() {
     let directory = tempfile::tempdir().unwrap();
     let environments = directory.path().join("environments.toml");
     let entry = "[[environments]]\nid = \"ssh\"\nprogram = \"sh\"\nargs = [\"-c\", \"echo Welcome to box; cat\"]\n";

@@ -113,7 +113,7 @@ fn the_login_shell_of_the_server_is_started() {
     let terminal = Terminal::open(&server);
     let tmux = &terminal.tmux;
     terminal.run("$X shell");
-    // Its prompt is unknown. Keys that come early wait in its terminal.
+    // Its prompt is unknown. Keys pressed too early wait in its terminal.
     tmux.line("echo name-$0-end");
     tmux.wait_for("name--");
     tmux.line("exit 3");

@@ -136,7 +136,7 @@ async fn a_launched_server_ends_with_its_client() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_program_that_is_no_server_times_out() {
+async fn a_program_that_is_not_a_server_times_out() {
     let options = ExecServerClientConnectOptions {
         initialize_timeout: Duration::from_millis(100),
         ..ExecServerClientConnectOptions::default()

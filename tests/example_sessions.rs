@@ -123,7 +123,7 @@ impl Screen {
         Self { method, stream, text: String::new(), events: 0, shown: 0 }
     }
 
-    /// Reads output, which may come in pieces, until it ends with `expected`.
+    /// Reads output, which may arrive in pieces, until it ends with `expected`.
     fn show(&mut self, client: &mut Client, expected: &str) {
         while !self.text.ends_with(expected) {
             let event = client.notification();

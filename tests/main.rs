@@ -1,6 +1,6 @@
 //! End to end, with the real binary: each test keeps one promise made to users.
 //!
-//! A test waits for events and fails only when one does not come. Where a fault shows only after
+//! A test waits for events and fails only when one does not arrive. Where a fault shows only after
 //! many repetitions, the test runs a smaller count; its `soak_` twin, ignored by default, runs the
 //! full one.
 

@@ -177,7 +177,7 @@ impl Site {
     }
 }
 
-/// Checks the numbers that `next` returned: each came once, and to each caller in order.
+/// Checks the numbers that `next` returned: each arrived once, and at each caller in order.
 fn check_next(calls: &[Calls]) {
     for calls in calls {
         assert!(calls.numbers.is_sorted(), "{:?}", calls.numbers);

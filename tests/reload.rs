@@ -156,7 +156,7 @@ fn a_closed_terminal_shuts_a_server_down_cleanly() {
 }
 
 #[test]
-fn nohup_keeps_a_server_beyond_its_terminal() {
+fn nohup_keeps_a_server_running_after_its_terminal_closes() {
     let wrapper = ["sh", "-c", "trap '' HUP; exec \"$@\"", "sh"];
     assert_eq!(at_terminal("nohup", &wrapper), "reloaded\nended with 0\n");
 }

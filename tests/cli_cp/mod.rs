@@ -189,7 +189,7 @@ fn holes_stay_holes() {
 }
 
 #[test]
-fn a_tree_goes_from_one_server_to_another() {
+fn a_tree_is_copied_from_one_server_to_another() {
     let (machines, other) = (Machines::new(), Server::start());
     fs::create_dir(machines.here("tree")).unwrap();
     varied_tree(&machines.here("tree"));

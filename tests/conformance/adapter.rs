@@ -103,7 +103,7 @@ impl Adapter {
         Self { stdin: child.stdin.take(), child, waiting, last_id: 0 }
     }
 
-    /// Sends a command. Its response comes later.
+    /// Sends a command. Its response arrives later.
     pub(super) async fn send(&mut self, mut command: Value) -> oneshot::Receiver<Value> {
         self.last_id += 1;
         command["id"] = self.last_id.into();

@@ -12,7 +12,7 @@ in_every_environment! {
     input_arrives_in_order_and_ends,
     a_write_without_stdin_gets_a_status,
     communicate_does_not_deadlock,
-    unread_input_is_no_error,
+    unread_input_is_not_an_error,
     lines_are_exchanged_both_ways,
     megabytes_pass_both_ways_at_once,
     a_write_to_closed_stdin_is_a_broken_pipe,
@@ -48,7 +48,7 @@ async fn communicate_does_not_deadlock(backend: Backend) {
     assert_eq!((output.exit.exit_code, output.missed_bytes), (0, 0));
 }
 
-async fn unread_input_is_no_error(backend: Backend) {
+async fn unread_input_is_not_an_error(backend: Backend) {
     for (id, script) in [("closes", "exec <&-; echo done"), ("exits", "echo done")] {
         let process = start(&backend, &shell(id, script).with_stdin()).await;
         let output = process.communicate(vec![b'x'; 12 << 20]).await.unwrap();

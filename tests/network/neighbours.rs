@@ -68,7 +68,7 @@ fn try_to_reach_the_server(without: &str) {
 
 /// A process cannot use the synthetic addresses of another, nor its proxies.
 #[test]
-fn a_process_has_nothing_of_the_network_of_another() {
+fn a_process_cannot_use_the_network_of_another() {
     let Some(mut world) = made(World::new()) else { return };
     let mut client = world.client();
     let program = format!(

@@ -229,7 +229,7 @@ const DROPPED: &str = "exec_server_trace_spans_dropped_total";
 
 #[test]
 fn a_hanging_collector_loses_spans_and_nothing_else() {
-    // The kernel accepts connections; no response ever comes.
+    // The kernel accepts connections; no response ever arrives.
     let hanging = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut server = exporting_to(&format!("http://{}", hanging.local_addr().unwrap()))
         .variable("OTEL_BSP_SCHEDULE_DELAY", "1")

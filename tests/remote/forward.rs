@@ -42,7 +42,7 @@ fn commands_and_copies_reach_the_server() {
 }
 
 #[test]
-fn much_data_passes_both_ways_at_once() {
+fn bulk_data_passes_both_ways_at_once() {
     let server = Server::start();
     let relay = forwarding_to(server.url());
     let scratch = tempfile::tempdir().unwrap();

@@ -257,7 +257,7 @@ fn a_program_called_bubblewrap_on_the_path_is_not_run() {
 }
 
 #[test]
-fn killing_all_processes_reaches_only_the_own_sandbox() {
+fn killing_all_processes_reaches_only_its_own_sandbox() {
     let mut stage = Stage::new();
     for (n, sandbox) in [ordinary_workspace(), json!({"type": "read-only"})].into_iter().enumerate()
     {

@@ -33,7 +33,7 @@ pub(crate) use wire::{Cut, frame};
 
 use std::time::Duration;
 
-/// The timeout of every wait. No event takes this long, so a timeout means that it never comes.
+/// The timeout of every wait. No event takes this long, so a timeout means that it never arrives.
 pub(crate) const HANG: Duration = Duration::from_secs(120);
 
 /// A small pseudo-random generator with the same choices in every run.

@@ -57,7 +57,7 @@ impl Running {
         line
     }
 
-    /// Returns the next line if one comes within a moment.
+    /// Returns the next line if one arrives within a moment.
     pub(crate) fn line_if_any(&mut self) -> Option<String> {
         let stdout = self.stdout.as_ref().expect("stdout is open");
         let is_there = !stdout.buffer().is_empty() || is_readable_soon(stdout.get_ref().as_fd());

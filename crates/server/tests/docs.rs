@@ -19,9 +19,9 @@ use serde_json::Value;
 const DOCUMENT: &str = include_str!("../../../docs/protocol.md");
 const OPERATING: &str = include_str!("../../../docs/operating.md");
 
-/// The directory of the examples; the test replaces it by its own.
+/// The directory of the examples; the test replaces it with its own.
 const EXAMPLE_DIRECTORY: &str = "/tmp/exec-server-example";
-/// The HTTP server of the examples; the test replaces it by its own.
+/// The HTTP server of the examples; the test replaces it with its own.
 const EXAMPLE_HTTP: &str = "127.0.0.1:8080";
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Much output and little memory: every loss is declared, and no process waits for another.
+//! A lot of output and little memory: every loss is declared, and no process waits for another.
 
 use exec_server_client::{ExecProcessEvent, ExecServerError};
 use exec_server_protocol::{Empty, OnFull, ReadParams, WaitParams};

@@ -13,7 +13,7 @@ pub(crate) enum To {
     Harness,
 }
 
-/// Replaces a frame by any number of frames, in either direction.
+/// Replaces a frame with any number of frames, in either direction.
 pub(crate) type Meddler = Box<dyn FnMut(To, Bytes) -> Vec<(To, Bytes)> + Send>;
 
 pub(crate) struct Rendezvous {

@@ -175,7 +175,7 @@ fn message_2_of_another_handshake_is_refused() {
 }
 
 #[test]
-fn a_reflected_message_1_is_no_message_2() {
+fn a_reflected_message_1_is_not_accepted_as_message_2() {
     let (harness_handshake, message_1) = start();
     let error = harness_handshake.finish(&message_1[..3424]).unwrap_err();
     assert_eq!(error, HandshakeError::Refused);

@@ -222,7 +222,7 @@ async fn sockets_are_served_over_tls() {
     })
     .await;
     assert!(service.url.starts_with("https://127.0.0.1:"));
-    // The ticket is wrong, so the refusal came through TLS.
+    // The ticket is wrong, so the refusal arrived over TLS.
     let url = service.url.replace("https", "wss") + "/relay/environment?id=box&ticket=wrong";
     let trust = ServerTrust::Fingerprint(fingerprint);
     let tls = TlsOptions { trust, ..TlsOptions::default() };

@@ -187,7 +187,7 @@ async fn a_newer_registration_takes_over() {
 }
 
 #[tokio::test]
-async fn calls_have_a_rate() {
+async fn calls_are_rate_limited() {
     let service = Service::start_with(|config| {
         config.quotas.calls_at_once = 2;
         config.quotas.calls_per_second = 1;

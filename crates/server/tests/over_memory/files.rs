@@ -160,7 +160,7 @@ async fn an_upload_may_be_pipelined_with_its_end() {
 }
 
 #[tokio::test]
-async fn a_client_that_lists_much_and_reads_late_gets_everything() {
+async fn a_client_that_lists_a_lot_and_reads_late_gets_everything() {
     let (_server, mut client) = open_client().await;
     let directory = Scratch::new();
     for index in 0..5_000 {
@@ -178,7 +178,7 @@ async fn a_client_that_lists_much_and_reads_late_gets_everything() {
 }
 
 #[tokio::test]
-async fn a_client_that_requests_much_and_reads_late_gets_everything() {
+async fn a_client_that_requests_a_lot_and_reads_late_gets_everything() {
     let (_server, mut client) = open_client().await;
     let directory = Scratch::new();
     let path = directory.path("file");

@@ -161,7 +161,7 @@ async fn a_client_that_requests_names_and_reads_nothing_costs_bounded_memory() {
 }
 
 #[tokio::test]
-async fn a_client_that_requests_much_and_reads_nothing_costs_little_memory() {
+async fn a_client_that_requests_a_lot_and_reads_nothing_costs_little_memory() {
     const BLOCK: usize = MIB;
     const BLOCKS: usize = 64;
     // Responses that are being built, 8 MiB; one that is being sent; and the queued ones, which the
