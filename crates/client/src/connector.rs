@@ -15,7 +15,7 @@ use crate::{
 /// A connection attempt in progress. Dropping it abandons the attempt.
 pub type Dialing = Pin<Box<dyn Future<Output = Result<Connection, ConnectError>> + Send>>;
 
-/// Determines why a connection was lost for good. Must not take long.
+/// Determines why a connection was lost for good. Must return quickly.
 pub type PostMortem<'a> = Pin<Box<dyn Future<Output = DisconnectReason> + Send + 'a>>;
 
 /// Makes the connections of one client: the first one and its replacements.

@@ -15,7 +15,7 @@ use crate::mirror::{ProcessMirror, SubscriberId};
 pub enum ExecProcessEvent {
     Output(OutputChunk),
     /// Output is missing here, which is not a failure: the start asked for it (`onFull: discard`),
-    /// or the subscriber came after the output was evicted.
+    /// or the subscriber arrived after the output was evicted.
     Gap {
         dropped_bytes: u64,
     },

@@ -204,7 +204,7 @@ impl ExecServerProcess {
     }
 
     /// Returns all events that this client retains, then live ones. The first subscriber gets
-    /// everything: until it comes, nothing is evicted, and a process that writes more than the
+    /// everything: until it subscribes, nothing is evicted, and a process that writes more than the
     /// server's log holds waits for it, unless a `read` is made or all handles are dropped. Later
     /// subscribers begin with the last 1 MiB.
     #[must_use]

@@ -206,7 +206,7 @@ impl ProcessState {
         })
     }
 
-    /// Replaces the mirror by one without handles, to consume the remaining events.
+    /// Replaces the mirror with one without handles, to consume the remaining events.
     pub(crate) fn drain(&mut self) {
         let process_id = self.key.process_id.clone();
         let next = self.mirror.next_seq();

@@ -61,8 +61,8 @@ impl Assertion {
         serde_json::from_slice(&json).map_err(|_| AssertionError::Malformed)
     }
 
-    /// Verifies the assertion. Returns the hash under which it must be remembered, so that it is
-    /// used once, and the end of that time.
+    /// Verifies the assertion. Returns a hash to remember, so that the assertion is accepted only
+    /// once, and the time until which to remember it.
     pub(crate) fn verify(
         &self,
         public_key: &[u8; 32],

@@ -41,7 +41,7 @@ pub(crate) enum AuthenticationError {
     Unknown,
     #[error(transparent)]
     Assertion(#[from] AssertionError),
-    #[error("the assertion was used before")]
+    #[error("the assertion was already used")]
     Replayed,
     #[error("too many calls with this credential")]
     TooMany,

@@ -42,7 +42,7 @@ impl FilesClient {
         self.receive()
     }
 
-    /// Sends the given requests and keeps `depth` of them in flight. Responses may come in any
+    /// Sends the given requests and keeps `depth` of them in flight. Responses may arrive in any
     /// order.
     pub(super) fn pipeline<'a>(
         &mut self,

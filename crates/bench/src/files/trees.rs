@@ -1,4 +1,4 @@
-//! Measures trees of files: a walk over many files, and a search through much text.
+//! Measures trees of files: a walk over many files, and a search through a lot of text.
 
 use anyhow::ensure;
 

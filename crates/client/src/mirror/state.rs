@@ -33,8 +33,8 @@ pub(super) struct State {
     pub(super) failure: Option<ExecServerError>,
     /// A feeder waits for room and has not been notified yet.
     pub(super) refused: bool,
-    /// No subscriber yet, but one may come: everything is kept for the first one. Otherwise a fast
-    /// process would lose output between its start and the caller's next line.
+    /// No subscriber yet, but one may follow: everything is kept for the first one. Otherwise a
+    /// fast process would lose output between its start and the caller's next line.
     pub(super) awaits_subscriber: bool,
     /// The process has no handle. Another may be created.
     pub(super) without_handle: bool,
@@ -63,9 +63,9 @@ pub(super) enum Entry {
 pub(super) struct Subscriber {
     /// The next event that the subscriber wants.
     pub(super) position: u64,
-    /// Output evicted before the subscriber came. Reported first, as a gap.
+    /// Output evicted before the subscriber existed. Reported first, as a gap.
     pub(super) missed: u64,
-    /// The exit was evicted before the subscriber came. Every subscriber receives the exit.
+    /// The exit was evicted before the subscriber existed. Every subscriber receives the exit.
     pub(super) missed_exit: bool,
     pub(super) waker: Option<Waker>,
 }
@@ -75,7 +75,7 @@ impl State {
         self.closed || self.failure.is_some()
     }
 
-    /// The first retained event, or the next one to come.
+    /// The first retained event, or the next one to arrive.
     pub(super) fn first(&self) -> u64 {
         self.events.front().map_or(self.next, |stored| stored.seq)
     }

@@ -97,7 +97,7 @@ async fn deliver(
         outputs.write(OutputStream::Stdout, text_of(head)).await?;
     }
     if request.fail && head.status >= 400 {
-        say(&format!("the response has the status {}", head.status));
+        say(&format!("the response has status {}", head.status));
         return Ok(ExitStatus::HTTP_FAILURE);
     }
     let mut file = match request.output_file() {
@@ -164,7 +164,7 @@ async fn read(body: &Body) -> anyhow::Result<Bytes> {
     Ok(bytes.into())
 }
 
-/// Reads on a blocking thread: terminal input or a FIFO may take forever.
+/// Reads on a blocking thread: terminal input or a FIFO may block forever.
 async fn read_blocking(
     read: impl FnOnce() -> io::Result<Vec<u8>> + Send + 'static,
 ) -> io::Result<Vec<u8>> {

@@ -108,7 +108,7 @@ mod tests {
     const BOX: &str = "[[environments]]\nid = \"box\"\nurl = \"ws://box:1?token=SESAME\"\n";
 
     #[test]
-    fn the_default_is_the_named_the_local_or_the_first() {
+    fn the_default_is_the_named_one_then_local_then_the_first() {
         assert_eq!(manager("").default().id(), "local");
         assert_eq!(manager(BOX).default().id(), "local");
         assert_eq!(manager(&format!("default = \"box\"\n{BOX}")).default().id(), "box");

@@ -54,7 +54,7 @@ impl StdinWriter {
         Self { pipe, carrier: Some(carrier), failure }
     }
 
-    /// Replaces the pipe's own error by the reason, if there is one.
+    /// Replaces the pipe's own error with the reason, if there is one.
     fn explain(&self, error: io::Error) -> io::Error {
         match self.failure.get() {
             None => error,

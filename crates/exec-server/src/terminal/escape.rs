@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tilde_that_is_no_escape_is_sent() {
+    fn a_tilde_that_is_not_an_escape_is_sent() {
         assert_eq!(fed("~~"), [input("~")]);
         assert_eq!(fed("~~."), [input("~.")]);
         assert_eq!(fed("~a"), [input("~a")]);

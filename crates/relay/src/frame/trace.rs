@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_traceparent_is_no_trace() {
+    fn a_malformed_traceparent_is_ignored() {
         let zero_trace = format!("00-{}-b7ad6b7169203331-01", "0".repeat(32));
         let zero_parent = format!("00-0af7651916cd43dd8448eb211c80319c-{}-01", "0".repeat(16));
         for text in [

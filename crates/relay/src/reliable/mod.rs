@@ -1,9 +1,9 @@
 //! A stream of records over frames that may be lost, repeated and reordered, and over sockets that
 //! are replaced. Each record arrives once and in order, or the stream ends.
 //!
-//! No I/O, no clock and no cryptography here: frames and the time come in by `handle_*`; frames and
-//! the next timeout go out by `poll_*`. Records are handed over encrypted, and a retransmission
-//! sends the same bytes, so it never uses a nonce twice.
+//! No I/O, no clock and no cryptography here: frames and the time enter through `handle_*`; frames
+//! and the next timeout leave through `poll_*`. Records are handed over encrypted, and a
+//! retransmission sends the same bytes, so it never uses a nonce twice.
 //!
 //! Acknowledgements travel in plaintext, and the rendezvous can forge them. A forged one makes the
 //! sender forget a record too early; the receiver then waits for it in vain. Nothing is ever

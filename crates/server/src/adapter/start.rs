@@ -207,7 +207,7 @@ fn check_permitted(config: &ServerConfig, params: &StartParams) -> Result<(), Rp
         return Err(RpcError::invalid_params(message).about(subject()));
     }
     if params.size.is_some() && !params.tty {
-        return Err(RpcError::invalid_params("size needs tty").about(subject()));
+        return Err(RpcError::invalid_params("size requires tty").about(subject()));
     }
     if params.timeout_ms == Some(0) {
         return Err(RpcError::invalid_params("timeoutMs must be at least 1").about(subject()));

@@ -25,7 +25,7 @@ const PROBE: &str = r#"{"id":"probe","method":"connection/probe","params":{}}"#;
 const RESPONSE_KIB: usize = 8 << 10;
 
 /// Budget for the text of names that are being collected from directories and trees. Separate from
-/// the other budget, since this may take long, and hang.
+/// the other budget, since this may take a long time, or hang.
 const NAMES_KIB: usize = 64 << 10;
 
 /// A part of a connection's budget for large responses, released when dropped.

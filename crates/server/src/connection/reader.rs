@@ -41,7 +41,7 @@ pub(super) struct Reader {
 pub(super) enum ReadEnd {
     /// The connection has ended.
     Over,
-    /// No message came for the idle timeout, and nothing is in progress.
+    /// No message arrived for the idle timeout, and nothing is in progress.
     Idle,
 }
 

@@ -115,7 +115,9 @@ impl Dispatcher {
         wait: impl FnOnce(Reply) -> F,
     ) {
         if self.connection.socket().is_some() && self.tasks.len() >= MAX_WAITING {
-            let error = RpcError::internal("too many requests are waiting on this connection");
+            let error = RpcError::internal(format!(
+                "{MAX_WAITING} requests are already waiting on this connection"
+            ));
             return reply.fail(error.with_kind(ErrorKind::Overloaded));
         }
         self.tasks.spawn_on(&self.runtime, wait(reply));
@@ -227,8 +229,8 @@ impl Dispatcher {
         // Ended synchronously: a client that hangs up right away has closed the session all the
         // same.
         let ended = self.state.end_session(&session, Some(&self.connection));
-        // Close the connection of an attached client, which would wait for events that never come.
-        // A client that closes its own session over a socket hangs up itself.
+        // Close the connection of an attached client, which would wait for events that never
+        // arrive. A client that closes its own session over a socket hangs up itself.
         let hangs_up_itself = |connection: &ClientConnection| {
             connection.id() == self.connection.id() && connection.socket().is_some()
         };
@@ -494,7 +496,7 @@ pub(crate) fn check_role(principal: &Principal, call: &Call) -> Result<(), RpcEr
     Err(RpcError::invalid_request(message).with_kind(ErrorKind::Forbidden))
 }
 
-/// Returns the error of a call in the same program that came without a sink.
+/// Returns the error of a call in the same program that has no sink.
 fn no_events() -> RpcError {
     RpcError::internal("the call needs an event sink for its notifications")
 }

@@ -246,7 +246,7 @@ impl Reply {
         }
     }
 
-    /// Sends the response to a request that came over a socket.
+    /// Sends the response to a request that arrived over a socket.
     fn push(mut self, message: Vec<u8>) {
         self.answered(None);
         if let Some(ReplyTo::Socket { outbox, id }) = self.to.take() {
@@ -295,10 +295,10 @@ impl Prepared {
     }
 }
 
-/// Replaces a response that cannot be sent by an error. This is the last resort: no client accepts
-/// a larger message, or the server has no memory for it, and the connection has other requests to
-/// serve. Responses that may be large have limits of their own; a response that gets here was
-/// missed there.
+/// Replaces a response that cannot be sent with an error. This is the last resort: no client
+/// accepts a larger message, or the server has no memory for it, and the connection has other
+/// requests to serve. Responses that may be large have limits of their own; a response that gets
+/// here was missed there.
 fn sendable(outbox: &Outbox, id: &RequestId, message: Vec<u8>) -> Vec<u8> {
     let (len, max) = (message.len(), outbox.max_response());
     if len <= max {

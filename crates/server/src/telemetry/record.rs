@@ -58,7 +58,7 @@ pub(super) struct Record {
     pub(super) host: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) port: Option<u16>,
-    /// How many events the record stands for, if it is not one.
+    /// The number of events that the record stands for, if there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) count: Option<u64>,
     /// The program and its arguments.

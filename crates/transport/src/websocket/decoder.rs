@@ -15,10 +15,10 @@ use super::frame::apply_mask;
 /// Read space of an idle connection.
 const READ_CHUNK: usize = 4 << 10;
 
-/// Read space of a connection whose peer sends much at once.
+/// Read space of a connection whose peer sends a lot at once.
 const BUSY_CHUNK: usize = 64 << 10;
 
-/// Memory reserved at once for an announced payload. A peer that announces much but sends little
+/// Memory reserved at once for an announced payload. A peer that announces a lot but sends little
 /// gets no more than this, or than it has already sent.
 const READ_AHEAD: usize = 256 << 10;
 

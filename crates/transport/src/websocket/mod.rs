@@ -43,7 +43,7 @@ pub struct KeepAlive {
     /// The connection ends after this time without a sign of life.
     pub silence_limit: Duration,
     /// Like `silence_limit`, for a peer that may not have received the pings: it accepts no data,
-    /// or much data is still in flight. It may be alive and busy, or stopped in a debugger.
+    /// or a lot of data is still in flight. It may be alive and busy, or stopped in a debugger.
     pub stall_limit: Duration,
     pub sign_of_life: SignOfLife,
     /// Time limit for a closing handshake.

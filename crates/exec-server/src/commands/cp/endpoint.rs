@@ -175,7 +175,8 @@ impl EndpointPath {
         let path = without_slash(absolute.as_path());
         Ok(Self {
             endpoint,
-            path: PathUri::from_path(path).context("a path is not absolute")?,
+            path: PathUri::from_path(path)
+                .with_context(|| format!("{} is not absolute", written.display()))?,
             has_slash: bytes.ends_with(b"/"),
             name: name_of(bytes),
         })

@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_and_replacement_are_no_modification() {
+    fn growth_and_replacement_are_not_modifications() {
         let before = file(10, 5, 1);
         for (now, is_change) in [
             (before, false),

@@ -129,7 +129,7 @@ impl FileExecutor {
         self.pool.run_under(&self.policy, job);
     }
 
-    /// Announces a job that will come.
+    /// Announces a future job.
     pub(crate) fn expect_job(&self) -> ExpectedJob {
         self.pool.expect_job()
     }

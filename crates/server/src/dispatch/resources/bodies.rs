@@ -158,7 +158,9 @@ impl HttpBodies {
 
     pub(crate) fn open_whole(&self, request_id: String) -> Result<WholeRequest, RpcError> {
         if self.streams.get(&request_id).is_some() {
-            let message = format!("requestId {request_id:?} is being streamed on this connection");
+            let message = format!(
+                "requestId {request_id:?} is already in use for a stream on this connection"
+            );
             return Err(RpcError::invalid_params(message).with_kind(ErrorKind::DuplicateId));
         }
         let stream = Arc::new(HttpStream::default());

@@ -52,7 +52,9 @@ impl<T> IdTable<T> {
             return Err(RpcError::new(bad_id, message).with_kind(ErrorKind::DuplicateId));
         }
         if state.entries.len() >= max_entries {
-            let message = format!("this connection already has {max_entries} of {member}");
+            let message = format!(
+                "this connection already has {max_entries} entries with a {member}; close one first"
+            );
             return Err(RpcError::invalid_request(message).with_kind(ErrorKind::TooManyOpen));
         }
         let ticket = state.next_ticket;

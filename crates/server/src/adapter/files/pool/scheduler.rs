@@ -273,7 +273,7 @@ impl<P: Clone + Eq + Hash, J> PoolScheduler<P, J> {
         }
     }
 
-    /// Ensures that a worker comes for the jobs of a queue.
+    /// Ensures that a worker is on its way to the jobs of a queue.
     fn call_worker(&mut self, policy: &Option<P>, now: Instant) {
         let Some(queue) = self.queues.get(policy).filter(|queue| queue.needs_worker()) else {
             return;

@@ -281,7 +281,7 @@ fn a_thread_that_cannot_be_confined_runs_no_job() {
     let directory = root.join("directory");
     std::fs::create_dir(&directory).unwrap();
     let policy = policy(&directory);
-    // Replace the granted directory by a link.
+    // Replace the granted directory with a link.
     std::fs::remove_dir(&directory).unwrap();
     std::os::unix::fs::symlink(&root, &directory).unwrap();
     for _ in 0..3 {
