@@ -13,8 +13,8 @@ pub struct EnvironmentInfo {
     pub temporary_directories: Vec<PathUri>,
     pub temp_dir: PathUri,
     pub capabilities: Capabilities,
-    /// How process trees are terminated on this machine (ours). A server that omits this promises
-    /// nothing.
+    /// How process trees are terminated on this machine (extension). A server that omits this
+    /// promises nothing.
     #[serde(default)]
     pub process_teardown: ProcessTeardown,
 }

@@ -41,12 +41,12 @@ pub struct RpcError {
     pub code: i64,
     /// One line that names the subject and the cause.
     pub message: String,
-    /// Details for programs (ours).
+    /// Details for programs (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<ErrorData>,
 }
 
-/// Machine-readable detail of an error (ours).
+/// Machine-readable detail of an error (extension).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ErrorData {

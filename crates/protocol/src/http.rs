@@ -29,7 +29,7 @@ pub struct HttpRequestParams {
     #[serde(default, deserialize_with = "nullable::or_default")]
     pub stream_response: bool,
     /// The client confirms consumed parts of the body with `http/request/ack`, and the server keeps
-    /// at most one window in flight (ours).
+    /// at most one window in flight (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acks: Option<bool>,
 }
@@ -104,7 +104,7 @@ pub struct BodyDeltaNotification {
     pub error: Option<String>,
 }
 
-/// `http/request/ack`: confirms that the body up to `seq` has been consumed (ours).
+/// `http/request/ack`: confirms that the body up to `seq` has been consumed (extension).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -113,7 +113,8 @@ pub struct HttpAckParams {
     pub seq: u64,
 }
 
-/// Cancels a request whose response is, or was to be, streamed. An unknown id is ignored (ours).
+/// Cancels a request whose response is, or was to be, streamed. An unknown id is ignored
+/// (extension).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]

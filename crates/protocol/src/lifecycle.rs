@@ -22,14 +22,14 @@ pub struct InitializeParams {
     pub client_name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume_session_id: Option<String>,
-    /// How long the session survives without a connection. 0 ends it at once (ours).
+    /// How long the session survives without a connection. 0 ends it at once (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detached_ttl_ms: Option<u64>,
-    /// Whether this client confirms output with `process/ack` (ours).
+    /// Whether this client confirms output with `process/ack` (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acks: Option<bool>,
     /// With `resumeSessionId` and `acks`: the last event that the client has of each process. Later
-    /// events follow as notifications (ours).
+    /// events follow as notifications (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub positions: Option<BTreeMap<String, u64>>,
 }
@@ -40,14 +40,14 @@ pub struct InitializeParams {
 pub struct InitializeResponse {
     pub session_id: String,
     pub protocol_version: String,
-    /// The granted value. Present when the client asked (ours).
+    /// The granted value. Present when the client asked (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detached_ttl_ms: Option<u64>,
-    /// The granted value. Present when the client asked (ours).
+    /// The granted value. Present when the client asked (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acks: Option<bool>,
     /// The last event of each process that the client named and that belongs to the session.
-    /// Present when the client asked (ours).
+    /// Present when the client asked (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub positions: Option<BTreeMap<String, u64>>,
 }

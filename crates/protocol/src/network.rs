@@ -150,7 +150,7 @@ pub enum UnixSocketPermission {
     Deny,
 }
 
-/// `network` of a start (ours): the hosts that the process may reach. As in a sandbox, unknown
+/// `network` of a start (extension): the hosts that the process may reach. As in a sandbox, unknown
 /// members are errors.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -190,7 +190,7 @@ pub enum NetworkEnforcement {
     Proxy,
 }
 
-/// Network use of a process with a managed network (ours).
+/// Network use of a process with a managed network (extension).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]

@@ -1,4 +1,4 @@
-//! The state of a running server, for its operator (ours).
+//! The state of a running server, for its operator (extension).
 
 use serde::{Deserialize, Serialize};
 

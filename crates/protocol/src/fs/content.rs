@@ -41,20 +41,20 @@ pub struct FsWriteFileParams {
     pub sandbox: Option<SandboxRequest>,
     /// Write a temporary file, sync it and rename it over the old one, so that readers and crashes
     /// see either the old or the new content as a whole. Otherwise the write replaces the content
-    /// of the existing inode (ours).
+    /// of the existing inode (extension).
     #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
     pub atomic: bool,
     /// Permission bits of the file after the write. When left out, an existing file keeps its own
-    /// (ours).
+    /// (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<u32>,
-    /// Write only if the file was last modified at this time (ours).
+    /// Write only if the file was last modified at this time (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub if_modified_at_ms: Option<i64>,
-    /// Write only if the file has this size (ours).
+    /// Write only if the file has this size (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub if_size: Option<u64>,
-    /// Write only if the name does not exist (ours).
+    /// Write only if the name does not exist (extension).
     #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
     pub create_new: bool,
 }
@@ -106,10 +106,10 @@ impl WriteCondition {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsWriteFileResponse {
-    /// Modification time of the new file (ours).
+    /// Modification time of the new file (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modified_at_ms: Option<i64>,
-    /// Size of the new file (ours).
+    /// Size of the new file (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
 }

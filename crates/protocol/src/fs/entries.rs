@@ -32,10 +32,10 @@ pub struct FsMetadata {
     pub created_at_ms: i64,
     #[serde(default)]
     pub modified_at_ms: i64,
-    /// Permission bits (ours).
+    /// Permission bits (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<u32>,
-    /// Present only if the entry is neither a file, a directory nor a symlink (ours).
+    /// Present only if the entry is neither a file, a directory nor a symlink (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub special: Option<SpecialFile>,
 }

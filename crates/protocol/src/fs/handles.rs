@@ -20,7 +20,7 @@ pub struct FsOpenParams {
     pub handle_id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follow_symlinks: Option<bool>,
-    /// Ask for the metadata of the opened file in the response (ours).
+    /// Ask for the metadata of the opened file in the response (extension).
     #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
     pub details: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -85,10 +85,10 @@ impl FsCreateParams {
 #[serde(rename_all = "camelCase")]
 pub struct FsHandleResponse {
     pub handle_id: String,
-    /// Metadata of the opened file, if `fs/open` asked for details (ours).
+    /// Metadata of the opened file, if `fs/open` asked for details (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<FsMetadata>,
-    /// Response to `fs/create`: the number of bytes already written (ours).
+    /// Response to `fs/create`: the number of bytes already written (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
 }
@@ -124,15 +124,16 @@ pub struct FsWriteBlockParams {
 #[serde(rename_all = "camelCase")]
 pub struct FsCloseParams {
     pub handle_id: String,
-    /// Discard the written file instead of giving it its name (ours).
+    /// Discard the written file instead of giving it its name (extension).
     #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
     pub discard: bool,
-    /// Like `discard`, but keep data written under a `resumeKey` for a later `fs/create` (ours).
+    /// Like `discard`, but keep data written under a `resumeKey` for a later `fs/create`
+    /// (extension).
     #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
     pub keep: bool,
 }
 
-/// Empty unless a written file has taken its name (ours).
+/// Empty unless a written file has taken its name (extension).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]

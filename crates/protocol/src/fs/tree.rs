@@ -28,13 +28,13 @@ pub struct FsCreateDirectoryParams {
 pub struct FsReadDirectoryParams {
     pub path: PathUri,
     /// Describe each name itself, including symlinks and dangling ones, with mode, size and time
-    /// (ours).
+    /// (extension).
     #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
     pub details: bool,
-    /// Return only names after this one: the `next` of the previous page (ours).
+    /// Return only names after this one: the `next` of the previous page (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<PathUri>,
-    /// Return a page of at most this many names, instead of all names or an error (ours).
+    /// Return a page of at most this many names, instead of all names or an error (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -93,7 +93,8 @@ pub struct PageOrderError {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FsReadDirectoryResponse {
     pub entries: Vec<DirectoryEntry>,
-    /// The last name of this page. Present only in a page that is followed by more names (ours).
+    /// The last name of this page. Present only in a page that is followed by more names
+    /// (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<PathUri>,
 }
@@ -126,22 +127,22 @@ pub struct DirectoryEntry {
     pub file_name: String,
     pub is_directory: bool,
     pub is_file: bool,
-    /// The path of the entry. Other servers, which send only names, leave it out (ours).
+    /// The path of the entry. Other servers, which send only names, leave it out (extension).
     #[serde(default = "root")]
     pub path: PathUri,
-    /// Present with `details` (ours).
+    /// Present with `details` (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub is_symlink: Option<bool>,
-    /// The permission bits. Present with `details` (ours).
+    /// The permission bits. Present with `details` (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<u32>,
-    /// Present with `details` (ours).
+    /// Present with `details` (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
-    /// Present with `details` (ours).
+    /// Present with `details` (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modified_at_ms: Option<i64>,
-    /// Present with `details` (ours).
+    /// Present with `details` (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub special: Option<SpecialFile>,
 }

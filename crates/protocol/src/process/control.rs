@@ -59,7 +59,7 @@ pub struct ResizeParams {
 pub struct SignalParams {
     pub process_id: String,
     pub signal: SignalName,
-    /// Another session of the same user (ours).
+    /// Another session of the same user (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
 }
@@ -84,14 +84,14 @@ pub enum SignalName {
 #[serde(rename_all = "camelCase")]
 pub struct TerminateParams {
     pub process_id: String,
-    /// Whether the process gets time to exit by itself (ours).
+    /// Whether the process gets time to exit by itself (extension).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
         skip_serializing_if = "is_default"
     )]
     pub mode: TerminateMode,
-    /// Another session of the same user (ours).
+    /// Another session of the same user (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
 }

@@ -119,8 +119,8 @@ pub struct LimitTooLow {
     pub name: &'static str,
 }
 
-/// `limits` of `process/start` (ours). An unknown member is an error, since ignoring it would leave
-/// its resource unlimited.
+/// `limits` of `process/start` (extension). An unknown member is an error, since ignoring it would
+/// leave its resource unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, remote = "Self")]
@@ -230,7 +230,7 @@ impl LimitsTier {
     }
 }
 
-/// The limits in force for a process (ours).
+/// The limits in force for a process (extension).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]

@@ -31,10 +31,10 @@ pub struct ReadResponse {
     /// The reason why the server lost track of the process.
     pub failure: Option<String>,
     pub sandbox_denied: bool,
-    /// The access that seems to have been denied (ours).
+    /// The access that seems to have been denied (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub denied: Option<Denial>,
-    /// Size of the gap between `afterSeq` and the returned output (ours).
+    /// Size of the gap between `afterSeq` and the returned output (extension).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
@@ -73,47 +73,47 @@ impl OutputStream {
     }
 }
 
-/// How a process ended, and its resource use (ours).
+/// How a process ended, and its resource use (extension).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ExitDetails {
-    /// The signal that killed the process (ours).
+    /// The signal that killed the process (extension).
     pub signal: Option<i32>,
-    /// Time from start to exit (ours).
+    /// Time from start to exit (extension).
     pub duration_ms: u64,
-    /// Processor time of the process itself (ours).
+    /// Processor time of the process itself (extension).
     pub cpu_ms: u64,
-    /// Peak memory of the process itself (ours).
+    /// Peak memory of the process itself (extension).
     pub max_rss_bytes: u64,
-    /// The server terminated the process because its `timeoutMs` had passed (ours).
+    /// The server terminated the process because its `timeoutMs` had passed (extension).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
         skip_serializing_if = "is_default"
     )]
     pub timed_out: bool,
-    /// The server terminated the process because the server shut down (ours).
+    /// The server terminated the process because the server shut down (extension).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
         skip_serializing_if = "is_default"
     )]
     pub server_stopped: bool,
-    /// Limits that the process had reached (ours).
+    /// Limits that the process had reached (extension).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
         skip_serializing_if = "Vec::is_empty"
     )]
     pub limits_hit: Vec<LimitName>,
-    /// Peak memory of the process and everything it started, if measured (ours).
+    /// Peak memory of the process and everything it started, if measured (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_memory_bytes: Option<u64>,
-    /// Processor time of the process and everything it started, if measured (ours).
+    /// Processor time of the process and everything it started, if measured (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tree_cpu_ms: Option<u64>,
-    /// Network use until the exit, for a process with a managed network (ours).
+    /// Network use until the exit, for a process with a managed network (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Box<NetworkUse>>,
 }
@@ -124,13 +124,13 @@ pub struct ExitDetails {
 #[serde(rename_all = "camelCase")]
 pub struct OutputNotification {
     pub process_id: String,
-    /// Present for an observer (ours).
+    /// Present for an observer (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
     pub seq: u64,
     pub stream: OutputStream,
     pub chunk: Base64Bytes,
-    /// Size of the gap just before this chunk (ours).
+    /// Size of the gap just before this chunk (extension).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
@@ -145,17 +145,17 @@ pub struct OutputNotification {
 #[serde(rename_all = "camelCase")]
 pub struct ExitedNotification {
     pub process_id: String,
-    /// Present for an observer (ours).
+    /// Present for an observer (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
     pub seq: u64,
     pub exit_code: i32,
     #[serde(default)]
     pub sandbox_denied: bool,
-    /// The access that seems to have been denied (ours).
+    /// The access that seems to have been denied (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub denied: Option<Denial>,
-    /// Size of the gap just before this event (ours).
+    /// Size of the gap just before this event (extension).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
@@ -172,11 +172,11 @@ pub struct ExitedNotification {
 #[serde(rename_all = "camelCase")]
 pub struct ClosedNotification {
     pub process_id: String,
-    /// Present for an observer (ours).
+    /// Present for an observer (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
     pub seq: u64,
-    /// Size of the gap just before this event (ours).
+    /// Size of the gap just before this event (extension).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
@@ -185,7 +185,7 @@ pub struct ClosedNotification {
     pub dropped_bytes: u64,
 }
 
-/// `process/ack`, from client to server (ours).
+/// `process/ack`, from client to server (extension).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]

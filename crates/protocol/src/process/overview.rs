@@ -23,31 +23,31 @@ pub struct WaitResponse {
     pub exit_code: Option<i32>,
     pub signal: Option<i32>,
     pub closed: bool,
-    /// The server terminated the process because its `timeoutMs` had passed (ours).
+    /// The server terminated the process because its `timeoutMs` had passed (extension).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
         skip_serializing_if = "is_default"
     )]
     pub timed_out: bool,
-    /// The server terminated the process because the server shut down (ours).
+    /// The server terminated the process because the server shut down (extension).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
         skip_serializing_if = "is_default"
     )]
     pub server_stopped: bool,
-    /// Limits that the process had reached (ours).
+    /// Limits that the process had reached (extension).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
         skip_serializing_if = "Vec::is_empty"
     )]
     pub limits_hit: Vec<LimitName>,
-    /// Peak memory of the process tree, if measured (ours).
+    /// Peak memory of the process tree, if measured (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_memory_bytes: Option<u64>,
-    /// Processor time of the process tree, if measured (ours).
+    /// Processor time of the process tree, if measured (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tree_cpu_ms: Option<u64>,
 }
@@ -69,10 +69,10 @@ pub struct SnapshotResponse {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ListParams {
-    /// Another session of the same user (ours).
+    /// Another session of the same user (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
-    /// Ask for `firstSeqWithin`, the first event of the last `withinMs` milliseconds (ours).
+    /// Ask for `firstSeqWithin`, the first event of the last `withinMs` milliseconds (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub within_ms: Option<u64>,
 }
@@ -94,17 +94,17 @@ pub struct ProcessSummary {
     pub exit_code: Option<i32>,
     pub started_at_ms: u64,
     pub next_seq: u64,
-    /// Number of descendants that are still running (ours).
+    /// Number of descendants that are still running (extension).
     #[serde(default)]
     pub descendants: u64,
-    /// The server terminated the process because its `timeoutMs` had passed (ours).
+    /// The server terminated the process because its `timeoutMs` had passed (extension).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
         skip_serializing_if = "is_default"
     )]
     pub timed_out: bool,
-    /// Limits that the process had reached (ours).
+    /// Limits that the process had reached (extension).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
@@ -112,7 +112,7 @@ pub struct ProcessSummary {
     )]
     pub limits_hit: Vec<LimitName>,
     /// Number of the first retained event of the last `withinMs` milliseconds, if requested;
-    /// `nextSeq` if there is none (ours). Output in the spill file may be somewhat older.
+    /// `nextSeq` if there is none (extension). Output in the spill file may be somewhat older.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_seq_within: Option<u64>,
 }

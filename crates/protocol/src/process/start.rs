@@ -38,40 +38,40 @@ pub struct StartParams {
     pub managed_network: Option<ManagedNetwork>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network_proxy: Option<Box<NetworkProxy>>,
-    /// The hosts that the process may reach (ours).
+    /// The hosts that the process may reach (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Box<NetworkRules>>,
-    /// The behaviour when the log is full (ours).
+    /// The behaviour when the log is full (extension).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
         skip_serializing_if = "is_default"
     )]
     pub on_full: OnFull,
-    /// When the process exits, also kill everything it left running (ours).
+    /// When the process exits, also kill everything it left running (extension).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
         skip_serializing_if = "is_default"
     )]
     pub kill_on_exit: bool,
-    /// Terminals only. Default 24 × 80 (ours).
+    /// Terminals only. Default 24 × 80 (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<TerminalSize>,
-    /// Whether the server prepares the environment and the sandbox (ours).
+    /// Whether the server prepares the environment and the sandbox (extension).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
         skip_serializing_if = "is_default"
     )]
     pub mode: ExecMode,
-    /// Terminate the process after this time (ours).
+    /// Terminate the process after this time (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// Upper bounds for the process and everything it starts (ours).
+    /// Upper bounds for the process and everything it starts (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Box<LimitsRequest>>,
-    /// Refuse the start if a process of any session has this `processId` (ours).
+    /// Refuse the start if a process of any session has this `processId` (extension).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
@@ -197,13 +197,13 @@ pub struct StartResponse {
     pub process_id: String,
     #[serde(default, deserialize_with = "nullable::or_default")]
     pub sandbox_type: SandboxType,
-    /// The active mechanisms. Absent without a sandbox (ours).
+    /// The active mechanisms. Absent without a sandbox (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<Enforcement>,
-    /// The deadline that the server enforces. Absent without one (ours).
+    /// The deadline that the server enforces. Absent without one (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// The limits in force. Absent without any (ours).
+    /// The limits in force. Absent without any (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Box<EffectiveLimits>>,
 }

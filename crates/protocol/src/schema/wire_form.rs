@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 pub(super) const MAX_SAFE_INTEGER: i64 = (1 << 53) - 1;
 
 /// The phrase in a doc comment that marks an extension of this project.
-const EXTENSION_MARK: &str = " (ours)";
+const EXTENSION_MARK: &str = " (extension)";
 
 pub(super) fn apply(schema: &mut Schema) {
     let Some(object) = schema.as_object_mut() else { return };
