@@ -57,7 +57,7 @@ impl Fixture {
         Ok(self.path_of(name))
     }
 
-    /// Creates a file that repeats a content. Returns its path.
+    /// Creates a file that repeats some content. Returns its path.
     pub(super) fn long_file(
         &self,
         name: &str,

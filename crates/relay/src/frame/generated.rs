@@ -14,7 +14,7 @@ pub struct RelayMessageFrame {
     /// Bit i is set if seq `ack + 1 + i` was received.
     #[prost(uint32, tag = "4")]
     pub ack_bits: u32,
-    /// W3C trace context, in clear, on the first record of a request only.
+    /// W3C trace context, in plaintext, on the first record of a request only.
     #[prost(string, optional, tag = "11")]
     pub traceparent: ::core::option::Option<::prost::alloc::string::String>,
     #[prost(string, optional, tag = "12")]

@@ -160,7 +160,7 @@ pub enum HandshakeError {
     #[error("message 2 of {len} bytes; expected {MESSAGE_2_LEN}")]
     Message2Length { len: usize },
     /// Without detail: the failed step would help only an attacker.
-    #[error("handshake message is altered, or was made for other keys or another stream")]
+    #[error("handshake message was altered, or made for other keys or another stream")]
     Refused,
     #[error("invalid harness key")]
     HarnessKey(#[source] PublicKeyError),

@@ -40,7 +40,7 @@ pub(super) struct Receiver {
     next: u64,
     /// Segments beyond `next`.
     ahead: BTreeMap<u64, Segment>,
-    /// Complete records that were not taken yet, each with the number after its last segment.
+    /// Complete records that have not been taken yet, each with the number after its last segment.
     ready: VecDeque<(u64, Bytes)>,
     /// Bytes of `ahead` and `ready`.
     bytes: usize,

@@ -129,7 +129,7 @@ impl Simulation {
             if end.reads_from <= self.now {
                 while let Some(found) = end.stream.poll_record(self.now) {
                     if found != record(1 - from, end.received) {
-                        return Err(format!("{found:?} came as record {}", end.received));
+                        return Err(format!("{found:?} arrived as record {}", end.received));
                     }
                     end.received += 1;
                 }

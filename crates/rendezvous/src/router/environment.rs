@@ -99,7 +99,8 @@ impl Environment {
         state.link = Link::Online { socket, generation };
     }
 
-    /// Detaches a socket. Returns whether it was the current one; a late end changes nothing.
+    /// Detaches a socket. Returns whether it was the current one; a late disconnect changes
+    /// nothing.
     pub(super) fn detach(&self, socket: SocketId, now: Instant) -> bool {
         let mut state = self.lock();
         let is_current =

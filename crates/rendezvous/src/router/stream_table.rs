@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(table.socket_of("s"), Some(1));
         assert_eq!(table.claim("s", 3, &alice, now), Ok(None));
         assert_eq!(table.socket_of("s"), Some(3));
-        // Late frames from the old socket change nothing; neither does its late end.
+        // Late frames from the old socket change nothing; neither does its late disconnect.
         assert_eq!(table.claim("s", 1, &alice, now), Ok(None));
         assert_eq!(table.socket_of("s"), Some(3));
         table.detach(1, now);

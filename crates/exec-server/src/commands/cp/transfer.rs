@@ -76,7 +76,7 @@ pub(super) enum CopyError {
     Shorter,
     #[error("changed while it was copied")]
     Changed,
-    #[error("received a block of {got} bytes instead of 1 to {asked}, or the end of the file")]
+    #[error("received a block of {got} bytes; expected 1 to {asked} bytes, or the end of the file")]
     OddBlock { asked: usize, got: usize },
 }
 

@@ -109,7 +109,7 @@ pub(crate) struct BodyMemory {
 }
 
 impl BodyMemory {
-    /// Returns false if other bodies hold all of it.
+    /// Returns false if other bodies hold all of that memory.
     pub(crate) fn grow_to(&mut self, bytes: usize) -> bool {
         if !self.held.try_grow_to(bytes) {
             return false;

@@ -203,7 +203,7 @@ impl Cluster {
         Some(number)
     }
 
-    /// Handles the end of a socket when the node notices it. A late end changes nothing.
+    /// Handles the end of a socket when the node notices it. A late disconnect changes nothing.
     pub(crate) fn detach(&mut self, node: usize, environment: usize, socket: u64) {
         let it = &mut self.nodes[node];
         let Some(online) = it.online.get(&environment).filter(|it| it.number == socket) else {
