@@ -52,7 +52,7 @@ pub enum ExecServerError {
     /// The server started the process without the requested host rules. The client has terminated
     /// it.
     #[error(
-        "the server does not enforce rules about hosts: process {process_id:?} started without \
+        "the server does not enforce host rules: process {process_id:?} started without \
          them and was terminated"
     )]
     NetworkNotManaged { process_id: String },

@@ -38,9 +38,9 @@ const LONGEST_SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub enum BindRendezvousError {
     #[error(
-        "refusing to listen on {address} without TLS, since tokens would pass in clear; listen on \
-         https:// with --tls-cert and --tls-key or --tls-self-signed, or add --insecure if a TLS \
-         proxy is in front"
+        "refusing to listen on {address} without TLS, since tokens would be sent unencrypted; listen \
+         on https:// with --tls-cert and --tls-key or --tls-self-signed, or add --insecure if a \
+         TLS proxy is in front"
     )]
     NeedsTls { address: SocketAddr },
     #[error("peers cannot reach {address}; set the URL of the service with --public-url URL")]
@@ -51,8 +51,8 @@ pub enum BindRendezvousError {
     )]
     PublicUrl,
     #[error(
-        "refusing a public or advertised URL without TLS, since tokens would pass in clear; use \
-         https://, or add --insecure"
+        "refusing a public or advertised URL without TLS, since tokens would be sent unencrypted; \
+         use https://, or add --insecure"
     )]
     PlainPublicUrl,
     #[error(transparent)]

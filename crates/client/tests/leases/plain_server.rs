@@ -107,6 +107,6 @@ async fn a_start_with_host_rules_fails_if_the_server_ignores_them() {
             }
         });
         let error = started.err().map(|error| error.to_string()).unwrap_or_default();
-        assert_eq!(error.contains("does not enforce rules about hosts"), is_refused, "{error}");
+        assert_eq!(error.contains("does not enforce host rules"), is_refused, "{error}");
     }
 }

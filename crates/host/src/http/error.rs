@@ -41,7 +41,7 @@ pub enum HttpError {
     #[error("the response body is larger than {max} bytes")]
     BodyTooLarge { max: usize },
     /// The reader of the response has no budget left for it.
-    #[error("no memory budget for the response body: other responses use it")]
+    #[error("no memory left for the response body: other responses use the whole budget")]
     NoRoom,
     #[error("the HTTP exchange failed: {source}")]
     Exchange { source: io::Error },

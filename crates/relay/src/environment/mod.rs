@@ -199,7 +199,7 @@ impl Environment {
                     tracing::warn!(
                         error,
                         ?pause,
-                        "registering again: the rendezvous is away or has another environment of \
+                        "registering again: the rendezvous is unreachable or has another environment with \
                          this name"
                     );
                     tokio::select! {

@@ -488,8 +488,8 @@ pub(crate) fn check_role(principal: &Principal, call: &Call) -> Result<(), RpcEr
     let method = call.method().name();
     let message = match call.effect() {
         Effect::Administers => format!(
-            "{method} is for the operator: use a token with the role admin, or be the server's user \
-             on a listener without credentials"
+            "{method} is for the operator: use a token with the role admin, or connect as the \
+             server's user to a listener without credentials"
         ),
         _ => format!("{method} is not allowed: the role of this client is observer"),
     };

@@ -47,19 +47,19 @@ pub enum AuthError {
     Unreadable { path: PathBuf, reason: io::Error },
     #[error(
         "the token in {} has {len} characters; it needs at least {MIN_TOKEN_BYTES} \
-         (exec-server token new makes one)",
+         (exec-server token new creates one)",
         path.display()
     )]
     ShortToken { path: PathBuf, len: usize },
     #[error(
         "{} does not contain a token: it is empty, or has a space, a line break or another character \
-         that a header cannot carry",
+         that is not allowed in a header",
         path.display()
     )]
     NotAToken { path: PathBuf },
     #[error(
         "the secret in {} has {len} bytes; it needs at least {MIN_SECRET_BYTES} \
-         (exec-server token new makes one)",
+         (exec-server token new creates one)",
         path.display()
     )]
     ShortSecret { path: PathBuf, len: usize },

@@ -37,8 +37,8 @@ pub enum DialError {
     #[error(transparent)]
     BadUrl(#[from] DialUrlParseError),
     #[error(
-        "the bearer token is empty or contains a space, a line break or another character that a \
-         header cannot carry"
+        "the bearer token is empty or contains a space, a line break or another character that is \
+         not allowed in a header"
     )]
     BadToken,
     /// No server listens there, or it closed the connection before the handshake was complete.

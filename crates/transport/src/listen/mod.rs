@@ -96,13 +96,13 @@ impl Default for ListenerOptions {
 pub enum BindError {
     #[error(
         "refusing to listen on {address} without authentication; add --ws-auth capability-token \
-         --ws-token-file FILE (exec-server token new makes a token), or listen on 127.0.0.1"
+         --ws-token-file FILE (exec-server token new creates a token), or listen on 127.0.0.1"
     )]
     NeedsAuthentication { address: SocketAddr },
     #[error(
-        "refusing to listen on {address} without TLS, since tokens and output would pass in clear; \
-         listen on wss:// with --tls-cert and --tls-key or --tls-self-signed, or add --insecure if \
-         the network itself is encrypted"
+        "refusing to listen on {address} without TLS, since tokens and output would be sent \
+         unencrypted; listen on wss:// with --tls-cert and --tls-key or --tls-self-signed, or add \
+         --insecure if the network itself is encrypted"
     )]
     NeedsTls { address: SocketAddr },
     #[error("wss://{address} needs a certificate: --tls-cert and --tls-key, or --tls-self-signed")]

@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn unused_reserved_space_is_given_back() {
-        // Not on ext4, which keeps it.
+        // Not on ext4, which keeps reserved space.
         let Some((file, before)) = reserved(Path::new("/dev/shm")) else { return };
         let reserved = rustix::fs::fstat(&file).unwrap();
         assert!(reserved.st_blocks > before.st_blocks);

@@ -121,7 +121,7 @@ impl NetworkPolicy {
 }
 
 /// Returns the stricter decision of two layers. Of two denials the first gives the reason, except
-/// that a rule which denies the host is more informative than a missing rule that allows it.
+/// that a rule which denies the host is more informative than the lack of a rule that allows it.
 fn stricter(first: Decision, second: Decision) -> Decision {
     use Decision::{Allow, Ask, Deny};
     use DenyReason::{Denied, NotAllowed};
