@@ -199,7 +199,7 @@ fn make(
         rules["require"] = "transparent".into();
     }
     let program = format!("{PRELUDE}\n{}", attempt.code);
-    // A reset connection must be an error instead of killing the shell.
+    // A reset connection must cause an error and not kill the shell.
     let script = attempt.code.strip_prefix("#!").map(|script| format!("trap '' PIPE; {script}"));
     let argv = match &script {
         Some(script) => ["/bin/bash", "-c", script],

@@ -4,8 +4,8 @@
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::block_in_place;
 
-/// Runs `wait`, which may block this thread. Other tasks of the thread move elsewhere meanwhile,
-/// unless the runtime has only one thread.
+/// Runs `wait`, which may block this thread. Meanwhile, other tasks of the thread move to other
+/// threads, unless the runtime has only one.
 pub(crate) fn allow_blocking<T>(wait: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => block_in_place(wait),

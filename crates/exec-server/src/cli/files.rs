@@ -169,7 +169,7 @@ pub(crate) struct Rm {
 /// Print changes to a file or directory as they happen, until Ctrl-C
 #[derive(Debug, Args)]
 #[command(after_help = format!(
-    "Each line is created, modified or removed and a path, or renamed OLD -> NEW. A rescan line \
+    "Each line is a change (created, modified or removed) and a path, or renamed OLD -> NEW. A rescan line \
      means that changes were missed: list the files again.\n\n{PATHS}"
 ))]
 pub(crate) struct Watch {

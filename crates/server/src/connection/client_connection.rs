@@ -193,7 +193,7 @@ impl ClientConnection {
         }
     }
 
-    /// Waits for budget to collect names with this much text. Hold the reservation until they are
+    /// Waits for budget to collect this many bytes of names. Hold the reservation until they are
     /// handed over.
     pub(crate) async fn reserve_names(&self, bytes: usize) -> Reservation {
         match &self.socket {

@@ -14,10 +14,10 @@ use tokio::sync::Notify;
 
 use crate::dispatch::Reply;
 
-/// Text of requests that may queue for a permit. Further requests are refused.
+/// Size of the requests that may queue for a permit. Further requests are refused.
 const MAX_QUEUED_BYTES: usize = 64 << 20;
-/// Text of requests that run at once. It includes the content of files to write, and storage may be
-/// slow.
+/// Size of the requests that run at once. It includes the content of files to write, and storage
+/// may be slow.
 const MAX_RUNNING_BYTES: usize = 128 << 20;
 /// Memory of a request in addition to its text.
 pub(super) const REQUEST_OVERHEAD: usize = 256;
@@ -40,7 +40,7 @@ struct Queued {
 pub(super) struct RequestPermits {
     limit: usize,
     taken: AtomicUsize,
-    /// Text of the requests that hold permits.
+    /// Size of the requests that hold permits.
     bytes: AtomicUsize,
     freed: Notify,
 }

@@ -313,8 +313,8 @@ fn too_large(max: usize) -> RpcError {
     RpcError::internal(message).with_kind(ErrorKind::AnswerTooLarge)
 }
 
-/// The text of all unanswered requests of a connection, counted together: many small requests are
-/// as large as one large request.
+/// The text of all unanswered requests of a connection, counted together: many small requests can
+/// take as much memory as a large one.
 #[derive(Debug, Default)]
 pub(crate) struct RequestTexts(Mutex<(usize, Holding)>);
 

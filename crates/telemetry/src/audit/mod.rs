@@ -23,8 +23,8 @@ use writer::Writer;
 const JOURNAL_SOCKET: &str = "/run/systemd/journal/socket";
 const JOURNAL: &str = "journald";
 
-/// The maximum size of one text in a record. Longer texts are truncated, because many are chosen by
-/// peers.
+/// The maximum size of one string in a record. Longer strings are truncated, because many are
+/// chosen by peers.
 const MAX_TEXT_BYTES: usize = 4096;
 
 /// How long a caller waits for its record, and the shutdown for the last records.

@@ -3,7 +3,7 @@
 //!
 //! An invalid variable that determines a destination is an error. Others cause a warning and are
 //! replaced by their defaults, as the specification requires. Values of headers and URLs never
-//! appear in texts: they may be credentials.
+//! appear in messages: they may be credentials.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! Spans, from their start until the exporter takes them.
 //!
-//! Their types ensure that names and attributes are strings of the code: no client-chosen text gets
-//! into a span, except the ids and the validated state of the client's own trace.
+//! Their types ensure that names and attributes are strings from the code: no client-chosen text
+//! gets into a span, except the ids and the validated state of the client's own trace.
 
 use std::sync::Arc;
 use std::time::SystemTime;

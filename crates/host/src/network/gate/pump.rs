@@ -148,7 +148,7 @@ impl Drop for Rest {
 }
 
 /// Reads once, and writes as much as the other socket accepts. Bytes are counted before the program
-/// can receive them: it may exit at once, and its traffic is read then.
+/// can receive them: it may exit at once, and the counters are read then.
 fn move_bytes(from: &TcpStream, to: &TcpStream, count: &impl Fn(usize)) -> io::Result<Moved> {
     BUFFER.with_borrow_mut(|buffer| {
         buffer.resize(BUFFER_BYTES, 0);

@@ -14,15 +14,15 @@ use super::errors::{bad_pattern, to_rpc_error};
 use super::executor::PolicyScoped;
 use super::operations::{FileCall, special, uri};
 
-/// Maximum text of the response to `fs/readDirectory`. The size of names is up to their creators:
+/// Maximum size of the response to `fs/readDirectory`. The length of names is up to their creators:
 /// non-ASCII paths are three times as long on the wire, and fifty thousand of them would exceed the
 /// largest message.
 const MAX_LISTING_BYTES: usize = 32 << 20;
-/// Approximate maximum text of the response to a walk.
+/// Approximate maximum size of the response to a walk.
 const MAX_WALK_BYTES: usize = 4 << 20;
-/// Allowance for text of a walk's response that is not counted.
+/// Allowance for the parts of a walk's response that are not counted.
 const WALK_SLACK: usize = 2 << 20;
-/// Maximum text of a small response.
+/// Maximum size of a small response.
 const SMALL_BYTES: usize = 32 << 10;
 /// Approximate number of names in a small response.
 const SMALL_ENTRIES: usize = 128;
@@ -33,7 +33,7 @@ const SPECIAL_BYTES: usize = 32;
 
 /// A call whose response may be so large that it first needs a reservation.
 pub(crate) trait LargeFileCall: FileCall + 'static {
-    /// Approximate text of the largest response.
+    /// Approximate size of the largest response.
     const LARGEST_ANSWER: usize;
 
     /// Returns the response if it is small, and `None` as soon as it is not.

@@ -17,7 +17,7 @@ use super::executor::PolicyScoped;
 const BATCH_BYTES: usize = 64 << 10;
 /// Maximum submatches of one line. A message also has a limit of values.
 const MAX_SUBMATCHES: usize = 1000;
-/// Approximate text of one submatch.
+/// Approximate size of one submatch as text.
 const SUBMATCH_BYTES: usize = 24;
 const BATCH_AGE: Duration = Duration::from_millis(50);
 

@@ -11,7 +11,7 @@ use super::errors::to_rpc_error;
 use super::executor::PolicyScoped;
 use super::operations::uri;
 
-/// Maximum text of the paths in one `fs/changed`, which contains each of them twice.
+/// Maximum size of the paths in one `fs/changed`, which contains each of them twice.
 const MAX_CHANGED_BYTES: usize = 4 << 20;
 
 /// One kernel queue, created at the first watch: a user may have only a few.

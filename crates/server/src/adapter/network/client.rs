@@ -1,4 +1,5 @@
-//! The client behind a gate: it decides about hosts that no rule names, and is told of decisions.
+//! The client behind a gate: it decides about hosts that no rule names, and is notified of
+//! decisions.
 
 use std::fmt::Debug;
 use std::pin::Pin;
