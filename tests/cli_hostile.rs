@@ -1,5 +1,5 @@
-//! Every command against a server that puts terminal escapes into all its texts: none reaches the
-//! screen.
+//! Every command against a server that puts terminal escapes into everything that it sends: none
+//! reaches the screen.
 
 use std::collections::BTreeSet;
 use std::fs::File;

@@ -14,7 +14,7 @@ use exec_server_test_support::skipped;
 use adapter::Language;
 use scenario::{DIRECTORY, Scenario};
 
-/// The number of cuts that each client survives in all scenarios together.
+/// The number of cuts that each client survives across all scenarios.
 const CUTS: usize = 1000;
 
 async fn play(language: Language, name: &str) {

@@ -230,7 +230,7 @@ async fn a_large_body_arrives_whole(environment: Environment) {
 async fn a_slow_reader_throttles_the_download(environment: Environment) {
     const PIECE: usize = 64 << 10;
     const PIECES: usize = 1024;
-    /// The window, the buffers of the kernel and those of all parties together.
+    /// The total of the window, the buffers of the kernel and those of all parties.
     const UNDER_WAY: usize = 24 << 20;
     let web = WebServer::start().await;
     let (_, mut body) = environment.request_streamed(web.get("/stream")).await.unwrap();

@@ -224,7 +224,7 @@ print(refused)"
     assert_eq!(world.leaks(), []);
 }
 
-/// Each process may ask a few questions, and all together no more than the client accepts.
+/// Each process may ask a few questions, but their total is limited to what the client accepts.
 #[test]
 fn processes_share_the_limit_of_questions() {
     const EACH: usize = 32;

@@ -94,7 +94,7 @@ async fn large_messages_pass_unchanged_both_ways_at_once() {
 async fn the_last_messages_of_a_server_arrive_after_it_has_closed() {
     let mut listener = listen().await;
     let relay = forwarding_to(&listener.local_url().to_string());
-    // More than the stream holds, and less than the stream and the socket hold together.
+    // More than the stream holds, and less than the stream and the socket hold in total.
     let (len, count) = (64 << 10, 20);
     let (mut client, mut server) = tokio::join!(open_stream(&relay), listener.accept());
     for number in 0..count {

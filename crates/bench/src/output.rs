@@ -70,7 +70,7 @@ pub(super) fn measure_lines(scale: Scale) -> anyhow::Result<Vec<Row>> {
     ])
 }
 
-/// Medians of the rounds in seconds, and the CPU time of all rounds together.
+/// Medians of the rounds in seconds, and the total CPU time of all rounds.
 struct Transfer {
     ours: f64,
     bare: f64,

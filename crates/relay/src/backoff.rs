@@ -12,8 +12,8 @@ const SHORT_LIFE: Duration = Duration::from_millis(250);
 /// each keeps an environment for longer than that; otherwise its pauses would grow with each of
 /// them. Two environments with one id replace each other about that often.
 const LONG_LIFE: Duration = Duration::from_secs(1);
-/// Spreads the environments that lose one rendezvous together, so that they do not reconnect
-/// together.
+/// Spreads the environments that lose one rendezvous at the same time, so that they do not
+/// reconnect at the same time.
 const SPREAD: Duration = Duration::from_millis(250);
 
 /// The pauses of one environment. `random` is uniformly distributed from 0 to 1.

@@ -25,7 +25,7 @@ pub struct ServerConfig {
     pub max_sessions: usize,
     /// Maximum number of sessions per subject.
     pub max_sessions_per_subject: usize,
-    /// Maximum number of requests per second and connection, also in one burst; 0 disables the
+    /// Maximum number of requests per second and connection, even in one burst; 0 disables the
     /// limit. Control requests count but are never refused.
     pub max_requests_per_second: u32,
     /// Closes a connection that sends nothing for this long; zero disables the timeout. Its session

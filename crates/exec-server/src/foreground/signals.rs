@@ -29,7 +29,7 @@ pub(crate) struct ForwardedSignal {
 }
 
 impl ReceivedSignal {
-    /// The effect of a closed terminal, also when no signal reported it.
+    /// The effect of a closed terminal, even if no signal reported it.
     pub(crate) const HANGUP: Self = forward(SignalName::Hangup, 1, true);
 
     /// Returns the number of a signal that asks to end.

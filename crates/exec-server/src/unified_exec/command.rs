@@ -60,7 +60,7 @@ pub enum UnifiedExecError {
     NoInput { id: ProcessHandleId },
     #[error("process {id} is not reading its input; part of it may have been written")]
     InputNotRead { id: ProcessHandleId },
-    #[error("{max} commands are being started, the maximum; wait for one of them")]
+    #[error("{max} commands are already being started; wait for one of them")]
     TooManyStarts { max: usize },
     /// The environment refused the call, or lost the process.
     #[error(transparent)]

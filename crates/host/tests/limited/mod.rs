@@ -45,7 +45,7 @@ pub(crate) async fn a_memory_bomb_is_killed(launcher: Launcher) {
     assert!(exit.tree_use.unwrap().peak_memory_bytes > 32 << 20, "{exit:?}");
 }
 
-/// Each process is below the limit, but all together exceed it.
+/// Each process is below the limit, but their sum exceeds it.
 pub(crate) async fn memory_counts_for_the_whole_tree(launcher: Launcher) {
     let limits = Limits { memory_bytes: Some(64 << 20), ..Limits::default() };
     let script = "hold() { v=$(head -c 24000000 /dev/zero | tr '\\0' x); read line < /dev/zero; }

@@ -43,7 +43,7 @@ pub enum RegistryError {
     TimedOut { host: String },
     #[error("the registry refused to {call} ({status}{}){}", detail(.code, .message), advice(*.status, .code))]
     Refused { call: &'static str, status: StatusCode, code: String, message: String },
-    #[error("the registry's answer to {call} is invalid: {why}")]
+    #[error("the registry's response to {call} is invalid: {why}")]
     InvalidResponse { call: &'static str, why: &'static str },
 }
 

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::process::{ManagedProcess, millis, timed_out};
 
-/// Maximum for the argv of all processes together. Each may be megabytes, and there may be
+/// Maximum total size of the argv of all processes. Each may be megabytes, and there may be
 /// thousands.
 const MAX_ARGV_BYTES: usize = 16 << 20;
 

@@ -178,7 +178,7 @@ impl ManagedProcess {
         self.over.load(Ordering::Relaxed)
     }
 
-    /// Marks the process as over. Returns false if it was over before.
+    /// Marks the process as over. Returns false if it already was.
     pub(crate) fn set_over(&self) -> bool {
         !self.over.swap(true, Ordering::Relaxed)
     }

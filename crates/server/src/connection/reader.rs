@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::outbox::Outbox;
 use super::request_rate::RequestRate;
-use super::scheduler::{REQUEST_OVERHEAD, RequestRefused, RequestScheduler};
+use super::scheduler::{MAX_QUEUED_BYTES, REQUEST_OVERHEAD, RequestRefused, RequestScheduler};
 use crate::dispatch::{Dispatcher, Reply, RequestTexts, check_role};
 use crate::feed::{CATCH_UP_TIMEOUT, ConfirmedBy};
 use crate::sessions::{Resume, Session, SessionSettings};
@@ -238,8 +238,10 @@ impl Reader {
                 }
             }
             Err(RequestRefused(reply)) => {
-                let error = RpcError::internal("too many requests are queued on this connection");
-                reply.fail(error.with_kind(ErrorKind::Overloaded));
+                let message = format!(
+                    "more than {MAX_QUEUED_BYTES} bytes of requests are queued on this connection"
+                );
+                reply.fail(RpcError::internal(message).with_kind(ErrorKind::Overloaded));
             }
         }
     }

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use crate::dispatch::Reply;
 
 /// Size of the requests that may queue for a permit. Further requests are refused.
-const MAX_QUEUED_BYTES: usize = 64 << 20;
+pub(super) const MAX_QUEUED_BYTES: usize = 64 << 20;
 /// Size of the requests that run at once. It includes the content of files to write, and storage
 /// may be slow.
 const MAX_RUNNING_BYTES: usize = 128 << 20;

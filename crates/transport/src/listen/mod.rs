@@ -174,8 +174,8 @@ impl Listener {
         Ok(Self::start_tcp(listener, bound, tls, options))
     }
 
-    /// Serves a Unix socket that is already listening. Its file is left untouched, also at the end.
-    /// Needs a runtime.
+    /// Serves a Unix socket that is already listening. Its file is left untouched, even at
+    /// shutdown. Needs a runtime.
     pub fn from_unix(
         listener: std::os::unix::net::UnixListener,
         options: ListenerOptions,

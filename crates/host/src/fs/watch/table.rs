@@ -123,8 +123,8 @@ impl WatchTable {
         self.routes.deliver(event);
     }
 
-    /// Handles a directory that no longer has its name. Its parent notifies trees: before a move,
-    /// after a removal.
+    /// Handles a directory that no longer has its name. Trees learn of this from the events of its
+    /// parent: before a move, after a removal.
     pub(super) fn replace(&mut self, name: &Path) {
         self.forget(name);
         self.routes.root_moved(name);

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::Notify;
 
-/// The memory bound of each log while all logs together exceed theirs.
+/// The memory bound of each log while the total of all logs exceeds its bound.
 const SMALLEST_MEMORY: usize = 64 << 10;
 
 /// Shared by all logs of a server.

@@ -118,7 +118,7 @@ impl ScopeMaker {
         let mut command = Command::new(self.program);
         command
             .args(["--user", "--scope", "--quiet", "--collect", "--property=Delegate=yes"])
-            // By default the manager limits all programs together to a few thousand tasks.
+            // By default the manager limits all programs to a total of a few thousand tasks.
             .arg("--property=TasksMax=infinity")
             // The spawner and the keepers end with the server, not on TERM.
             .arg("--property=TimeoutStopSec=5s")

@@ -149,7 +149,7 @@ fn choices(
     nesting: usize,
 ) -> Result<Vec<Vec<Piece>>, String> {
     if nesting > MAX_NESTING {
-        return Err(format!("braces are nested more than {MAX_NESTING} deep"));
+        return Err(format!("braces are nested more than {MAX_NESTING} levels deep"));
     }
     let mut choices = Vec::new();
     while !matches!(rest.next(), Some(Symbol::Close)) {
