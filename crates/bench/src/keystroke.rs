@@ -1,4 +1,5 @@
-//! Measures a byte to a program on a terminal and back, as a user experiences it when typing.
+//! Measures the round trip of a byte to a program on a terminal and back, as a user experiences it
+//! when typing.
 
 use anyhow::ensure;
 

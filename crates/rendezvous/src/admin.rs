@@ -234,7 +234,7 @@ pub(crate) struct AdminSocket {
 }
 
 impl AdminSocket {
-    /// Binds the socket. The caller has the store open, so an existing socket file is left over.
+    /// Binds the socket. The caller has the store open, so an existing socket file is stale.
     pub(crate) fn bind(path: &Path, directory: Arc<dyn Directory>) -> io::Result<Self> {
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

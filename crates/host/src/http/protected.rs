@@ -2,8 +2,8 @@
 //!
 //! The feature exists so that a caller can *use* a secret without knowing it: `LINEAR_API_KEY`,
 //! `GITHUB_TOKEN`, `DOCS_MCP_API_KEY`. The caller also chooses the URL, so a variable that is not
-//! protected can be sent anywhere. Protected are the variables that give power over this machine or
-//! this server: its own settings and those of its clients, the keys of the model that drives them,
+//! protected can be sent anywhere. Variables that give power over this machine or this server are
+//! protected: its own settings and those of its clients, the keys of the model that drives them,
 //! credentials of clouds and clusters, secret stores, ssh, and passwords for programs that do not
 //! speak HTTP. Keys of web services are not protected: clients inject them.
 //!

@@ -33,7 +33,8 @@ pub const WINDOW_BYTES: usize = 1 << 20;
 
 /// The longest time that an acknowledgement waits for a frame to travel with.
 const ACK_DELAY: Duration = Duration::from_millis(25);
-/// Records, and their bytes, after which it is sent at once: a quarter of the window.
+/// The number of records, and of their bytes, after which an acknowledgement is sent at once: a
+/// quarter of the window.
 const ACK_EVERY: u32 = WINDOW_RECORDS / 4;
 const ACK_EVERY_BYTES: usize = WINDOW_BYTES / 4;
 

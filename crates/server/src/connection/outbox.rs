@@ -170,7 +170,7 @@ impl Outbox {
         self.lock().answers.release_idle();
     }
 
-    /// For the writer: notes that this many bytes of responses were sent.
+    /// For the writer: records that this many bytes of responses were sent.
     pub(super) fn sent(&self, bytes: usize) {
         let mut state = self.lock();
         state.bytes -= bytes;

@@ -13,7 +13,7 @@ pub(crate) struct TaskSet {
 }
 
 impl TaskSet {
-    /// Spawns a task, also from a thread outside the runtime.
+    /// Spawns a task, even from a thread outside the runtime.
     pub(crate) fn spawn_on(
         &self,
         runtime: &runtime::Handle,

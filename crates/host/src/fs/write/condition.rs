@@ -10,9 +10,9 @@ use rustix::fs::{Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use crate::fs::error::FsError;
 use crate::fs::read::metadata::{modified_at_ms, size};
 
-/// Empty by default. Among writers of this process the comparison and the write are one step. Not
-/// noticed are another program that writes in between, and any unconditional overwrite of equal
-/// size within the same millisecond.
+/// Empty by default. Among writers of this process the comparison and the write are one step. Two
+/// changes go unnoticed: a write by another program in between, and an unconditional overwrite of
+/// equal size within the same millisecond.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Condition {
     pub modified_at_ms: Option<i64>,

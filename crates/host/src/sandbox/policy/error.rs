@@ -60,7 +60,7 @@ pub enum PolicyError {
     GlobsTooLong { max: usize },
     #[error("the sandbox names more than {max} paths, counted once per project root")]
     TooManyPaths { max: usize },
-    #[error("the sandbox denies {what}, but none is known")]
+    #[error("the sandbox denies {what}, but neither the request nor this machine defines any")]
     NothingToDeny { what: &'static str },
 }
 

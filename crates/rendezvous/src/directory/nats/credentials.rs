@@ -149,7 +149,7 @@ impl Credentials {
         }
     }
 
-    /// Removes credentials that were missing in the bucket at this revision.
+    /// Removes credentials that were missing from the bucket at this revision.
     fn forget_missing(&self, keys: &HashSet<String>, revision: u64) {
         let table = self.table();
         let is_missing = |(key, known): &(&String, &Known)| {
