@@ -449,7 +449,7 @@ impl ServerState {
     }
 
     /// Returns the memory of finished processes to the system once in a while, and when none is
-    /// left. Each time would cost more than it saves.
+    /// left. Doing so each time would cost more than it saves.
     fn process_forgotten(&self) {
         let left = self.known_processes.fetch_sub(1, Ordering::Relaxed) - 1;
         let forgotten = self.forgotten_processes.fetch_add(1, Ordering::Relaxed) + 1;

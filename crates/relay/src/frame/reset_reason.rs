@@ -17,7 +17,7 @@ impl ResetReason {
     pub const NOISE_PROTOCOL_ERROR: Self = Self::from_static("noise_relay_protocol_error");
     /// The environment has too many streams, or too many handshakes wait for its registry.
     pub const LIMIT_REACHED: Self = Self::from_static("limit_reached");
-    /// The environment has no such stream: it never saw the handshake, or was started again since.
+    /// The environment has no such stream: it never saw the handshake, or has been restarted since.
     pub const UNKNOWN_STREAM: Self = Self::from_static("unknown_stream");
 
     /// Creates a reason of this program; a constant is checked at compile time.

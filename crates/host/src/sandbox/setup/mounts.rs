@@ -72,7 +72,7 @@ pub(crate) fn arrange(
             (Mount::Regrant(regrant), Some(saved)) => {
                 restore(regrant, &saved, nesting.is_in_hidden(index))
             }
-            // The path was removed since, so there is nothing to restore.
+            // The path has been removed since, so there is nothing to restore.
             (Mount::Regrant(_), None) if nesting.is_in_covered(index) => Ok(()),
             (Mount::Regrant(regrant), None) => pin(regrant),
             (Mount::Fresh(path), _) => put_fresh_directory(path),

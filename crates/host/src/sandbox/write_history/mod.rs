@@ -35,7 +35,7 @@ pub struct WriteHistory {
 
 #[derive(Debug)]
 struct State {
-    /// Everything ever known, even if a file was removed since.
+    /// Everything ever known, even if a file has been removed since.
     roots: Arc<BTreeSet<PathBuf>>,
     files: Vec<HistoryFile>,
     /// Whether every file has all entries of the others.

@@ -9,7 +9,7 @@ use percent_encoding::percent_decode_str;
 
 use super::super::DirectoryError;
 
-/// Limit for one response of a server. Peers of a rendezvous retry after it.
+/// Time limit for a server's response. Peers of a rendezvous retry when it has passed.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// A hanging server is detected after the second missed ping.
