@@ -1,4 +1,4 @@
-//! The README as a new user tries it: its blocks, run one after the other.
+//! The README as a new user tries it: its blocks, run one after another.
 
 use std::path::Path;
 

@@ -96,7 +96,7 @@ fn the_output_cap_limits_retained_and_not_sent_output() {
     client.call("command/exec", params);
     let (stdout, _, code) = finish(&mut client, "much");
     assert_eq!((stdout.len(), code), (LEN, json!(0)));
-    // Unconfirmed output is retained in any case, for a moment.
+    // Unconfirmed output is always retained for a moment.
     while {
         let kept = client.call("process/snapshot", json!({"processId": "much"}));
         decoded(&kept["stdout"]).len() > KEPT || kept["truncated"] == false

@@ -45,7 +45,7 @@ impl Transcript {
         }
     }
 
-    /// Returns all streams, one after the other; for processes that use one.
+    /// Returns all streams, one after another; for processes that use one.
     pub(crate) fn output(&self) -> Vec<u8> {
         [self.stdout.as_slice(), &self.stderr, &self.pty].concat()
     }

@@ -8,7 +8,7 @@ const LONGEST: Duration = Duration::from_secs(30);
 /// A socket that lived for less and received nothing counts as a failure: the rendezvous admits the
 /// environment and then closes it.
 const SHORT_LIFE: Duration = Duration::from_millis(250);
-/// A socket that lived for this long ends a series of failures. When nodes die one after the other,
+/// A socket that lived for this long ends a series of failures. When nodes die one after another,
 /// each keeps an environment for longer than that; otherwise its pauses would grow with each of
 /// them. Two environments with one id replace each other about that often.
 const LONG_LIFE: Duration = Duration::from_secs(1);

@@ -34,7 +34,7 @@ pub(crate) struct TaskRequest {
     signature: String,
 }
 
-/// For the log only: a caller learns no more than that it was refused.
+/// For the log only: a caller learns only that it was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AssertionError {
     #[error("the assertion is malformed")]

@@ -30,7 +30,7 @@ pub(crate) enum Purpose {
     Validation,
 }
 
-/// Why credentials are refused. For the log only: a caller learns no more than that they were.
+/// Why credentials are refused. For the log only: a caller learns only that they were.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AuthenticationError {
     #[error("no credentials, or more than one")]

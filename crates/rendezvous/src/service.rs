@@ -241,7 +241,7 @@ impl Rendezvous {
         }
     }
 
-    /// Sends environments to other nodes, one after the other: all at once would cause a burst of
+    /// Sends environments to other nodes, one after another: all at once would cause a burst of
     /// registrations there. Harnesses of the remaining environments are still admitted.
     async fn leave(&mut self, upkeep: &mut Upkeep) {
         self.handler.is_leaving.store(true, Ordering::Relaxed);

@@ -551,7 +551,7 @@ async fn tend(
     while !process.is_abandoned() {
         tokio::select! {
             () = tokio::time::sleep(CLOSED_RETENTION) => {}
-            // The output can have no reader any more and would only take memory.
+            // The output can no longer have a reader and would only take memory.
             () = session.ended() => break,
         }
         if session.has_delivered(&process) {

@@ -107,7 +107,7 @@ enum Who {
     Second,
 }
 
-/// Returns all examples of a document, one after the other.
+/// Returns all examples of a document, one after another.
 fn script(document: &str) -> impl Iterator<Item = Line> {
     let mut lines: Vec<Line> = Vec::new();
     let mut inside = false;

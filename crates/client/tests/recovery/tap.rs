@@ -59,7 +59,7 @@ impl Tap {
         ExecServerClient::connect_by(self.clone(), options()).await.unwrap()
     }
 
-    /// Sets a trap for a call of this method. Several traps are hit one after the other.
+    /// Sets a trap for a call of this method. Several traps are hit one after another.
     pub(crate) fn set_trap(&self, method: Method, fate: Fate) {
         self.shared.traps.lock().unwrap().push((method, fate));
     }

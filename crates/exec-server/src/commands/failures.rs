@@ -28,7 +28,7 @@ impl Failures {
 fn line(path: impl AsRef<Path>, error: &anyhow::Error) -> String {
     let (path, cause) = (escaped(path), one_line(error));
     let is_named = path.starts_with('/') && cause.contains(&path);
-    // Two colons in a row would look like a typo of the program.
+    // Two colons in a row would look like a typo in the program.
     let path = if path.ends_with(':') { format!("'{path}'") } else { path };
     if is_named || path.is_empty() { cause } else { format!("{path}: {cause}") }
 }

@@ -31,7 +31,7 @@ impl Order {
     }
 }
 
-/// Executes orders one after the other. A call waits while the connection is lost, but nothing else
+/// Executes orders one after another. A call waits while the connection is lost, but nothing else
 /// waits for it. Errors are ignored: they mean that the process or the connection has ended, which
 /// its events report too.
 ///

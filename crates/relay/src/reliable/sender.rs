@@ -265,8 +265,8 @@ impl Sender {
 
     /// Marks lost records as due. The acknowledgement of a record that was sent twice does not show
     /// which copy arrived, and a record behind a lost one is acknowledged only after that one. So
-    /// none of them is a sample any more: otherwise an outage would look like a long round trip,
-    /// and the next loss would be noticed late.
+    /// none of them remains a sample: otherwise an outage would look like a long round trip, and
+    /// the next loss would be noticed late.
     fn send_again(&mut self, is_lost: impl Fn(Instant) -> bool) {
         for record in &mut self.records {
             if let State::UnderWay { since, until, .. } = record.state {

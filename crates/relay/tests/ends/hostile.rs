@@ -154,7 +154,7 @@ async fn attack(seed: u64) -> Attacked {
         }
         false
     };
-    // Ends the stream, at the latest when the close timeout has passed.
+    // Ends the stream, no later than the close timeout.
     tokio::join!(outgoing.close(CloseCode::Normal, ""), async {
         while incoming.recv().await.map(&mut deliver).is_some() {}
     });

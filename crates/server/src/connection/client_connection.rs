@@ -218,7 +218,7 @@ impl ClientConnection {
         }
     }
 
-    /// Returns a share of the memory that all connections share.
+    /// Returns this connection's share of the common memory.
     pub(crate) fn hold_memory(&self) -> Holding {
         self.socket.as_ref().map_or_else(Holding::default, |socket| socket.memory.hold())
     }

@@ -17,7 +17,7 @@ const KEPT_BYTES: usize = 64 << 10;
 #[derive(Debug, Default)]
 pub(super) struct OutgoingQueue {
     queue: VecDeque<Answer>,
-    /// The small messages, one after the other.
+    /// The small messages, one after another.
     text: Vec<u8>,
 }
 

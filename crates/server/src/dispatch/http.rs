@@ -105,7 +105,7 @@ async fn answer_whole(
         reply.send::<rpc::HttpRequest>(thread.map(|()| whole));
         drop((reserved, answered));
     });
-    // Waiting for the tasks of a connection that ends thus includes the response.
+    // So waiting for the tasks of a closing connection includes the response.
     let _ = done.await;
 }
 

@@ -76,7 +76,7 @@ fn a_hanging_log_blocks_only_callers_that_must_wait() {
     let hanging = writer.hang();
     let refused = writer.write_and_wait(b"{}".to_vec(), Duration::ZERO).unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::TimedOut);
-    // The log is known to hang, so no caller waits any more.
+    // The log is known to hang, so callers no longer wait.
     let refused = writer.write_and_wait(b"{}".to_vec(), Duration::MAX).unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::TimedOut);
     let lost = (0..10_000).filter(|_| writer.write(b"{}".to_vec()).is_err()).count();

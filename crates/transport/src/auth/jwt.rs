@@ -226,7 +226,7 @@ impl<'t> Parts<'t> {
         };
         if !claims.sub.iter().all(is_name) {
             let reason =
-                format!("sub must have 1 to {MAX_SUBJECT_BYTES} bytes, none a control character");
+                format!("sub must have 1 to {MAX_SUBJECT_BYTES} bytes and no control characters");
             return Err(TokenError::Claims(reason));
         }
         let roots = claims.sandbox.iter().flat_map(|sandbox| &sandbox.writable_roots);

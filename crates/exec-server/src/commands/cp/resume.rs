@@ -107,7 +107,7 @@ pub(super) struct PartialFile {
     pub(super) key: Option<String>,
     /// Invariant: everything before this offset is confirmed as written, or a hole.
     certain: u64,
-    /// The minimum length. A shorter file is another one.
+    /// The minimum length. A shorter file is a different file.
     len: u64,
     /// The furthest offset of any attempt.
     furthest: u64,

@@ -115,7 +115,7 @@ struct Removal<'a> {
 struct Level {
     /// Names that were directories when they were listed.
     waiting: Vec<OsString>,
-    /// All other entries are removed, as far as is known.
+    /// All other entries have been removed, as far as is known.
     listed: bool,
 }
 

@@ -42,7 +42,7 @@ impl PtyMaster {
     /// the output, and `WouldBlock` if there is none at the moment.
     pub fn try_read(&self, buffer: &mut BytesMut) -> io::Result<usize> {
         match try_read(&self.master, buffer) {
-            // Linux: all output was read, and no process has the terminal open any more.
+            // Linux: all output was read, and the terminal is no longer open in any process.
             Err(error) if error.raw_os_error() == Some(libc::EIO) => Ok(0),
             other => other,
         }

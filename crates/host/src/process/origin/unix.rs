@@ -133,7 +133,7 @@ mod tests {
         }
     }
 
-    /// Waits until it is killed, at the latest when the thread that created it ends.
+    /// Waits until it is killed, no later than the end of the thread that created it.
     fn wait_after<T>(work: impl FnOnce() -> T) -> ! {
         let _ = set_parent_process_death_signal(Some(Signal::KILL));
         let _ = work();

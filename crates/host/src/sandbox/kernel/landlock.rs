@@ -59,8 +59,8 @@ pub struct Ruleset(RulesetCreated);
 impl Ruleset {
     /// Grants exactly these parts of the file system.
     ///
-    /// A path that does not exist (any more) or is inaccessible grants nothing. A path with a
-    /// symlink in it is an error: policies name real paths, so the path has changed since.
+    /// A path that is missing or inaccessible grants nothing. A path with a symlink in it is an
+    /// error: policies name real paths, so the path has changed since.
     pub fn new(grants: &[Grant], abi: u32) -> Result<Self, LandlockError> {
         let grants = Some(grants.to_vec());
         Self::of_plan(&LandlockRules { abi, grants, listed: vec![], connect_ports: None }, &[])

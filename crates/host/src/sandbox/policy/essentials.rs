@@ -2,8 +2,8 @@
 
 use super::Access;
 
-/// The paths that a dynamically linked program needs to start, as far as they exist: loader,
-/// libraries, programs, the public files that libc reads, certificates without their keys.
+/// The existing paths that a dynamically linked program needs to start: loader, libraries,
+/// programs, the public files that libc reads, certificates without their keys.
 pub(in crate::sandbox) const MINIMAL: &[&str] = &[
     "/bin",
     "/sbin",

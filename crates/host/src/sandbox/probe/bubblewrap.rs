@@ -65,7 +65,7 @@ fn run_for(
     #[expect(clippy::disallowed_methods, reason = "this is where the host starts programs")]
     let mut command = std::process::Command::new(place);
     // SAFETY: plain system calls, allowed between fork and exec. The alarm survives the exec. The
-    // signal is reset because the parent may have had it ignored.
+    // signal is reset because the parent may have ignored it.
     unsafe {
         command.pre_exec(move || {
             libc::signal(libc::SIGALRM, libc::SIG_DFL);

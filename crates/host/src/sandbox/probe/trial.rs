@@ -25,8 +25,8 @@ pub(super) unsafe fn try_in_child(
         -1 => return Err(format!("fork: {}", io::Error::last_os_error())),
         0 => {
             drop(ours);
-            // SAFETY: plain system calls. The signal is reset because the parent may have had it
-            // ignored.
+            // SAFETY: plain system calls. The signal is reset because the parent may have ignored
+            // it.
             unsafe {
                 libc::signal(libc::SIGALRM, libc::SIG_DFL);
                 libc::alarm(TIMEOUT_SECONDS);

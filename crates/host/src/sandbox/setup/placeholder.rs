@@ -8,8 +8,8 @@
 //! Any process that can open the directory can hold such a lock too: processes of other users, and
 //! processes in a sandbox. A shared lock delays the removal until it is released. An exclusive lock
 //! would block the next start, so the start gives up on the lock and makes the directory permanent
-//! by creating a file in it: then no keeper removes it any more. No process can cause a removal
-//! that is too early.
+//! by creating a file in it: then keepers no longer remove it. No process can cause a removal that
+//! is too early.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;

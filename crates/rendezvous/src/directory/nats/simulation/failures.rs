@@ -19,7 +19,7 @@ const PING_INTERVAL: Duration = Duration::from_secs(7);
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Failure {
-    /// All nodes, one after the other.
+    /// All nodes, one after another.
     RollingRestart,
     /// All nodes of the zone lose power for good. A router reports that to half of the
     /// environments.
@@ -56,7 +56,7 @@ impl Cluster {
         }
     }
 
-    /// Moves the environments of a node to other nodes, one after the other.
+    /// Moves the environments of a node to other nodes, one after another.
     fn leave(&mut self, node: usize) {
         self.restarting = Some(node);
         self.nodes[node].state = NodeState::Leaving;
