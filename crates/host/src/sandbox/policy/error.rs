@@ -13,7 +13,7 @@ pub enum PolicyError {
     #[error("subpath {subpath:?} leaves the project roots")]
     Subpath { subpath: PathBuf },
     #[error(
-        "sandbox path {path:?} is in the /proc directory of one process, which is another process inside the sandbox"
+        "sandbox path {path:?} is in the /proc directory of one process; inside the sandbox, that path means a different process"
     )]
     OneProcess { path: PathBuf },
     #[error("sandbox path {path:?} leads through too many symlinks")]

@@ -255,7 +255,7 @@ fn check_loopback_ports(ports: &[u16], ceilings: &[Rules]) -> Result<(), RpcErro
         None => Ok(()),
         Some(port) => {
             let message = format!(
-                "managedNetwork: the rules of the server do not allow 127.0.0.1:{port}; the operator allows it in [network]"
+                "managedNetwork: the rules of the server do not allow 127.0.0.1:{port}; the operator can allow it in [network]"
             );
             Err(RpcError::invalid_request(message).with_kind(ErrorKind::SandboxDenied))
         }

@@ -19,7 +19,7 @@ pub(super) struct Address {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum AddressError {
-    /// The address kind is unknown, and therefore its length.
+    /// The address kind, and therefore the length of the address, is unknown.
     Kind,
     /// The name is neither a host name nor an address.
     Host { port: u16 },
