@@ -206,7 +206,7 @@ impl ReliableStream {
         Some((transmit, self.receiver.acknowledge()))
     }
 
-    /// Returns the next record, in order. Only then it is acknowledged, so an unread stream holds
+    /// Returns the next record, in order. Only then is it acknowledged, so an unread stream holds
     /// back its peer and nothing else.
     pub fn poll_record(&mut self, now: Instant) -> Option<Bytes> {
         let record = self.receiver.poll_record()?;

@@ -215,7 +215,7 @@ impl Sender {
             self.records.get(index)
         {
             self.round_trip.measure(now.saturating_duration_since(*since));
-            // Only now it is certain that the timeout is long enough.
+            // Only now is it certain that the timeout is long enough.
             self.timeouts = 0;
         }
     }
