@@ -195,7 +195,7 @@ fn invalid_arguments_are_refused() {
             "https://",
         ),
         (&["rendezvous", "--listen", "127.0.0.1:0", "--data", path], "http://IP:PORT"),
-        (&["token", "list", "--data", missing], "contains no store"),
+        (&["token", "list", "--data", missing], "contains no rendezvous store"),
         (
             &["token", "create", "--data", path, "--role", "harness", "--environment", "a b"],
             "environment id",

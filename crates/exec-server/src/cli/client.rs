@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_of_zero_is_no_limit_but_a_lifetime_of_zero_is_refused() {
+    fn a_timeout_of_zero_means_none_but_a_lifetime_of_zero_is_refused() {
         for zero in ["0", "0.0", "0s"] {
             let run = run_of(&format!("run --timeout {zero} true"));
             assert_eq!(limit(run.timeout), None, "{zero}");
