@@ -137,6 +137,10 @@ def test_a_gap_is_fatal_unless_it_may_be() -> None:
     late = ProcessLog("p", gaps_declared=True)
     late.handle_read(0, read([5], 6, droppedBytes=9))
     assert drain(late) == ["gap 9", "5:5"]
+    behind = ProcessLog("p", gaps_declared=True)
+    behind.handle_read(0, read([1, 2], 3))
+    behind.handle_read(1, read([5], 6, droppedBytes=9))
+    assert drain(behind) == ["1:1", "2:2", "gap 8", "5:5"], "the log has a byte of the gap"
 
 
 def test_an_exit_within_a_gap_is_not_lost() -> None:

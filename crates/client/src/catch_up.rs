@@ -28,7 +28,9 @@ pub(crate) fn apply(
     let mut expected = after.saturating_add(1);
     if response.dropped_bytes > 0 {
         expected = after_gap(&response, exit.is_some()).max(expected);
-        mirror.skip_to(expected, response.dropped_bytes)?;
+        // The server counts from `after`, and events may have arrived since the request.
+        let missing = response.dropped_bytes.saturating_sub(mirror.output_bytes_after(after));
+        mirror.skip_to(expected, missing)?;
     }
     let is_known_exit = |seq| known_exit.as_ref().is_some_and(|exit| exit.seq == seq);
     for chunk in response.chunks {
@@ -189,6 +191,15 @@ mod tests {
         let late = ProcessMirror::new("p", GapPolicy::Declared);
         apply(&late, 0, gap(&[5], 6)).unwrap();
         assert_eq!(late.next_seq(), 6);
+    }
+
+    #[test]
+    fn output_that_arrived_since_the_request_is_not_part_of_the_gap() {
+        let mirror = ProcessMirror::new("p", GapPolicy::Declared);
+        apply(&mirror, 0, response(&[1, 2], 3)).unwrap();
+        apply(&mirror, 1, ReadResponse { dropped_bytes: 9, ..response(&[5], 6) }).unwrap();
+        // Two chunks of one byte, the gap, and another chunk of one byte.
+        assert_eq!(mirror.output_bytes_after(0), 2 + 8 + 1);
     }
 
     #[test]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections import deque
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any
 
 from .errors import ExecServerError, OutputGap, ProtocolViolation, ServerError
@@ -259,6 +259,14 @@ class ProcessLog:
             raise OutputGap(self.process_id, dropped_bytes)
         self._push(Gap(self._next, dropped_bytes), seq)
 
+    def _output_bytes_after(self, seq: int) -> int:
+        later = takewhile(lambda event: event.seq > seq, reversed(self._events))
+        return sum(
+            len(event.data) if isinstance(event, Output) else event.dropped_bytes
+            for event in later
+            if isinstance(event, (Output, Gap))
+        )
+
     def _apply(self, after: int, result: dict[str, Any]) -> None:
         """The chunks have numbers; exit and close take the numbers that are missing."""
         chunks, next_seq = result["chunks"], result["nextSeq"]
@@ -269,7 +277,8 @@ class ProcessLog:
         expected = after + 1
         if dropped := result.get("droppedBytes") or 0:
             expected = max(expected, _after_gap(chunks, next_seq, is_news, result["closed"]))
-            self._skip_to(expected, dropped)
+            # The server counts from `after`, and events may have arrived since the request.
+            self._skip_to(expected, max(dropped - self._output_bytes_after(after), 0))
         for chunk in chunks:
             seq = chunk["seq"]
             while expected < seq:

@@ -172,6 +172,13 @@ impl ProcessMirror {
         Ok(())
     }
 
+    /// Returns the size of the retained output and gaps after `seq`.
+    pub(crate) fn output_bytes_after(&self, seq: u64) -> u64 {
+        let state = self.lock();
+        let later = state.events.iter().rev().take_while(|event| event.seq > seq);
+        later.map(|event| event.entry.output_bytes()).sum()
+    }
+
     /// Ends the mirror. Subscribers receive the remaining events, then this error.
     pub fn fail(&self, error: ExecServerError) {
         let mut state = self.lock();
