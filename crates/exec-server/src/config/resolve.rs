@@ -27,9 +27,11 @@ use crate::target::server_url::ServerUrl;
 
 /// Prefixes, after the common one, of variables that restrict clients.
 const RESTRICTING_VARIABLES: [&str; 2] = ["SANDBOX", "NETWORK"];
-/// Variables of this program that other modules read.
-const READ_ELSEWHERE: [&str; 5] = [
+/// Variables that other modules, or other programs of this project, read.
+const READ_ELSEWHERE: [&str; 6] = [
     ENVIRONMENTS_VARIABLE,
+    // The path of this program, for the Python and TypeScript clients.
+    "EXEC_SERVER_BINARY",
     WITHOUT_VARIABLE,
     HISTORY_VARIABLE,
     API_KEY_VARIABLES[0],
