@@ -33,5 +33,11 @@ static-test:
 bench *arguments:
     cargo run --release -- bench {{arguments}}
 
+# The Python and TypeScript clients against the Rust client. Arguments go to the script.
+bench-clients *arguments:
+    cargo build --release -p exec-server --bin exec-server --example bench_client
+    clients/typescript/scripts/build
+    clients/bench/run target/release/exec-server {{arguments}}
+
 fmt:
     cargo fmt --all
