@@ -242,8 +242,9 @@ pub(crate) struct Logs {
 /// Connect to a process that was started with run --detach
 #[derive(Debug, Args)]
 #[command(after_help = "\
-On a terminal, ~. after a newline detaches and leaves the process running, and ~? lists the keys.
-Otherwise the exit code is that of the process.")]
+Ctrl-C goes to the process. On a terminal, ~. at the beginning of a line detaches and leaves the
+process running; press Enter after it if the process has no terminal. ~? lists the keys.
+Unless you detach, the exit code is that of the process.")]
 pub(crate) struct Attach {
     #[command(flatten)]
     pub(crate) server: ServerChoice,

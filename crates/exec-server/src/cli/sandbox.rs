@@ -27,7 +27,7 @@ pub(crate) struct SandboxFlags {
     /// Deny the command this path or pattern (may be repeated)
     #[arg(long, value_name = "GLOB", requires = "sandbox", value_parser = denial)]
     pub(crate) deny: Vec<String>,
-    /// Allow the command to use the network
+    /// Allow the network, which a sandbox otherwise denies
     #[arg(long, requires = "sandbox")]
     pub(crate) network: bool,
     #[command(flatten)]

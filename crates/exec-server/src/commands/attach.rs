@@ -91,7 +91,9 @@ async fn stay(
             say(&format!("{name} timed out{}", end.in_words()));
             Ok(ExitStatus::TIMED_OUT)
         }
-        Ending::Lost(error) => Err(anyhow::Error::new(error).context(format!("lost {name}"))),
+        Ending::Lost(error) => {
+            Err(anyhow::Error::new(error).context(format!("lost contact with {name}")))
+        }
     }
 }
 

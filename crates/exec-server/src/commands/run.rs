@@ -139,7 +139,9 @@ pub(super) async fn in_foreground(
             say(&format!("gave up; {program} keeps running until the server ends the session"));
             Ok(ExitStatus::of_signal(number))
         }
-        Ending::Lost(error) => Err(anyhow::Error::new(error).context(format!("lost {program}"))),
+        Ending::Lost(error) => {
+            Err(anyhow::Error::new(error).context(format!("lost contact with {program}")))
+        }
     }
 }
 

@@ -411,8 +411,8 @@ fn greet(url: &ListenUrl) {
         let _ = write!(
             stderr,
             "Listening. In another terminal: exec-server shell --connect {url}\n\
-             or exec-server run --connect {url} -- COMMAND. Any WebSocket client\n\
-             works too: see README.md. Ctrl-C stops the server and all its processes.\n"
+             or exec-server run --connect {url} -- COMMAND.\n\
+             Ctrl-C here stops the server and all its processes.\n"
         );
     }
 }
