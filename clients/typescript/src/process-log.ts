@@ -80,7 +80,7 @@ export class ProcessLog {
   /** Events before this index of `#events` are evicted; they are removed in batches. */
   #first = 0;
   #cost = 0;
-  #evictedBytes = 0;
+  readonly #evictedBytes = { stdout: 0, stderr: 0 };
   #subscribers = new Set<Subscriber>();
   /** There was no subscriber yet: everything is kept for the first one. */
   #awaitsSubscriber = true;
@@ -152,7 +152,8 @@ export class ProcessLog {
   subscribe(wanted: Wanted, position?: number): Subscriber {
     this.#awaitsSubscriber = false;
     const first = this.#events[this.#first]?.seq ?? this.next;
-    const missed = position === undefined || position < first ? this.#evictedBytes : 0;
+    const missed =
+      position === undefined || position < first ? this.#evictedBytesOf(wanted) : 0;
     const start = Math.max(position ?? first, first);
     const missedExit = wanted === "all" && this.exit !== null && this.exit.seq < start && !position;
     const subscriber: Subscriber = { wanted, position: start, missed, missedExit, wake: null };
@@ -252,13 +253,21 @@ export class ProcessLog {
     return this.#events[low];
   }
 
+  #evictedBytesOf(wanted: Wanted): number {
+    const { stdout, stderr } = this.#evictedBytes;
+    return wanted === "all" ? stdout + stderr : this.#evictedBytes[wanted];
+  }
+
   #evictFor(cost: number): void {
     const consumed = this.consumed;
     while (this.#first < this.#events.length && this.#cost + cost > RETAINED) {
       const oldest = this.#events[this.#first]!;
       if (oldest.seq > consumed) break;
       this.#cost -= costOf(oldest.event);
-      if (oldest.event.type === "output") this.#evictedBytes += oldest.event.data.length;
+      if (oldest.event.type === "output") {
+        const { stream, data } = oldest.event;
+        this.#evictedBytes[stream === "stderr" ? "stderr" : "stdout"] += data.length;
+      }
       this.#events[this.#first++] = undefined as never;
     }
     if (this.#first > 64 && this.#first * 2 > this.#events.length) {

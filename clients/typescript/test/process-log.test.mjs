@@ -106,6 +106,19 @@ test("readers of one stream are not held up by the other", () => {
   assert.equal(made.log.consumed, 3);
 });
 
+test("a late reader misses only what was evicted of its own stream", () => {
+  const made = new ProcessSync("p", { gaps: "fatal" });
+  const stdout = made.log.subscribe("stdout");
+  for (let seq = 1; seq <= 100; seq++) {
+    notify(made, output(seq, CHUNK));
+    made.log.take(stdout);
+  }
+  notify(made, output(101, 1, "stderr"));
+  const stderr = made.log.subscribe("stderr");
+  assert.deepEqual([stderr.missed, made.log.take(stderr).seq], [0, 101]);
+  assert.ok(made.log.subscribe("stdout").missed > 0);
+});
+
 test("missing output ends the process, or is told where that was asked for", () => {
   const fatal = sync();
   const { log } = fatal.made;
