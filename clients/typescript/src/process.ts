@@ -35,6 +35,8 @@ export class Process {
   readonly #subscribers: Partial<Record<Wanted, Subscriber>> = {};
   readonly #resumed: ProcessState["consumed"] | undefined;
   #writes = 0;
+  /** Settles after the long write that is being made, and the input that waits for it. */
+  #longWrite: Promise<void> | null = null;
   #stdout: ReadableStream<Uint8Array> | undefined;
   #stderr: ReadableStream<Uint8Array> | undefined;
   #stdin: WritableStream<Uint8Array | string> | undefined;
@@ -95,19 +97,16 @@ export class Process {
     }
   }
 
-  async write(data: Uint8Array | string): Promise<void> {
+  /** Writes and `closeStdin` are carried out in the order of their calls. */
+  write(data: Uint8Array | string): Promise<void> {
     const bytes = toBytes(data);
-    for (let at = 0; at < bytes.length; at += MAX_WRITE) {
-      const chunk = encodeBase64(bytes.subarray(at, at + MAX_WRITE));
-      const writeId = `${this.#writer}-${this.#writes++}`;
-      const params = { processId: this.id, chunk, writeId };
-      const { status } = await this.#connection.call("process/write", params);
-      if (status !== "accepted") throw new StdinClosedError(this.id);
-    }
+    return this.#inOrder(bytes.length > MAX_WRITE, () => this.#write(bytes));
   }
 
-  async closeStdin(): Promise<void> {
-    await this.#connection.call("process/closeStdin", { processId: this.id });
+  closeStdin(): Promise<void> {
+    return this.#inOrder(false, async () => {
+      await this.#connection.call("process/closeStdin", { processId: this.id });
+    });
   }
 
   /** Sends a signal to the process group; `SIGTERM` by default. */
@@ -173,6 +172,30 @@ export class Process {
       if (event === undefined) return;
       const pending = onEvent(event);
       if (pending !== undefined) await pending;
+    }
+  }
+
+  /** Nothing may get between the pieces of a long write. Short ones do not wait for each other. */
+  #inOrder(long: boolean, send: () => Promise<void>): Promise<void> {
+    const before = this.#longWrite;
+    if (before === null && !long) return send();
+    const sent = before === null ? send() : before.then(send);
+    const settled = sent
+      .catch(() => {})
+      .then(() => {
+        if (this.#longWrite === settled) this.#longWrite = null;
+      });
+    this.#longWrite = settled;
+    return sent;
+  }
+
+  async #write(bytes: Uint8Array): Promise<void> {
+    for (let at = 0; at < bytes.length; at += MAX_WRITE) {
+      const chunk = encodeBase64(bytes.subarray(at, at + MAX_WRITE));
+      const writeId = `${this.#writer}-${this.#writes++}`;
+      const params = { processId: this.id, chunk, writeId };
+      const { status } = await this.#connection.call("process/write", params);
+      if (status !== "accepted") throw new StdinClosedError(this.id);
     }
   }
 

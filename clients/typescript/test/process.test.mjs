@@ -22,6 +22,17 @@ test("stdin, stdout and stderr are web streams", needsServer, async (context) =>
   assert.equal((await process.exited).exitCode, 0);
 });
 
+test("input keeps its order although nothing awaits it", needsServer, async (context) => {
+  const machine = await connect(context);
+  const process = await machine.spawn(["cat"]);
+  const long = "a".repeat(3 << 20);
+  const input = [process.write(long), process.write("b"), process.write(long), process.write("c")];
+  input.push(process.closeStdin());
+  const output = await text(process.stdout);
+  assert.ok(output === `${long}b${long}c`, `${output.length} bytes`);
+  await Promise.all(input);
+});
+
 test("a process that has no stdin says so", needsServer, async (context) => {
   const machine = await connect(context);
   const process = await machine.spawn(["sleep", "1000"], { stdin: "ignore" });
