@@ -203,6 +203,8 @@ export class Connection {
   }
 
   #perform(): void {
+    // Ending the session fails what recovers it, which must not decide anything after that.
+    if (this.#over !== null) return;
     for (let action = this.#recovery.pollAction(); action; action = this.#recovery.pollAction()) {
       this.#performOne(action);
     }
@@ -306,7 +308,8 @@ export class Connection {
   #known = new Set<string>();
 
   #refused(generation: number, error: Error): void {
-    if (error instanceof DisconnectedError) return;
+    // The connection was lost, or the session was ended, and that is being handled.
+    if (error instanceof DisconnectedError || this.#over !== null) return;
     this.#lastFailure = error;
     // The old connection may not know yet that it is dead.
     const attached = error instanceof ServerError && error.code === -32010;
@@ -406,12 +409,22 @@ export class Connection {
       };
       return this.#send(JSON.stringify({ id: message.id, error }));
     }
-    const params = message.params ?? {};
+    try {
+      this.#notified(message.method, message.params ?? {});
+    } catch (error) {
+      const broken = new ProtocolError(
+        `the server sent a ${message.method} that cannot be read: ${(error as Error).message}`,
+      );
+      this.#lost(generation, broken, true);
+    }
+  }
+
+  #notified(method: string, params: Record<string, any>): void {
     if (params.sessionId !== undefined) return;
     if (params.processId !== undefined) {
       const sync = this.#processes.get(params.processId);
-      if (sync === undefined || !/^process\/(output|exited|closed)$/.test(message.method)) return;
-      sync.notified(message.method, params);
+      if (sync === undefined || !/^process\/(output|exited|closed)$/.test(method)) return;
+      sync.notified(method, params);
       this.#sendFor(sync);
     } else {
       this.#leases.get(params.watchId ?? params.searchId ?? params.requestId)?.notified(params);
@@ -465,7 +478,7 @@ export class Connection {
     return new SessionLostError(`the session is lost: ${cause}`, { cause: last });
   }
 
-  /** Fails all pending calls, processes and leases. */
+  /** Fails all pending calls, processes and leases. Called once. */
   #end(error: Error, state: ConnectionState): void {
     this.#over = error;
     clearTimeout(this.#timer);

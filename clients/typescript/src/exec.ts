@@ -2,6 +2,7 @@
 import type { SpawnOptions } from "./machine.js";
 import type { Process } from "./process.js";
 import type { ExitStatus } from "./process-log.js";
+import { decodeText } from "./wire.js";
 
 export interface ExecOptions extends Omit<SpawnOptions, "stdin"> {
   /** Written to stdin, which is then closed. */
@@ -23,7 +24,10 @@ export interface ExecResult<T = string> {
   exitCode: number;
   stdout: T;
   stderr: T;
-  /** Whether the middle of a stream is missing because it was longer than `maxOutput`. */
+  /**
+   * Whether output is missing: a stream was longer than `maxOutput`, or the server dropped output
+   * (`onFull: "discard"`).
+   */
   truncated: boolean;
   /** The number of the signal that killed it. */
   signal: number | null;
@@ -45,6 +49,7 @@ export async function collect(
   const limit = options.maxOutput ?? DEFAULT_MAX_OUTPUT;
   const [stdout, stderr] = [new Kept(limit), new Kept(limit)];
   let exit: ExitStatus | undefined;
+  let dropped = false;
   // A program that does not read all of its input is no error.
   if (options.input !== undefined) feed(process, options.input).catch(() => {});
   try {
@@ -55,6 +60,7 @@ export async function collect(
         return (isError ? options.onStderr : options.onStdout)?.(event.data);
       }
       if (event.type === "exited") exit = event;
+      if (event.type === "gap") dropped = true;
     });
   } catch (error) {
     // The callback failed, or output is missing: the result is of no use.
@@ -69,7 +75,7 @@ export async function collect(
     exitCode,
     stdout: decode(stdout),
     stderr: decode(stderr),
-    truncated: stdout.truncated || stderr.truncated,
+    truncated: stdout.truncated || stderr.truncated || dropped,
     signal,
     limit: limitsHit[0] ?? (timedOut ? "wallTime" : null),
     denied: sandboxDenied ? (denied ?? {}) : null,
@@ -123,7 +129,7 @@ class Kept {
   }
 
   text(): string {
-    return new TextDecoder().decode(this.bytes());
+    return decodeText(this.bytes());
   }
 
   #cut(): void {

@@ -26,7 +26,10 @@ abstract class Handle {
     } catch (error) {
       // The connection that had the handle was replaced between two blocks.
       const gone = error instanceof ServerError && error.kind === "unknownHandle";
-      throw gone ? new DisconnectedError(method) : error;
+      if (gone) throw new DisconnectedError(method);
+      // A stream that has failed is neither closed nor cancelled.
+      if (error instanceof ServerError && method !== "fs/close") void this.closeHandle(true);
+      throw error;
     }
   }
 

@@ -9,7 +9,7 @@ import { wireSandbox, type Sandbox } from "./sandbox.js";
 import { Search, type SearchOptions } from "./search.js";
 import { Dirent, Stats } from "./stats.js";
 import { Watch, type WatchOptions } from "./watch.js";
-import { decodeBase64, encodeBase64, toBytes } from "./wire.js";
+import { decodeBase64, decodeText, encodeBase64, toBytes } from "./wire.js";
 
 export { Dirent, Stats } from "./stats.js";
 
@@ -71,7 +71,7 @@ export class FileSystem {
       if (!(error instanceof ServerError && error.kind === "fileTooLarge")) throw error;
       bytes = await this.#readLarge(path, rest);
     }
-    return encoding ? new TextDecoder().decode(bytes) : bytes;
+    return encoding ? decodeText(bytes) : bytes;
   }
 
   /**
@@ -236,7 +236,7 @@ export class FileSystem {
 
   async readlink(path: PathLike, options: FsOptions = {}): Promise<string> {
     const { target, targetBase64 } = await this.#call("fs/readLink", path, {}, options);
-    return target ?? new TextDecoder().decode(decodeBase64(targetBase64!));
+    return target ?? decodeText(decodeBase64(targetBase64!));
   }
 
   async realpath(path: PathLike, options: SandboxOptions = {}): Promise<string> {

@@ -1,6 +1,6 @@
 /** HTTP requests from the machine. A body ends with its connection and cannot be resumed. */
 import type { Connection, Lease } from "./connection.js";
-import { ExecServerError } from "./errors.js";
+import { DisconnectedError, ExecServerError } from "./errors.js";
 import type { BodyDeltaNotification, HttpRequestHeader, HttpRequestParams } from "./generated.js";
 import { decodeBase64, encodeBase64, toBytes, uniqueId } from "./wire.js";
 
@@ -31,7 +31,6 @@ export class Http {
   async fetch(url: string | URL, init: HttpInit = {}): Promise<Response> {
     init.signal?.throwIfAborted();
     const requestId = uniqueId();
-    const body = new Body(this.#connection, requestId, init.signal);
     const headers = [...new Headers(init.headers)].map(([name, value]) => ({ name, value }));
     const params: HttpRequestParams = {
       requestId,
@@ -44,6 +43,7 @@ export class Http {
       streamResponse: true,
       acks: this.#connection.acks || undefined,
     };
+    const body = new Body(this.#connection, requestId, init.signal);
     const onSend = () => this.#connection.addLease(requestId, body);
     try {
       const head = await this.#connection.call("http/request", params, {
@@ -90,7 +90,7 @@ class Body implements Lease {
   }
 
   lost(error: Error): void {
-    this.end(error);
+    this.end(error instanceof DisconnectedError ? new DisconnectedError("http/request") : error);
   }
 
   stream(): ReadableStream<Uint8Array> {

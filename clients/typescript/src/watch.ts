@@ -47,7 +47,12 @@ export class Watch implements AsyncIterable<Changes> {
   static async open(connection: Connection, path: PathLike, options: WatchOptions): Promise<Watch> {
     options.signal?.throwIfAborted();
     const watch = new Watch(connection, path, options);
-    await watch.#establish();
+    try {
+      await watch.#establish();
+    } catch (error) {
+      options.signal?.removeEventListener("abort", watch.#abort);
+      throw error;
+    }
     return watch;
   }
 
@@ -105,7 +110,8 @@ export class Watch implements AsyncIterable<Changes> {
     const onSend = () => this.#connection.addLease(this.#id, lease);
     while (!this.#closed && !this.#established) {
       try {
-        const { path } = await this.#connection.call("fs/watch", this.#params, { onSend });
+        const options = { signal: this.#signal, onSend };
+        const { path } = await this.#connection.call("fs/watch", this.#params, options);
         this.path = fromUri(path);
         this.#established = true;
       } catch (error) {

@@ -71,7 +71,14 @@ export function toBytes(data: string | Uint8Array | ArrayBuffer): Uint8Array {
   return data instanceof Uint8Array ? data : new Uint8Array(data);
 }
 
+/** Keeps a byte order mark, as Node does: a file that is read and written stays the same. */
+export function decodeText(bytes: Uint8Array): string {
+  return new TextDecoder("utf-8", { ignoreBOM: true }).decode(bytes);
+}
+
 /** An id that no other client has chosen. */
 export function uniqueId(): string {
-  return crypto.randomUUID().replaceAll("-", "").slice(0, 24);
+  // Not `randomUUID`: pages of plain http have none.
+  const bytes = crypto.getRandomValues(new Uint8Array(12));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }

@@ -4,7 +4,13 @@ import { existsSync } from "node:fs";
 import { join } from "node:path";
 import test from "node:test";
 import { ServerError } from "../dist/index.js";
-import { connect, needsServer, skipWithoutSandbox, temporaryDirectory } from "./support.mjs";
+import {
+  connect,
+  eventually,
+  needsServer,
+  skipWithoutSandbox,
+  temporaryDirectory,
+} from "./support.mjs";
 
 test("exec takes a shell line or a program with its arguments", needsServer, async (context) => {
   const machine = await connect(context);
@@ -76,6 +82,24 @@ test("exec tells of timeouts, limits and truncated output", needsServer, async (
   assert.equal(long.truncated, true);
   assert.ok(long.stdout.startsWith("1\n2\n") && long.stdout.endsWith("100000\n"));
   assert.ok(long.stdout.length <= 100);
+});
+
+test("output that the server dropped makes the result truncated", needsServer, async (context) => {
+  const machine = await connect(
+    context,
+    "--spill-output-bytes-per-process",
+    "0",
+    "--retained-output-bytes-per-process",
+    "65536",
+  );
+  const ended = async () =>
+    (await machine.call("process/list")).processes.every(({ running }) => !running);
+  const result = await machine.exec(["head", "-c", "16M", "/dev/zero"], {
+    onFull: "discard",
+    onStdout: () => eventually(ended),
+  });
+  assert.ok(result.stdout.length < 16 << 20);
+  assert.equal(result.truncated, true);
 });
 
 test("a sandbox denies, and the result says what", needsServer, async (context) => {

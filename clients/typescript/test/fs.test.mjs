@@ -1,5 +1,6 @@
 // machine.fs: Node's names on another machine; watch, search and glob.
 import assert from "node:assert/strict";
+import { getEventListeners } from "node:events";
 import { join } from "node:path";
 import test from "node:test";
 import { connect, needsServer, temporaryDirectory } from "./support.mjs";
@@ -36,6 +37,8 @@ test("files are written, read and described", needsServer, async (context) => {
   assert.equal((await fs.stat(at("a b/ü"))).mode & 0o777, 0o640);
   assert.equal(await fs.exists(at("a b/ü")), true);
   assert.equal(await fs.exists(at("none")), false);
+  await fs.writeFile(at("marked"), "\ufefftext");
+  assert.equal(await fs.readFile(at("marked"), "utf8"), "\ufefftext", "a byte order mark stays");
   await assert.rejects(fs.readFile(at("none")), { kind: "notFound", code: -32004 });
   await assert.rejects(fs.readFile("relative"), TypeError);
 });
@@ -153,5 +156,11 @@ test("a watch tells what has changed until it is closed", needsServer, async (co
   }
   assert.deepEqual(kinds.get(at("y")), ["renamed", at("x")]);
   assert.equal(await watch.next(), null);
-  await assert.rejects(fs.watch(at("none")), { kind: "notFound" });
+  const { signal } = new AbortController();
+  await assert.rejects(fs.watch(at("none"), { signal }), { kind: "notFound" });
+  assert.equal(getEventListeners(signal, "abort").length, 0);
+  const late = new AbortController();
+  const opening = fs.watch(directory, { signal: late.signal });
+  late.abort();
+  await assert.rejects(opening, { name: "AbortError" });
 });
