@@ -96,7 +96,9 @@ export class Machine {
     this.http = new Http(connection);
   }
 
-  /** Connects to a server: `ws://HOST:PORT` or `wss://HOST:PORT`. */
+  /**
+   * Connects to a server: `ws://HOST:PORT`, `wss://HOST:PORT`, or `unix:///PATH` (not in browsers).
+   */
   static async connect(url: string | URL, options: ConnectOptions = {}): Promise<Machine> {
     const dialer = new WebSocketDialer(url, options.token);
     return Machine.#open(dialer, dialer.url, options);

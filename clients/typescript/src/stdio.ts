@@ -22,7 +22,7 @@ export class StdioDialer implements Dialer {
   dial(events: TransportEvents, signal: AbortSignal): Promise<Transport> {
     const [program, ...args] = this.command;
     const child = spawn(program!, args, { stdio: ["pipe", "pipe", "pipe"] });
-    let [log, ended] = ["", false];
+    let [log, answered, ended] = ["", false, false];
     child.stderr
       .setEncoding("utf8")
       .on("data", (text: string) => (log = (log + text).slice(-KEPT_LOG)));
@@ -30,12 +30,16 @@ export class StdioDialer implements Dialer {
     child.stdin.on("error", () => {});
     child.stdout.on(
       "data",
-      splitLines((line) => ended || events.onMessage(line)),
+      splitLines((line) => {
+        answered = true;
+        if (!ended) events.onMessage(line);
+      }),
     );
     return new Promise((resolve, reject) => {
       const close = () => {
         ended = true;
-        closeServer(child);
+        if (answered) closeServer(child);
+        else killProgram(child);
       };
       signal.addEventListener("abort", close, { once: true });
       child.on("spawn", () => resolve({ send: (text) => child.stdin.write(text + "\n"), close }));
@@ -95,6 +99,13 @@ function isExecutable(path: string): boolean {
 function closeServer(child: ChildProcess): void {
   child.stdin?.end();
   child.stdout?.resume();
+}
+
+/** A program that has not answered may be none that ends with its input. */
+function killProgram(child: ChildProcess): void {
+  child.kill("SIGKILL");
+  // Its children may have these pipes, and would keep this program alive.
+  for (const pipe of [child.stdin, child.stdout, child.stderr]) pipe?.destroy();
 }
 
 function splitLines(onLine: (line: string) => void): (chunk: Buffer) => void {

@@ -1,9 +1,13 @@
 /**
- * WebSocket connections: the global `WebSocket`, or the package `ws` in Node 20, which has none.
+ * WebSocket connections: the global `WebSocket`, or the package `ws` in Node 20, which has none,
+ * and for Unix sockets.
  */
+import type { Socket } from "node:net";
 import { ConnectError } from "./errors.js";
 import type { Dialer, Transport, TransportEvents } from "./transport.js";
 
+const EXPECTED_URL = "expected ws://HOST:PORT, wss://HOST:PORT or unix:///PATH";
+const UNIX = "unix://";
 const PROTOCOL = "exec-server.v1";
 /** What a subprotocol may consist of (RFC 7230, token). */
 const SUBPROTOCOL = /^[A-Za-z0-9!#$%&'*+.^_`|~-]+$/;
@@ -18,20 +22,25 @@ export class WebSocketDialer implements Dialer {
   /** Without the token. */
   readonly url: string;
   readonly #token: Token | undefined;
+  /** Of a `unix:` URL. */
+  readonly #socketPath: string | undefined;
 
   constructor(url: string | URL, token?: Token) {
+    this.#token = token;
+    this.#socketPath = socketPathOf(url);
+    if (this.#socketPath !== undefined) {
+      this.url = UNIX + this.#socketPath;
+      return;
+    }
     let parsed: URL;
     try {
       parsed = new URL(url);
     } catch {
-      throw new TypeError(`"${url}" is not a URL; expected ws://HOST:PORT or wss://HOST:PORT`);
+      throw new TypeError(`"${url}" is not a URL; ${EXPECTED_URL}`);
     }
-    if (parsed.protocol !== "ws:" && parsed.protocol !== "wss:") {
-      throw new TypeError(
-        `cannot connect to a ${parsed.protocol} URL; expected ws://HOST:PORT or wss://HOST:PORT`,
-      );
-    }
-    this.#token = token ?? parsed.searchParams.get("token") ?? undefined;
+    if (parsed.protocol !== "ws:" && parsed.protocol !== "wss:")
+      throw new TypeError(`cannot connect to a ${parsed.protocol} URL; ${EXPECTED_URL}`);
+    this.#token ??= parsed.searchParams.get("token") ?? undefined;
     parsed.searchParams.delete("token");
     this.url = parsed.href;
   }
@@ -43,7 +52,9 @@ export class WebSocketDialer implements Dialer {
     } catch (cause) {
       throw new ConnectError(`the token cannot be read: ${(cause as Error).message}`, { cause });
     }
-    if (globalThis.WebSocket !== undefined) return this.#dialGlobal(token, events, signal);
+    if (signal.aborted) throw new ConnectError("the attempt was given up");
+    if (globalThis.WebSocket !== undefined && this.#socketPath === undefined)
+      return this.#dialGlobal(token, events, signal);
     return this.#dialNode(token, events, signal);
   }
 
@@ -95,15 +106,20 @@ export class WebSocketDialer implements Dialer {
     // Not a literal, or bundlers for browsers would include it.
     const name = "ws";
     const { WebSocket: NodeWebSocket } = (await import(name).catch((cause) => {
-      throw new ConnectError("Node 20 needs the package ws for WebSockets: npm install ws", {
+      const use = this.#socketPath === undefined ? "Node 20 needs" : "unix: URLs need";
+      throw new ConnectError(`${use} the package ws: npm install ws`, {
         permanent: true,
         cause,
       });
     })) as typeof import("ws");
-    if (signal.aborted) throw new ConnectError("the attempt was given up");
     const headers = token === undefined ? {} : { authorization: `Bearer ${token}` };
-    const socket = new NodeWebSocket(this.url, [PROTOCOL], {
+    const path = this.#socketPath;
+    const url = path === undefined ? this.url : "ws://localhost/";
+    const createConnection = path === undefined ? undefined : await connectTo(path);
+    if (signal.aborted) throw new ConnectError("the attempt was given up");
+    const socket = new NodeWebSocket(url, [PROTOCOL], {
       headers,
+      createConnection,
       perMessageDeflate: false,
       skipUTF8Validation: true,
       allowSynchronousEvents: true,
@@ -118,10 +134,7 @@ export class WebSocketDialer implements Dialer {
       signal.addEventListener("abort", close, { once: true });
       socket.on("open", () => {
         opened = true;
-        resolve({
-          send: (text) => socket.send(text),
-          close: () => ((ended = true), socket.close()),
-        });
+        resolve({ send: (text) => socket.send(text), close });
       });
       socket.on("message", (data: Buffer) => {
         if (!ended) events.onMessage(data.toString("utf8"));
@@ -154,4 +167,21 @@ export class WebSocketDialer implements Dialer {
       });
     });
   }
+}
+
+/** The path of a `unix://` URL: as it is, like the server's `--listen`, or decoded from a `URL`. */
+function socketPathOf(url: string | URL): string | undefined {
+  const text = String(url);
+  if (!text.startsWith(UNIX)) return undefined;
+  const path = text.slice(UNIX.length);
+  if (!path.startsWith("/"))
+    throw new TypeError(`"${text}" does not have the absolute path of a socket; ${EXPECTED_URL}`);
+  return typeof url === "string" ? path : decodeURIComponent(path);
+}
+
+async function connectTo(path: string): Promise<() => Socket> {
+  // Not a literal, or bundlers for browsers would include it.
+  const name = "node:net";
+  const { connect } = (await import(name)) as typeof import("node:net");
+  return () => connect(path);
 }

@@ -1,11 +1,21 @@
 // How a machine is reached, and how it ends.
 import assert from "node:assert/strict";
-import { writeFileSync } from "node:fs";
+import { execFile } from "node:child_process";
+import { existsSync, writeFileSync } from "node:fs";
+import { getEventListeners } from "node:events";
 import { createServer } from "node:http";
 import { join } from "node:path";
 import test from "node:test";
+import { promisify } from "node:util";
 import { ClosedError, ConnectError, Machine, SessionLostError } from "../dist/index.js";
-import { binary, connect, needsServer, startServer, temporaryDirectory } from "./support.mjs";
+import {
+  binary,
+  connect,
+  eventually,
+  needsServer,
+  startServer,
+  temporaryDirectory,
+} from "./support.mjs";
 
 const TOKEN = "0123456789abcdef0123456789abcdef";
 
@@ -21,6 +31,37 @@ test("a local server that cannot start says why", async () => {
     return error instanceof ConnectError && error.permanent && /ENOENT/.test(error.message);
   });
   await assert.rejects(Machine.local({ binary: "false" }), /exit code 1/);
+});
+
+test("a program ends although its local server never answers", async (context) => {
+  const directory = temporaryDirectory(context);
+  const binary = join(directory, "silent");
+  // Its child keeps the pipes open for as long as the program runs.
+  const script = "#!/bin/sh\nwhile kill -0 $PPID; do sleep 0.05; done & wait\n";
+  writeFileSync(binary, script, { mode: 0o755 });
+  const program = `
+    import { Machine } from ${JSON.stringify(new URL("../dist/index.js", import.meta.url).href)};
+    const options = { binary: ${JSON.stringify(binary)}, connectTimeout: 100 };
+    await Machine.local(options).catch(({ message }) => console.log(message));`;
+  const argv = ["--input-type=module", "-e", program];
+  const { stdout } = await promisify(execFile)(process.execPath, argv, { timeout: 30_000 });
+  assert.match(stdout, /did not answer initialize in time/);
+});
+
+test("a server on a Unix socket", needsServer, async (context) => {
+  const path = join(temporaryDirectory(context), "a socket: 1%");
+  await startServer(context, "--listen", `unix://${path}`);
+  await eventually(() => existsSync(path));
+  const url = new URL(`unix://${path.replaceAll("%", "%25")}`);
+  const machine = await Machine.connect(url);
+  const cat = await machine.spawn(["cat"], { cwd: "/" });
+  await machine.disconnect();
+  const resumed = await Machine.resume(JSON.parse(JSON.stringify(cat.save())));
+  await resumed.closeStdin();
+  assert.equal((await resumed.exited).exitCode, 0);
+  await resumed.machine.close();
+  await assert.rejects(Machine.connect("unix:///no/such/socket"), /ENOENT/);
+  await assert.rejects(Machine.connect("unix://relative"), TypeError);
 });
 
 test("a token is required, sent and refused", needsServer, async (context) => {
@@ -110,6 +151,9 @@ test("HTTP from the machine", needsServer, async (context) => {
   assert.equal(await response.text(), `POST ? ${large}`);
   assert.equal((await machine.http.fetch(`${origin}/`, { method: "HEAD" })).body, null);
 
+  const { signal } = new AbortController();
+  await assert.rejects(machine.fetch(origin, { signal, headers: { "not a name": "" } }), TypeError);
+  assert.equal(getEventListeners(signal, "abort").length, 0);
   const abort = new AbortController();
   const reader = (await machine.fetch(`${origin}/slow`, { signal: abort.signal })).body.getReader();
   assert.equal(Buffer.from((await reader.read()).value).toString(), "begun");
