@@ -92,9 +92,12 @@ const own = process.argv[2] === undefined ? await startServer() : null;
 const network = await startNetwork(own?.address ?? process.argv[2]);
 try {
   const machine = await Machine.connect(network.url);
-  await agent(machine, network);
-  console.log(`done, over ${network.connections} connections`);
-  await machine.close();
+  try {
+    await agent(machine, network);
+    console.log(`done, over ${network.connections} connections`);
+  } finally {
+    await machine.close();
+  }
 } finally {
   network.close();
   own?.stop();
