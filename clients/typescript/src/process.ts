@@ -1,6 +1,6 @@
 /** A process on the machine: web streams, its exit, and its state for another client. */
 import type { Connection } from "./connection.js";
-import { GapError, StdinClosedError } from "./errors.js";
+import { ExecServerError, GapError, StdinClosedError } from "./errors.js";
 import type { ExitStatus, ProcessEvent, ProcessLog, Subscriber, Wanted } from "./process-log.js";
 import { ProcessSync } from "./process-sync.js";
 import { wireSignal, type SignalName } from "./signals.js";
@@ -135,6 +135,12 @@ export class Process {
 
   /** What `Machine.resume` takes, in this program or another: it continues at the next byte. */
   save(): ProcessState {
+    if (this.#url === "") {
+      throw new ExecServerError(
+        "a process of Machine.local() cannot be saved: its server ends with this program; " +
+          "connect to a server instead",
+      );
+    }
     const sessionId = this.#connection.sessionId!;
     const position = (wanted: Wanted) => {
       const subscriber = this.#subscribers[wanted];

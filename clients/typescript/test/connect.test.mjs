@@ -22,6 +22,8 @@ const TOKEN = "0123456789abcdef0123456789abcdef";
 test("a local server over stdio", needsServer, async () => {
   const machine = await Machine.local({ binary });
   assert.equal((await machine.exec("echo out")).stdout, "out\n");
+  const process = await machine.spawn(["cat"]);
+  assert.throws(() => process.save(), /cannot be saved/);
   // `await using` calls it, which Node 20 cannot parse.
   await machine[Symbol.asyncDispose]();
 });
