@@ -1,8 +1,8 @@
 /**
- * From the response of `process/read` to events in their places.
+ * Turns the response of `process/read` into numbered events.
  *
- * The response has the chunks with their numbers; that the process has exited and closed it only
- * says. Their numbers are the ones that are missing.
+ * The response numbers its chunks. It also says whether the process has exited and closed, but
+ * without a number: these events have the numbers that no chunk has.
  */
 import { ProtocolError, ServerError } from "./errors.js";
 import type { ReadResponse } from "./generated.js";

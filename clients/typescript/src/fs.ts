@@ -13,12 +13,12 @@ import { decodeBase64, decodeText, encodeBase64, toBytes } from "./wire.js";
 
 export { Dirent, Stats } from "./stats.js";
 
-/** Of every method. */
+/** Options of every method. */
 export interface SandboxOptions {
   sandbox?: Sandbox;
 }
 
-/** Of the methods that can refuse symlinks. */
+/** Options of the methods that can refuse symlinks. */
 export interface FsOptions extends SandboxOptions {
   /** `false`: no component of the path may be a symlink. */
   followSymlinks?: boolean;

@@ -7,7 +7,7 @@ import { decodeBase64, encodeBase64, toBytes, uniqueId } from "./wire.js";
 export interface HttpInit {
   method?: string;
   headers?: ConstructorParameters<typeof Headers>[0];
-  /** Headers that end with a variable of the server, which this client need not know. */
+  /** Headers whose value ends with a variable of the server, which this client need not know. */
   headersFromEnv?: HttpRequestHeader[];
   body?: string | Uint8Array;
   redirect?: "follow" | "manual";
@@ -27,7 +27,7 @@ export class Http {
     this.#connection = connection;
   }
 
-  /** As the global `fetch`, from the machine and without its cookies and cache. */
+  /** Like the global `fetch`, but from the machine, and without cookies or a cache. */
   async fetch(url: string | URL, init: HttpInit = {}): Promise<Response> {
     init.signal?.throwIfAborted();
     const requestId = uniqueId();

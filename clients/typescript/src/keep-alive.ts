@@ -1,6 +1,6 @@
 /**
- * Finds out that a connection is dead although nothing says so. Browsers cannot send WebSocket
- * pings, so a cheap request is the probe. No I/O and no clock.
+ * Detects a connection that is dead and was not closed. Browsers cannot send WebSocket pings, so a
+ * cheap request is the probe. No I/O and no clock.
  */
 export class KeepAlive {
   /** How often `tick` wants to be called, in milliseconds. */

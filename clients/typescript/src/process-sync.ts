@@ -132,7 +132,7 @@ export class ProcessSync {
     this.log.expectNoSubscriber();
   }
 
-  /** What has to be sent now. Only to be asked while calls may go through. */
+  /** What has to be sent now. Called only while the session is connected. */
   collect(acks: boolean, now: number): Outbound[] {
     const outbound: Outbound[] = [];
     const { consumed } = this.log;
@@ -168,7 +168,7 @@ export class ProcessSync {
     return outbound;
   }
 
-  /** When `collect` wants to be called again. */
+  /** When `collect` should be called again. */
   pollTimeout(): number | null {
     const stalled =
       this.#stalledUntil > 0 && !this.#pulling && !this.log.over ? this.#stalledUntil : null;

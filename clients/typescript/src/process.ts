@@ -63,8 +63,8 @@ export class Process {
   }
 
   /**
-   * Output to stdout, or to the terminal. A reader that does not read holds back its process in the
-   * end.
+   * Output to stdout, or to the terminal. A reader that does not read blocks the process once the
+   * server's log is full.
    */
   get stdout(): ReadableStream<Uint8Array> {
     return (this.#stdout ??= this.#stream("stdout"));
@@ -74,7 +74,7 @@ export class Process {
     return (this.#stderr ??= this.#stream("stderr"));
   }
 
-  /** Closing it closes stdin. Each byte is written once, also if the connection is lost. */
+  /** Closing it closes stdin. Each byte is written once, even if the connection is lost. */
   get stdin(): WritableStream<Uint8Array | string> {
     return (this.#stdin ??= new WritableStream({
       write: (data) => this.write(data),

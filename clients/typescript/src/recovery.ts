@@ -5,7 +5,7 @@
  * go out by `poll*`. No socket, no clock and no session is known here.
  */
 
-/** How long and how often a lost connection is tried again, in milliseconds. */
+/** How a lost connection is made again; times are in milliseconds. */
 export interface RecoveryPolicy {
   /** From the loss to giving up. A server keeps a session for 30 s unless asked for more. */
   deadline: number;
@@ -136,7 +136,7 @@ export class Recovery {
     }
   }
 
-  /** When `handleTimeout` wants to be called. */
+  /** When `handleTimeout` should be called. */
   pollTimeout(): number | null {
     const state = this.#state;
     if (state.type === "opening") return state.until;

@@ -1,4 +1,4 @@
-/** What a process, or a request for files, may do. */
+/** The sandbox of a process or of a request for files, and its form on the wire. */
 import type { SandboxProfile, SandboxRequest } from "./generated.js";
 import { toUri, type PathLike } from "./paths.js";
 

@@ -1,5 +1,4 @@
-/** What a name in a directory stands for. */
-
+/** The metadata of files, with Node's names. */
 import type { DirectoryEntry, FsMetadata } from "./generated.js";
 
 type Metadata = FsMetadata | DirectoryEntry;

@@ -1,4 +1,4 @@
-/** What carries messages. Every transport yields the same pair of functions and callbacks. */
+/** Carries messages. Every transport has the same functions and callbacks. */
 
 export interface Transport {
   send(text: string): void;
