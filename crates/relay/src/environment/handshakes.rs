@@ -43,10 +43,19 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
-    /// Returns whether the registry is overloaded. That is not the fault of the harness.
-    pub(super) fn is_overload(&self) -> bool {
-        matches!(self, Self::Registry(RegistryError::Refused { status, .. })
-            if matches!(status.as_u16(), 429 | 503))
+    /// Returns whether the registry could not decide: the environment cannot reach it, for example
+    /// for want of descriptors, or it is overloaded. That is not the fault of the harness, and a
+    /// new socket would not help.
+    pub(super) fn is_undecided(&self) -> bool {
+        match self {
+            Self::Registry(RegistryError::Refused { status, .. }) => {
+                matches!(status.as_u16(), 429 | 503)
+            }
+            Self::Registry(error) => {
+                matches!(error, RegistryError::Credentials(_) | RegistryError::Unreachable { .. })
+            }
+            _ => false,
+        }
     }
 }
 

@@ -207,7 +207,7 @@ impl Streams {
         };
         let Authorized { answer, channel, subject } = match outcome {
             Ok(authorized) => authorized,
-            Err(refusal) if refusal.is_overload() => {
+            Err(refusal) if refusal.is_undecided() => {
                 self.slots.remove(&stream_id);
                 self.queue.push_frame(reset(stream_id, ResetReason::LIMIT_REACHED));
                 return Verdict::GoOn;

@@ -4,6 +4,7 @@ use std::cell::Cell;
 
 use exec_server_relay::frame::{Body, Frame, ResetReason, StreamId};
 use exec_server_relay::harness::HarnessError;
+use tokio::task::JoinSet;
 
 use crate::fixture::{Fixture, receive, send};
 use crate::rendezvous::To;
@@ -66,6 +67,28 @@ async fn the_eighth_failed_handshake_closes_the_socket() {
     }
     fixture.rendezvous.environments.wait_for(|count| *count == 2).await.unwrap();
     assert_eq!(*fixture.served.borrow_and_update(), 0);
+    fixture.harness().connect().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn harnesses_that_the_registry_cannot_judge_do_not_close_the_socket() {
+    let fixture = Fixture::start().await;
+    let mut connection = fixture.harness().connect().await.unwrap();
+    fixture.registry.state.lock().unwrap().hangs_up = true;
+    let mut attempts = JoinSet::new();
+    for _ in 0..20 {
+        let harness = fixture.harness();
+        attempts.spawn(async move { harness.connect().await.unwrap_err() });
+    }
+    for error in attempts.join_all().await {
+        let expected = ResetReason::from_static("limit_reached");
+        let is_refused = matches!(&error, HarnessError::Refused { reason } if *reason == expected);
+        assert!(is_refused, "{error:?}");
+    }
+    send(&mut connection, b"still open").await;
+    assert_eq!(receive(&mut connection).await.unwrap(), "still open");
+    assert_eq!(*fixture.rendezvous.environments.borrow(), 1);
+    fixture.registry.state.lock().unwrap().hangs_up = false;
     fixture.harness().connect().await.unwrap();
 }
 

@@ -1,7 +1,7 @@
 //! A registry that knows one environment, with all responses under the test's control.
 
 use std::collections::HashSet;
-use std::convert::Infallible;
+use std::io;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -40,6 +40,8 @@ pub(crate) struct State {
     pub(crate) next: u32,
     /// Refuses every harness.
     pub(crate) refuses_all: bool,
+    /// Closes connections without a response.
+    pub(crate) hangs_up: bool,
 }
 
 impl Registry {
@@ -55,6 +57,7 @@ impl Registry {
             authorizations: HashSet::new(),
             next: 0,
             refuses_all: false,
+            hangs_up: false,
         }));
         let shared = Arc::clone(&state);
         tokio::spawn(async move {
@@ -95,7 +98,10 @@ fn registration_id(number: usize) -> String {
 async fn answer(
     state: Arc<Mutex<State>>,
     request: Request<Incoming>,
-) -> Result<Response<Full<Bytes>>, Infallible> {
+) -> io::Result<Response<Full<Bytes>>> {
+    if state.lock().unwrap().hangs_up {
+        return Err(io::ErrorKind::ConnectionReset.into());
+    }
     let path = request.uri().path().to_owned();
     if path != "/" {
         assert_eq!(request.headers()["authorization"], "Bearer secret");
