@@ -296,7 +296,7 @@ fn events(params: &Value, name: &str) -> Vec<Value> {
 const COMMANDS: &[(&str, &str)] = &[
     ("run true", "the sandbox seems to have denied H"),
     ("run denied-call", "denied the system call H"),
-    ("run lost", "lost lost: the server broke the protocol"),
+    ("run lost", "lost contact with lost: the server broke the protocol"),
     ("run --timeout 1 late", "the server stopped"),
     ("run --sandbox read-only true", "does not enforce sandboxes"),
     ("run NAME", "the sandbox seems to have denied H"),
@@ -314,7 +314,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("logs -n 1 NAME", "plain"),
     ("attach both", "several processes are called"),
     ("attach other/both", "the sandbox seems to have denied H"),
-    ("attach lost", "lost lost"),
+    ("attach lost", "lost contact with lost"),
     ("attach NAME", "the sandbox seems to have denied H"),
     ("kill both", "several processes are called"),
     ("kill -s HUP other/both", ""),
