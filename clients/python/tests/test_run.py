@@ -147,3 +147,22 @@ async def test_a_program_that_does_not_exist(url: str) -> None:
             await m.run(["no-such-program"])
         assert refused.value.kind == "programNotFound"
         assert (await m.run("no-such-program")).exit_code == 127
+
+
+async def test_callbacks_may_be_coroutines_and_get_all_text(url: str) -> None:
+    async with Machine.connect(url) as m:
+        texts: list[str] = []
+
+        async def keep(text: str) -> None:
+            await asyncio.sleep(0)
+            texts.append(text)
+
+        result = await m.run(r"printf 'caf\303'", on_stdout=keep)
+        assert "".join(texts) == result.stdout == "caf\ufffd"
+
+
+async def test_background_refuses_what_it_would_ignore(url: str) -> None:
+    async with Machine.connect(url) as m:
+        for options in ({"input": "x"}, {"on_stdout": print}, {"check": True}):
+            with pytest.raises(ValueError, match="background=True"):
+                await m.run("cat", background=True, **options)

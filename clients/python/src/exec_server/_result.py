@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from .errors import OutputGap, SessionLost
@@ -12,6 +12,7 @@ from .events import Denied, Exit, Exited, Gap, Output
 if TYPE_CHECKING:
     from .process import Process
 
+#: Gets text as it comes. The result of a coroutine function is awaited before more is read.
 OnOutput = Callable[[str], object]
 
 #: How much `run` keeps of each stream unless it is told otherwise.
@@ -83,22 +84,30 @@ async def collect(
 ) -> Result:
     collectors = {"stdout": Collector(bound), "stderr": Collector(bound)}
     callbacks = {"stdout": on_stdout, "stderr": on_stderr}
-    decoder = codecs.getincrementaldecoder("utf-8")
-    decoders = {name: decoder(errors="replace") for name, call in callbacks.items() if call}
+    make_decoder = codecs.getincrementaldecoder("utf-8")
+    decoders = {name: make_decoder(errors="replace") for name, call in callbacks.items() if call}
     ended = None
     async for event in started.events():
         if isinstance(event, Output):
             collectors[event.stream].add(event.data)
-            callback = callbacks[event.stream]
-            if callback is not None and (text := decoders[event.stream].decode(event.data)):
-                callback(text)
+            if (decoder := decoders.get(event.stream)) is not None:
+                await _report(callbacks[event.stream], decoder.decode(event.data))
         elif isinstance(event, Exited):
             ended = event.exit
         elif isinstance(event, Gap):
             raise OutputGap(started.process_id, event.dropped_bytes)
+    for name, decoder in decoders.items():
+        await _report(callbacks[name], decoder.decode(b"", final=True))
     if ended is None:
         raise SessionLost(f"process {started.process_id!r} closed without an exit")
     return _make_result(ended, collectors["stdout"], collectors["stderr"])
+
+
+async def _report(callback: OnOutput | None, text: str) -> None:
+    if callback is not None and text:
+        called = callback(text)
+        if isinstance(called, Awaitable):
+            await called
 
 
 def _make_result(exit: Exit, stdout: Collector, stderr: Collector) -> Result:

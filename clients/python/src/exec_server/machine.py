@@ -189,9 +189,15 @@ class Machine:
         """Runs a command to the end of its output. A string is run by the shell, a list is argv.
 
         `timeout` is kept by the server: after it, the command and everything it started are ended.
-        Cancelling the task ends the command. `on_stdout` and `on_stderr` get text as it comes.
-        With `background=True` it returns at once, as `start` does.
+        Cancelling the task ends the command. `on_stdout` and `on_stderr` get text as it comes;
+        coroutine functions are awaited. With `background=True` it returns a process once the
+        command has started, as `start` does, and takes no input and no callbacks.
         """
+        if background and (check or input is not None or on_stdout or on_stderr):
+            raise ValueError(
+                "input, on_stdout, on_stderr and check do not go with background=True; "
+                "use the process that it returns"
+            )
         started = await self.start(
             command,
             stdin=input is not None,

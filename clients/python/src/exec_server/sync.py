@@ -480,8 +480,9 @@ class Machine:
         """Runs a command to the end of its output. A string is run by the shell, a list is argv.
 
         `timeout` is kept by the server: after it, the command and everything it started are ended.
-        Ctrl-C ends the command. `on_stdout` and `on_stderr` get text as it comes.
-        With `background=True` it returns at once, as `start` does.
+        Ctrl-C ends the command. `on_stdout` and `on_stderr` get text as it comes;
+        coroutine functions are awaited. With `background=True` it returns a process once the
+        command has started, as `start` does, and takes no input and no callbacks.
         """
         function: Any = self._async.run
         value = run(
