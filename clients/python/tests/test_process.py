@@ -160,3 +160,15 @@ async def test_the_whole_environment_can_be_chosen(url: str) -> None:
     async with Machine.connect(url) as m:
         p = await m.start(["/usr/bin/env"], env={"A": "1"}, env_policy={"inherit": "none"})
         assert await p.stdout.read() == b"A=1\n"
+
+
+async def test_events_leave_unread_output_where_they_stop(url: str) -> None:
+    async with Machine.connect(url) as m:
+        p = await m.start("read x", stdin=True)
+        assert p.stderr is not None
+        p._buffers["stdout"].add(b"out")
+        p._buffers["stderr"].add(b"err")
+        async for event in p.events():
+            assert isinstance(event, Output) and event.data == b"out"
+            break
+        assert await p.stderr.read(3) == b"err"

@@ -48,5 +48,6 @@ def test_what_is_unread_has_its_gaps() -> None:
     bc, gap, rest = buffer.unread()
     assert (bc, rest) == (b"bc", b"def")
     assert isinstance(gap, OutputGap) and gap.dropped_bytes == 7
-    buffer.clear()
-    assert buffer.take(1) is None and buffer.unread() == []
+    assert [buffer.take_item(), isinstance(buffer.take_item(), OutputGap)] == [b"bc", True]
+    assert buffer.unread() == [b"def"]
+    assert (buffer.take_item(), buffer.take_item(), buffer.size) == (b"def", None, 0)

@@ -58,9 +58,12 @@ class StreamBuffer:
             items[0] = items[0][self._offset :]
         return [OutputGap(self._process_id, self._lost), *items] if self._lost else items
 
-    def clear(self) -> None:
-        self._items.clear()
-        self._lost = self._offset = self._scanned = self.size = 0
+    def take_item(self) -> bytes | OutputGap | None:
+        """The first of `unread`."""
+        try:
+            return self.take(1 << 62)
+        except OutputGap as gap:
+            return gap
 
     def take(self, limit: int) -> bytes | None:
         """At most `limit` bytes of the first item, or `None` if there is none."""

@@ -120,8 +120,13 @@ class Process:
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Everything that happens, in order and each once: instead of `stdout` and `stderr`."""
-        for event in self._take_unread():
-            yield event
+        for name, buffer in self._buffers.items():
+            # One by one: what is left when the consumer stops stays unread.
+            while (item := buffer.take_item()) is not None:
+                if isinstance(item, bytes):
+                    yield Output(self._log.taken, name, item)
+                else:
+                    yield Gap(self._log.taken, item.dropped_bytes)
         while True:
             taken = self._log.take()
             if taken is not None:
@@ -232,18 +237,6 @@ class Process:
                     return False
                 self._connection.processes.settle(self._log)
             await self._news.wait()
-
-    def _take_unread(self) -> list[Event]:
-        """Output that is in the buffers of the streams."""
-        events: list[Event] = []
-        for name, buffer in self._buffers.items():
-            for item in buffer.unread():
-                if isinstance(item, bytes):
-                    events.append(Output(self._log.taken, name, item))
-                else:
-                    events.append(Gap(self._log.taken, item.dropped_bytes))
-            buffer.clear()
-        return events
 
     def _distribute(self, event: Event) -> None:
         if isinstance(event, Output):
