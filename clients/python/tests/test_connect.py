@@ -17,7 +17,7 @@ from exec_server import (
     RecoveryPolicy,
     ServerError,
 )
-from support import Server
+from support import Fifo, Server
 
 TOKEN = "correct-horse-battery-staple"
 
@@ -220,3 +220,20 @@ async def test_errors_have_kinds(url: str) -> None:
         with pytest.raises(ServerError) as refused:
             await m.run("true", limits={"pids": 0})
         assert refused.value.kind == "badLimits" and refused.value.code == -32602
+
+
+async def test_a_cancelled_start_of_a_server_leaves_no_child(
+    fifo: Fifo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("exec_server._stdio.EXIT_TIMEOUT", 0.01)
+    deaf = fifo.path.parent / "deaf"
+    deaf.write_text(
+        f"#!/bin/sh\nexec 3>{fifo.path}\nread line; echo started >&3\nexec sleep 1000\n"
+    )
+    deaf.chmod(0o755)
+    opening = asyncio.ensure_future(Machine.local(str(deaf)))
+    assert await fifo.readline() == "started\n"
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert await fifo.readline() == ""

@@ -43,7 +43,11 @@ class Opening(Generic[T]):
 
     async def _open(self) -> T:
         connection = Connection(self._connector, self._options)
-        await connection.open()
+        try:
+            await connection.open()
+        except BaseException:
+            await self._connector.wait_closed()
+            raise
         try:
             return self._make(connection)
         except BaseException:
