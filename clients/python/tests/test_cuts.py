@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from exec_server import (
+    Closed,
     ExecServerError,
     Exited,
     Gap,
@@ -196,3 +197,20 @@ def test_a_program_that_is_killed_has_saved_its_place(url: str, tmp_path: Path) 
             assert await p.communicate("on\n") == (b"econd on\n", b"")
 
     asyncio.run(continues())
+
+
+async def test_the_deadline_names_the_last_failure(server: Server) -> None:
+    policy = RecoveryPolicy(deadline=0.05, first_pause=10.0)  # No attempt before the deadline.
+    async with Proxy(server.port) as network, Machine.connect(network.url, recovery=policy) as m:
+        p = await m.start(["sleep", "1000"])
+        network.cut()
+        with pytest.raises(SessionLost) as lost:
+            await p.wait()
+        assert "did not answer" not in str(lost.value)
+
+
+async def test_a_closed_machine_attaches_to_nothing(url: str) -> None:
+    async with Machine.connect(url) as m:
+        state = (await m.start(["sleep", "1000"])).save()
+    with pytest.raises(Closed):
+        await m.attach(state)

@@ -1,5 +1,6 @@
 """HTTP requests that are made from the machine."""
 
+import asyncio
 import contextlib
 import threading
 from collections.abc import Iterator
@@ -9,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from exec_server import Machine
-from support import Server
+from support import Proxy, Server
 
 BODY = b"x" * (5 << 20)
 
 
 class Site(BaseHTTPRequestHandler):
+    posts = 0
+
     def do_GET(self) -> None:
         if self.path == "/moved":
             self.send_response(302)
@@ -24,6 +27,7 @@ class Site(BaseHTTPRequestHandler):
         self.answer(BODY if self.path == "/big" else b"hello")
 
     def do_POST(self) -> None:
+        Site.posts += 1
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.answer(body + self.headers.get("X-Key", "").encode())
 
@@ -66,6 +70,20 @@ async def test_bodies_in_pieces(url: str, site: str) -> None:
         left_early = await m.http.stream("GET", f"{site}/big")
         assert await anext(left_early)
         await left_early.close()
+        assert [piece async for piece in left_early] == []
+
+
+async def test_a_request_cancelled_during_recovery_is_not_made(server: Server, site: str) -> None:
+    Site.posts = 0
+    async with Proxy(server.port) as network, Machine.connect(network.url) as m:
+        await network.refuse()
+        request = asyncio.create_task(m.http.request("POST", site, body="order"))
+        await asyncio.sleep(0)
+        request.cancel()
+        await asyncio.wait([request])
+        network.resume()
+        await m.http.request("POST", site, body="last")
+    assert Site.posts == 1
 
 
 async def test_a_secret_of_the_server_is_sent_and_not_seen(

@@ -19,6 +19,7 @@ PARAMS = cast("StartParams", {"processId": "p"})
 
 class FakeConnection:
     is_connected = True
+    failure = None
 
     def __init__(self) -> None:
         self.sent: list[Call] = []

@@ -93,6 +93,11 @@ class Connection:
         """Whether calls go through now."""
         return self._link is not None and self._recovery.is_connected
 
+    @property
+    def failure(self) -> ExecServerError | None:
+        """The error of every further call, once the session is closed or lost."""
+        return self._final
+
     def unique_id(self) -> str:
         self._ids += 1
         return f"{self._unique}-{self._ids}"
@@ -150,6 +155,7 @@ class Connection:
         try:
             return await future
         except asyncio.CancelledError:
+            self.withdraw(call)
             self.close_lease(lease)
             raise
 
@@ -176,7 +182,8 @@ class Connection:
                     self._dialing = generation
                     self._attempt = self._loop.create_task(self._dial(generation))
                 case HangUp():
-                    self._last_failure = ConnectFailed("the server did not answer in time")
+                    if self._attempt is not None or self._link is not None:
+                        self._last_failure = ConnectFailed("the server did not answer in time")
                     self._drop_link()
                 case CatchUp(generation):
                     self._catch_up(generation)

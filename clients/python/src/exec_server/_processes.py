@@ -28,6 +28,8 @@ class Processes:
     def track(self, log: ProcessLog, changed: Callable[[], None]) -> None:
         """Sends the events of a process to its log. `changed` is called when there is something
         new."""
+        if self._connection.failure is not None:
+            raise self._connection.failure
         known = self._tracked.get(log.process_id)
         if known is not None and not known.log.discarding:
             raise ServerError(

@@ -40,6 +40,8 @@ class HttpStream:
 
     async def close(self) -> None:
         """Ends the request at the server, too."""
+        self._done = True
+        self._lease.end()
         self._connection.close_lease(self._lease)
 
     async def __aenter__(self) -> HttpStream:
