@@ -1,5 +1,6 @@
 """`machine.files`, `watch`, `search` and `glob`."""
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -165,3 +166,26 @@ async def test_paths_are_found(url: str, tmp_path: Path) -> None:
             f"{tmp_path}/.e.py",
             f"{tmp_path}/a.py",
         ]
+
+
+async def test_a_search_that_cannot_start_or_is_closed_ends(url: str, tmp_path: Path) -> None:
+    async with Machine.connect(url) as m:
+        with pytest.raises(TypeError):
+            await m.search("line", 5).all()  # type: ignore[arg-type]
+        (tmp_path / "lines").write_text("line\n" * 1_000_000)
+        search = m.search("absent", tmp_path)
+        waiting = asyncio.ensure_future(anext(search))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert await search.all() == []
+
+
+async def test_a_watch_is_opened_again_after_a_cut(server: Server, tmp_path: Path) -> None:
+    async with Proxy(server.port) as network, Machine.connect(network.url) as m:
+        await m.files.exists("absent")  # Relative paths are known from here on.
+        network.cut_after(1)
+        async with m.watch(tmp_path) as watch:
+            assert network.connections == 2
+            (tmp_path / "new").touch()
+            assert (await anext(watch)).changes[0].path == f"{tmp_path}/new"

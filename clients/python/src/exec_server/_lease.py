@@ -6,8 +6,6 @@ import asyncio
 from collections import deque
 from typing import Any
 
-from .errors import ExecServerError
-
 MAX_ITEMS = 1000
 
 
@@ -23,7 +21,7 @@ class Lease:
         #: Replaces the queue when it is full. Leases without it rely on the server's flow control.
         self.overflow: dict[str, Any] | None = None
         self._items: deque[dict[str, Any]] = deque()
-        self._error: ExecServerError | None = None
+        self._error: Exception | None = None
         self._ended = False
         self._news = asyncio.Event()
 
@@ -34,7 +32,7 @@ class Lease:
             self._items.append(self.overflow)
         self._news.set()
 
-    def fail(self, error: ExecServerError) -> None:
+    def fail(self, error: Exception) -> None:
         self._error = self._error or error
         self._news.set()
 

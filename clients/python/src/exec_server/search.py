@@ -76,7 +76,7 @@ class Search:
     async def close(self) -> None:
         """Cancels the search if it still runs."""
         if self._task is not None and not self._task.done():
-            self._task.cancel()
+            self._cancel(self._task)
             await asyncio.wait([self._task])
 
     async def __aenter__(self) -> Search:
@@ -98,9 +98,13 @@ class Search:
                     raise StopAsyncIteration
                 self._matches = [_match(result) for result in reversed(item["results"])]
         except asyncio.CancelledError:
-            self._task.cancel()
+            self._cancel(self._task)
             raise
         return self._matches.pop()
+
+    def _cancel(self, task: asyncio.Task[None]) -> None:
+        task.cancel()
+        self._lease.end()
 
     async def _run(self) -> None:
         try:
@@ -108,7 +112,7 @@ class Search:
             result: FsSearchResponse = await self._connection.open_lease(
                 self._lease, "fs/search", self._params
             )
-        except ExecServerError as error:
+        except Exception as error:  # Such as a path of a wrong type.
             self._lease.fail(error)
             return
         self._connection.forget_lease(self._lease)

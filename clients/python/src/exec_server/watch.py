@@ -81,7 +81,10 @@ class Watch:
         lease.overflow = {"changes": [], "rescan": True}
         path = to_uri(self._path, await self._base())
         params: FsWatchParams = {"path": path, "watchId": watch_id, "recursive": self._recursive}
-        await self._connection.open_lease(lease, "fs/watch", params)
+        try:
+            await self._connection.open_lease(lease, "fs/watch", params)
+        except Interrupted:
+            return await self._open()  # A repetition is harmless: the lost watch is gone.
         self._lease = lease
         return lease
 
