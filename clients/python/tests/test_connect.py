@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from websockets.http11 import Request
+from websockets.server import ServerProtocol
 
 from exec_server import (
     Closed,
@@ -16,6 +18,7 @@ from exec_server import (
     Machine,
     RecoveryPolicy,
     ServerError,
+    _websocket,
 )
 from support import Fifo, Server
 
@@ -237,3 +240,43 @@ async def test_a_cancelled_start_of_a_server_leaves_no_child(
     with pytest.raises(asyncio.CancelledError):
         await opening
     assert await fifo.readline() == ""
+
+
+class Receiver:
+    def __init__(self) -> None:
+        self.ended = asyncio.Event()
+
+    def handle_message(self, message: bytes | bytearray) -> None:
+        pass
+
+    def handle_end(self, error: ExecServerError, *, too_big: bool) -> None:
+        self.ended.set()
+
+
+async def test_a_dead_link_keeps_no_output_buffered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_websocket, "PING_INTERVAL", 0.01)
+    monkeypatch.setattr(_websocket, "PONG_TIMEOUT", 0.05)
+    monkeypatch.setattr(_websocket, "SLOWEST_LINK", 1e12)
+
+    async def upgrade_and_fall_silent(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        protocol = ServerProtocol()
+        protocol.receive_data(await reader.readuntil(b"\r\n\r\n"))
+        (request,) = protocol.events_received()
+        assert isinstance(request, Request)
+        protocol.send_response(protocol.accept(request))
+        writer.writelines(protocol.data_to_send())
+        assert isinstance(writer.transport, asyncio.ReadTransport)
+        writer.transport.pause_reading()
+
+    listener = await asyncio.start_server(upgrade_and_fall_silent, "127.0.0.1", 0)
+    url = f"ws://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    receiver = Receiver()
+    link = await _websocket.dial(url, None, _websocket.Tls(), receiver)
+    assert isinstance(link, _websocket._WebSocketLink)
+    link.send(bytes(32 << 20))
+    assert link.transport.get_write_buffer_size() > 0
+    await receiver.ended.wait()
+    assert link.transport.get_write_buffer_size() == 0
+    listener.close()

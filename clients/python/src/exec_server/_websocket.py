@@ -229,6 +229,8 @@ class _WebSocketLink(asyncio.Protocol):
             self._last_pong = self._last_heard = now
         patience = PONG_TIMEOUT + self._bytes_since_pong / SLOWEST_LINK
         if now - self._last_pong > patience or now - self._last_heard > SILENCE_TIMEOUT:
+            # `close` would keep the socket until the peer has taken what is buffered.
+            self.transport.abort()
             self._end(f"no ping was answered for {now - self._last_pong:.0f} s")
             return
         self._protocol.send_ping(b"")
