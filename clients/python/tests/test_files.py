@@ -189,3 +189,13 @@ async def test_a_watch_is_opened_again_after_a_cut(server: Server, tmp_path: Pat
             assert network.connections == 2
             (tmp_path / "new").touch()
             assert (await anext(watch)).changes[0].path == f"{tmp_path}/new"
+
+
+async def test_a_watch_closed_during_recovery_stays_closed(server: Server, tmp_path: Path) -> None:
+    async with Proxy(server.port) as network, Machine.connect(network.url) as m:
+        async with m.watch(tmp_path) as watch:
+            waiting = asyncio.ensure_future(anext(watch, None))
+            await network.refuse()
+        network.resume()
+        assert await waiting is None
+        assert [changes async for changes in watch] == []

@@ -44,6 +44,7 @@ class Watch:
         self._recursive = recursive
         self._lease: Lease | None = None
         self._was_lost = False
+        self._closed = False
 
     async def __aenter__(self) -> Watch:
         await self._open()
@@ -56,21 +57,22 @@ class Watch:
         return self
 
     async def __anext__(self) -> Changes:
-        while True:
+        while not self._closed:
             try:
                 lease = self._lease or await self._open()
-                if self._was_lost:
+                if self._was_lost and not self._closed:
                     self._was_lost = False
                     return Changes([], rescan=True)
                 item = await lease.next()
             except Interrupted:
                 self._lease, self._was_lost = None, True
                 continue
-            if item is None:
-                raise StopAsyncIteration
-            return _read(cast("ChangedNotification", item))
+            if item is not None:
+                return _read(cast("ChangedNotification", item))
+        raise StopAsyncIteration
 
     async def close(self) -> None:
+        self._closed = True
         if self._lease is not None:
             self._lease.end()
             self._connection.close_lease(self._lease)
@@ -86,6 +88,8 @@ class Watch:
         except Interrupted:
             return await self._open()  # A repetition is harmless: the lost watch is gone.
         self._lease = lease
+        if self._closed:  # By another task, meanwhile.
+            await self.close()
         return lease
 
 
