@@ -153,7 +153,7 @@ impl Drop for Browser {
 
 const CHROMIUM: &str = "/usr/bin/chromium";
 
-/// What the page of the site reports from a browser of its own.
+/// The report of the page, from a browser of its own.
 fn look(site: &Site, page: &str) -> Value {
     let profile = tempfile::tempdir().unwrap();
     let _browser = Browser::open(command(CHROMIUM), profile.path(), &site.origin());

@@ -68,10 +68,7 @@ export interface SpawnOptions {
   limits?: LimitsRequest;
   /** Hosts that the process may reach; see docs/network.md. */
   network?: NetworkRules;
-  /**
-   * What happens when the server's log is full: `block` the process (default) or `discard` the
-   * oldest output.
-   */
+  /** When the server's log is full: `block` the process (default) or `discard` old output. */
   onFull?: OnFull;
   /** Kill what the process left running when it exits. */
   killOnExit?: boolean;

@@ -1,4 +1,4 @@
-// What a session does when it is closed at a bad moment: the driver over a transport in memory.
+// Sessions that are closed at a bad moment: the driver over a transport in memory.
 import assert from "node:assert/strict";
 import test from "node:test";
 import { Connection } from "../dist/connection.js";

@@ -1,4 +1,4 @@
-// What the client does in every runtime: commands, files, streams, a watch and a search. The caller
+// The features that must work in every runtime: commands, files, streams, a watch and a search. The caller
 // cuts the connection at the first write. Only web APIs, because browsers run this as well.
 import { Machine } from "../dist/index.js";
 

@@ -46,7 +46,7 @@ pub enum Replay {
     Never,
 }
 
-/// What a request does. Observers may only read.
+/// The effect of a request. Observers may only read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     Reads,

@@ -100,7 +100,7 @@ pub(crate) enum Ending {
     Lost(ExecServerError),
 }
 
-/// What is known about the end of a process that timed out.
+/// The known facts about the end of a process that timed out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TimedOut {
     Ended,

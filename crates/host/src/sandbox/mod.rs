@@ -1,4 +1,5 @@
-//! What a program or a file operation may access, and how this machine enforces that.
+//! The files and networks that a program or a file operation may access, and how this machine
+//! enforces that.
 //!
 //! A [`Policy`] gives the access of every path. It is pure: it knows nothing of the kernel. It
 //! never weakens a request: a request that it cannot express is an error.

@@ -29,7 +29,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 const LIVENESS: Liveness =
     Liveness { heartbeat: Duration::from_secs(30), silence_limit: Duration::from_secs(90) };
 
-/// What the caller must do with the socket.
+/// Whether the caller must close the socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     GoOn,

@@ -74,7 +74,7 @@ enum State {
     Received,
 }
 
-/// What the acknowledgement of a record says about the path.
+/// The evidence about the path in the acknowledgement of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Path {
     /// The round-trip time.

@@ -33,7 +33,7 @@ pub(in crate::fs) struct StagedFile {
     fate: Fate,
 }
 
-/// What happens to the temporary name on drop.
+/// The fate of the temporary name on drop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Removed,
