@@ -36,7 +36,7 @@ async def test_a_connection_is_awaited_or_entered(url: str) -> None:
 
 
 async def test_a_unix_socket(binary: str, tmp_path: Path) -> None:
-    socket = tmp_path / "a b.sock"
+    socket = tmp_path / "a b%20c.sock"
     with Server(binary, tmp_path, listen=f"unix://{socket}"):
         async with Machine.connect(f"unix://{socket}") as m:
             assert (await m.run("echo hello")).stdout == "hello\n"
@@ -115,6 +115,8 @@ async def test_a_token_function_that_fails(url: str) -> None:
 
 
 async def test_servers_that_cannot_be_reached(tmp_path: Path) -> None:
+    with pytest.raises(ConnectFailed, match=r"^localhost:7777 is not wss://"):
+        await Machine.connect("localhost:7777?token=secret")
     with pytest.raises(ConnectFailed, match=r"cannot connect to unix:///\S+absent"):
         await Machine.connect(f"unix://{tmp_path}/absent")
     with pytest.raises(ConnectFailed, match="is not wss://HOST:PORT"):

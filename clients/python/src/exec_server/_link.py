@@ -45,4 +45,6 @@ class Connector(Protocol):
 def without_secrets(url: str) -> str:
     """The URL without user, password and query, which may hold a token."""
     parts = urlsplit(url)
+    if "://" not in url:
+        return url.partition("?")[0].rpartition("@")[2]
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

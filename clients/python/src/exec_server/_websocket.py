@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import ssl
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidStatus, InvalidURI, WebSocketException
@@ -78,7 +78,7 @@ async def dial(url: str, token: str | None, tls: Tls, receiver: Receiver) -> Lin
     link = _WebSocketLink(loop, ClientProtocol(uri, max_size=MAX_MESSAGE), token, receiver)
     try:
         if parts.scheme == "unix":
-            await loop.create_unix_connection(lambda: link, unquote(parts.path))
+            await loop.create_unix_connection(lambda: link, url.removeprefix("unix://"))
         else:
             context = tls.context() if uri.secure else None
             await loop.create_connection(lambda: link, uri.host, uri.port, ssl=context)
