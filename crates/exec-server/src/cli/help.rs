@@ -90,7 +90,7 @@ mod tests {
     use std::ffi::OsString;
 
     use super::*;
-    use crate::cli::program;
+    use crate::cli::{parse, program};
 
     #[test]
     fn each_command_is_in_one_group() {
@@ -113,7 +113,7 @@ mod tests {
                 let words =
                     line.split_whitespace().take_while(|word| !["|", ">", "#"].contains(word));
                 let words = ["exec-server"].into_iter().chain(words).map(OsString::from);
-                let parsed = crate::cli::program().try_get_matches_from(words);
+                let parsed = parse(words);
                 assert!(parsed.is_ok(), "{line}: {parsed:?}");
             }
         }
@@ -127,7 +127,8 @@ mod tests {
         let commands = program.get_subcommands().filter(|command| command.get_name() != "config");
         for command in std::iter::once(&program).chain(commands) {
             let help = command.clone().render_help().to_string();
-            assert!(help.lines().count() <= 57, "{help}");
+            let most = if command.get_name() == program.get_name() { 50 } else { 57 };
+            assert!(help.lines().count() <= most, "{help}");
             let longest = help.lines().max_by_key(|line| line.chars().count()).unwrap();
             assert!(longest.chars().count() <= 100, "{longest}");
         }
