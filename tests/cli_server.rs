@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{PROGRAM, Server, ServerBuilder, command, run_command};
+use crate::support::{PROGRAM, Server, ServerBuilder, command, run_command, run_program};
 
 /// Starts a server whose processes have its name in `WHICH`.
 fn called(name: &str) -> Server {
@@ -57,6 +57,18 @@ fn the_server_is_chosen_in_the_documented_order() {
     assert_eq!(which(&["--on", "box"], &variables), "environment");
     assert_eq!(which(&["--on", "local"], &variables), "embedded");
     assert_eq!(which(&["--connect", flag.url()], &variables), "flag");
+}
+
+#[test]
+fn a_server_whose_address_is_taken_names_the_running_server() {
+    let first = Server::start();
+    let failed = first.run(&["--listen", first.url()]);
+    let (pid, url) = (first.pid(), first.url());
+    let named = format!("exec-server: a server of this user (pid {pid}) already listens on {url}");
+    assert!(failed.stderr.starts_with(&named), "{}", failed.stderr);
+    let other = run_program(&["--listen", first.url()]);
+    assert!(other.stderr.contains("another program uses it"), "{}", other.stderr);
+    assert_eq!((failed.code, other.code), (Some(1), Some(1)));
 }
 
 #[test]

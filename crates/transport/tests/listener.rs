@@ -217,7 +217,7 @@ async fn bind_errors_state_the_reason() {
     assert!(matches!(bind("off").await, BindError::NotAnAddress { .. }));
 
     let (_listener, address) = on_loopback().await;
-    assert!(matches!(bind(&format!("ws://{address}")).await, BindError::Tcp { .. }));
+    assert!(matches!(bind(&format!("ws://{address}")).await, BindError::AddressInUse { .. }));
     assert!(matches!(bind("unix:///nonexistent/x.sock").await, BindError::Unix { .. }));
 }
 

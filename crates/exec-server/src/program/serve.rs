@@ -31,7 +31,9 @@ use crate::config::exposure::ExposureError;
 use crate::environment::runtime_paths::ExecServerRuntimePaths;
 use crate::program::write_history_files::write_history_files;
 use crate::registry_credentials::NoCredentials;
-use crate::target::runtime_file::{RuntimeFile, believed_directories};
+use crate::target::runtime_file::{
+    RunningServer, RuntimeFile, believed_directories, running_server,
+};
 
 /// How long connections may take to close at shutdown.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -43,6 +45,11 @@ pub enum ServeError {
     Url(#[from] ExecServerListenUrlParseError),
     #[error(transparent)]
     Bind(#[from] BindError),
+    #[error(
+        "a server of this user (pid {pid}) already listens on {url}, and commands find it; for a \
+         second server choose another port"
+    )]
+    AlreadyRunning { url: String, pid: u32 },
     #[error(transparent)]
     Activation(#[from] ActivationError),
     #[error("{0}")]
@@ -159,7 +166,7 @@ async fn serve_listeners(
     for endpoint in endpoints {
         let monitor = Some(Arc::clone(&monitor) as Arc<dyn ListenerMonitor>);
         let options = ListenerOptions { monitor, ..door.options(settings) };
-        listeners.push(endpoint.listen(options).await?);
+        listeners.push(endpoint.listen(options).await.map_err(naming_own_server)?);
     }
     let mut config = protecting(&settings.server, &door, &listeners);
     config.secret_paths.extend(remote.iter().filter_map(Remote::secret_file).cloned());
@@ -236,6 +243,21 @@ async fn serve_stdio(
         export.finish(signals).await;
     }
     Ok(code)
+}
+
+/// Names the server that uses the address, if it is the discoverable one of this user.
+fn naming_own_server(error: BindError) -> ServeError {
+    let url = match &error {
+        BindError::AddressInUse { address } => ListenUrl::WebSocket(*address).to_string(),
+        BindError::PathInUse { path } => ListenUrl::Unix(path.clone()).to_string(),
+        _ => return error.into(),
+    };
+    match running_server() {
+        Some(RunningServer { url: own, pid, .. }) if own == url => {
+            ServeError::AlreadyRunning { url, pid }
+        }
+        _ => error.into(),
+    }
 }
 
 /// Publishes the URL for discovery. Failures are only logged, because the server works without it.

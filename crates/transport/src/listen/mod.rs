@@ -109,10 +109,15 @@ pub enum BindError {
     NeedsCertificate { address: SocketAddr },
     #[error("cannot listen on {address}")]
     Tcp { address: SocketAddr, source: io::Error },
+    #[error(
+        "cannot listen on {address}: another program uses it; choose another port, or find that \
+         program with `ss -ltnp` and end it"
+    )]
+    AddressInUse { address: SocketAddr },
     #[error("cannot listen on {path}", path = path.display())]
     Unix { path: PathBuf, source: io::Error },
     #[error("{path} is already in use by another server", path = path.display())]
-    AlreadyInUse { path: PathBuf },
+    PathInUse { path: PathBuf },
     #[error("{path} exists and is not a socket", path = path.display())]
     NotASocket { path: PathBuf },
     #[error("cannot listen on the socket that was passed")]
@@ -303,7 +308,10 @@ impl ListenerOptions {
 }
 
 async fn listen_on(address: SocketAddr) -> Result<(TcpListener, SocketAddr), BindError> {
-    let failed = |source| BindError::Tcp { address, source };
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::AddrInUse => BindError::AddressInUse { address },
+        _ => BindError::Tcp { address, source },
+    };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
     Ok((listener, bound))

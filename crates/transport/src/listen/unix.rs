@@ -85,7 +85,7 @@ fn install(staging: &Path, path: &Path) -> Result<(), BindError> {
         return Err(BindError::NotASocket { path: path.to_owned() });
     }
     if is_live(path) {
-        return Err(BindError::AlreadyInUse { path: path.to_owned() });
+        return Err(BindError::PathInUse { path: path.to_owned() });
     }
     // Between the check and the removal, another server may have taken the name. So the dead socket
     // is first moved aside to a unique name, and checked again there.
@@ -93,11 +93,11 @@ fn install(staging: &Path, path: &Path) -> Result<(), BindError> {
     fs::rename(path, &aside).map_err(failed)?;
     if is_live(&aside) {
         let _ = rename_new(&aside, path);
-        return Err(BindError::AlreadyInUse { path: path.to_owned() });
+        return Err(BindError::PathInUse { path: path.to_owned() });
     }
     fs::remove_file(&aside).map_err(failed)?;
     rename_new(staging, path).map_err(|error| match error.kind() {
-        io::ErrorKind::AlreadyExists => BindError::AlreadyInUse { path: path.to_owned() },
+        io::ErrorKind::AlreadyExists => BindError::PathInUse { path: path.to_owned() },
         _ => failed(error),
     })
 }
@@ -158,7 +158,7 @@ mod tests {
         let (_listener, _file) = listen_at(&path, false).unwrap();
 
         let error = listen_at(&path, false).unwrap_err();
-        assert!(matches!(error, BindError::AlreadyInUse { .. }), "{error}");
+        assert!(matches!(error, BindError::PathInUse { .. }), "{error}");
         assert!(is_live(&path));
         assert_eq!(names_in(directory.path()), ["x.sock"]);
     }
