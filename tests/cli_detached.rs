@@ -170,6 +170,7 @@ fn a_name_cannot_be_used_twice() {
     assert_eq!(ps(&server).len(), 1);
     let failed = server.run(&["run", "-d", "--name", "other", "no-such-program"]);
     assert_eq!((failed.code, failed.stdout.as_str()), (Some(127), ""));
+    assert_eq!(failed.stderr, "exec-server: program \"no-such-program\" not found on PATH\n");
     assert_eq!(ps(&server).len(), 1);
 }
 

@@ -251,7 +251,7 @@ async fn errors_name_their_subject(launcher: Launcher) {
     assert!(error.to_string().ends_with(": not a directory"), "{error}");
 
     let error = fail(&|c| c.argv = vec!["no-such-program".into()]).await;
-    assert_eq!(error.to_string(), "program \"no-such-program\" not found");
+    assert_eq!(error.to_string(), "program \"no-such-program\" not found on PATH");
     let error = fail(&|c| c.argv = vec!["".into()]).await;
     assert!(matches!(error, LaunchError::NotFound { .. }), "{error:?}");
     let error = fail(&|c| c.argv = vec![plain_file.clone().into()]).await;

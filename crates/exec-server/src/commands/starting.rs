@@ -15,7 +15,7 @@ use exec_server_server::SandboxLevel;
 use uuid::Uuid;
 
 use super::servers::absolute;
-use super::wording::{without_id, without_path};
+use super::wording::{one_line, without_id, without_path};
 use crate::cli::client::Variable;
 use crate::cli::sandbox::{SandboxFlags, SandboxMode};
 use crate::environment::host_options::HostOptions;
@@ -194,11 +194,7 @@ pub(crate) fn not_started(program: &str, error: ExecServerError) -> anyhow::Resu
             return Err(error.context(format!("cannot start {program}")));
         }
     };
-    let reason = match status {
-        ExitStatus::NOT_FOUND => "not found",
-        _ => "cannot be executed",
-    };
-    say(&format!("{program}: {reason}"));
+    say(&one_line(&without_id(error).into()));
     Ok(status)
 }
 

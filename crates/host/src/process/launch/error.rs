@@ -1,6 +1,6 @@
 //! Errors of starting a program, distinguished by how a caller would react.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ pub enum LaunchError {
     NoProgram,
     #[error("working directory {}: {}", path.display(), Reason(source))]
     WorkingDirectory { path: PathBuf, source: io::Error },
-    #[error("program {program:?} not found")]
+    #[error("program {program:?} {}", not_found(program))]
     NotFound { program: OsString },
     #[error("program {program:?} cannot be executed: {}", Reason(source))]
     NotExecutable { program: OsString, source: io::Error },
@@ -104,6 +104,14 @@ impl LaunchError {
             _ if is_exhaustion(&source) => Self::Resources { source },
             _ => Self::NotExecutable { program, source },
         }
+    }
+}
+
+/// A name without a slash was looked up on the PATH.
+fn not_found(program: &OsStr) -> &'static str {
+    match program.as_encoded_bytes().contains(&b'/') {
+        true => "does not exist",
+        false => "not found on PATH",
     }
 }
 
