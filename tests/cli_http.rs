@@ -204,6 +204,9 @@ fn failures_have_distinct_exit_codes() {
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let refused = server.run(&["http", &format!("http://{nobody}/")]);
     assert_eq!((refused.code, refused.stderr.lines().count()), (Some(1), 1), "{}", refused.stderr);
+    assert!(refused.stderr.contains(&format!(" from {nobody}: ")), "{}", refused.stderr);
+    let secret = server.run(&["http", &format!("http://me:SECRET@{nobody}/?SECRET")]);
+    assert_eq!(secret.stderr, refused.stderr);
     let waited = server.run(&["http", "--timeout", "100ms", &web.at("/slow")]);
     assert_eq!(waited.code, Some(1), "{}", waited.stderr);
     web.go_on.send(()).unwrap();

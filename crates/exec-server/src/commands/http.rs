@@ -67,8 +67,18 @@ async fn ask(servers: &Servers<'_>, request: &Http) -> anyhow::Result<(HttpRespo
         ExecServerError::Server(error) if error.code == ErrorCode::InvalidParams.value() => {
             UsageError(naming_url(&error.message, url)).into()
         }
-        error => error.into(),
+        error => {
+            let failure = format!("cannot get a response from {}", host_of(url));
+            anyhow::Error::new(error).context(failure)
+        }
     })
+}
+
+/// Returns the host and port of a URL, without the user name and the password.
+fn host_of(url: &str) -> &str {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let authority = rest.split(['/', '\\', '?', '#']).next().unwrap_or_default();
+    authority.rsplit('@').next().unwrap_or_default()
 }
 
 /// Adds the URL to an error. Servers omit URLs, because the user name and the query may be secret;
