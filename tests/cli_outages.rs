@@ -148,7 +148,7 @@ fn an_outage_during_a_detached_start_warns_that_the_process_may_run() {
     far.wait_for_job();
     far.network.refuse();
     far.cut();
-    assert_eq!(run.error_line(), "exec-server: connection lost, reconnecting…\n");
+    assert_eq!(run.error_line(), "exec-server: connection lost, reconnecting… (Ctrl-C gives up)\n");
     run.signal(Signal::INT);
     let (status, out, errors) = run.finish();
     assert_eq!((status.code(), out.as_str()), (Some(125), ""));

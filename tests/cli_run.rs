@@ -267,7 +267,7 @@ fn an_interrupt_stops_reconnecting() {
     assert_eq!(run.line(), "ready\n");
     server.signal(Signal::KILL);
     server.wait();
-    assert_eq!(run.error_line(), "exec-server: connection lost, reconnecting…\n");
+    assert_eq!(run.error_line(), "exec-server: connection lost, reconnecting… (Ctrl-C gives up)\n");
     run.signal(Signal::INT);
     assert!(run.error_line().contains("keeps running"));
     assert_eq!(run.finish().0.code(), Some(130));

@@ -178,7 +178,10 @@ fn a_long_outage_is_reported() {
     copy.wait_until_halfway();
     copy.proxy.refuse();
     copy.runtime.block_on(copy.proxy.cut(Cut::Rst));
-    assert_eq!(running.error_line(), "exec-server: connection lost, reconnecting…\n");
+    assert_eq!(
+        running.error_line(),
+        "exec-server: connection lost, reconnecting… (Ctrl-C gives up)\n"
+    );
     copy.proxy.resume();
     copy.finish(running);
 }

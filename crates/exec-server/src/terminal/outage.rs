@@ -22,7 +22,7 @@ pub(crate) async fn report(
     while let Ok(since) = state.wait_for(is_away).await.map(|state| away_since(&state)) {
         let back = state.wait_for(|state| !is_away(state));
         if timeout_at(since + REPORT_TIMEOUT, back).await.is_err() {
-            tell("connection lost, reconnecting…");
+            tell("connection lost, reconnecting… (Ctrl-C gives up)");
             let _ = state.wait_for(|state| !is_away(state)).await;
         }
     }
