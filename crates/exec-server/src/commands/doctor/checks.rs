@@ -20,6 +20,26 @@ pub(super) struct Check {
     pub(super) works: bool,
     /// The benefit, or the reason for the failure.
     pub(super) detail: String,
+    /// The way to more, if this works only in part.
+    #[serde(flatten)]
+    pub(super) upgrade: Option<Upgrade>,
+}
+
+/// Why something works only in part, and how to get all of it.
+#[derive(Debug, Serialize)]
+pub(super) struct Upgrade {
+    pub(super) reason: String,
+    pub(super) remedy: &'static str,
+}
+
+impl Check {
+    pub(super) fn works(name: &'static str, detail: impl Into<String>) -> Self {
+        Self { name, works: true, detail: detail.into(), upgrade: None }
+    }
+
+    pub(super) fn fails(name: &'static str, detail: impl Into<String>) -> Self {
+        Self { name, works: false, detail: detail.into(), upgrade: None }
+    }
 }
 
 const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -52,7 +72,7 @@ fn limits() -> Check {
     let name = "limits";
     let support = match ExecServerRuntimePaths::this_program().launcher() {
         Ok(launcher) => launcher.limits(),
-        Err(error) => return Check { name, works: false, detail: error.to_string() },
+        Err(error) => return Check::fails(name, error.to_string()),
     };
     let tier = match support.tier {
         LimitsTier::Cgroup => "tier cgroup: the kernel limits whole process trees",
@@ -60,13 +80,10 @@ fn limits() -> Check {
         LimitsTier::Sampling => "tier rlimit: keepers sample process trees",
         LimitsTier::ProcessOnly => "tier rlimit: only each process is limited",
     };
-    let detail = match support.obstacle {
-        Some(obstacle) => {
-            format!("{tier}; cgroup is unavailable: {obstacle}; {}", LimitsSupport::REMEDY)
-        }
-        None => tier.to_owned(),
-    };
-    Check { name, works: true, detail }
+    let upgrade = support
+        .obstacle
+        .map(|obstacle| Upgrade { reason: obstacle.to_string(), remedy: LimitsSupport::REMEDY });
+    Check { upgrade, ..Check::works(name, tier) }
 }
 
 pub(super) async fn check(
@@ -79,8 +96,8 @@ pub(super) async fn check(
         Err(_) => Err(anyhow::anyhow!("no result within {} s", CHECK_TIMEOUT.as_secs())),
     };
     match outcome {
-        Ok(()) => Check { name, works: true, detail: gives.to_owned() },
-        Err(error) => Check { name, works: false, detail: format!("{error:#}") },
+        Ok(()) => Check::works(name, gives),
+        Err(error) => Check::fails(name, format!("{error:#}")),
     }
 }
 

@@ -11,24 +11,27 @@ use super::checks::Check;
 pub(super) async fn checks(options: &NatsOptions) -> Vec<Check> {
     let nodes = match administer_cluster(options, AdminRequest::Nodes).await {
         Ok(AdminResponse::Nodes { nodes }) => nodes,
-        Ok(_) => return vec![failed("NATS", "unexpected response from the directory".to_owned())],
-        Err(error) => return vec![failed("NATS", format!("{:#}", anyhow::Error::new(error)))],
+        Ok(_) => return vec![Check::fails("NATS", "unexpected response from the directory")],
+        Err(error) => {
+            return vec![Check::fails("NATS", format!("{:#}", anyhow::Error::new(error)))];
+        }
     };
-    let nats = works("NATS", "the state of the cluster is readable".to_owned());
+    let nats = Check::works("NATS", "the state of the cluster is readable");
     vec![nats, count(&nodes), routing(&nodes)]
 }
 
 fn count(nodes: &[NodeStatus]) -> Check {
     let leaving = nodes.iter().filter(|node| node.is_leaving).count();
     match (nodes.len(), leaving) {
-        (0, _) => failed("nodes", "no node has reported within 30 s".to_owned()),
+        (0, _) => Check::fails("nodes", "no node has reported within 30 s"),
         (all, leaving) if all == leaving => {
-            failed("nodes", format!("all {all} are moving their environments to other nodes"))
+            Check::fails("nodes", format!("all {all} are moving their environments to other nodes"))
         }
-        (all, 0) => works("nodes", format!("{all}")),
-        (all, leaving) => {
-            works("nodes", format!("{all}, {leaving} of them moving environments to other nodes"))
-        }
+        (all, 0) => Check::works("nodes", all.to_string()),
+        (all, leaving) => Check::works(
+            "nodes",
+            format!("{all}, {leaving} of them moving environments to other nodes"),
+        ),
     }
 }
 
@@ -36,23 +39,14 @@ fn routing(nodes: &[NodeStatus]) -> Check {
     let kinds: BTreeSet<_> = nodes.iter().map(|node| node.routing.as_str()).collect();
     let mut kinds = kinds.into_iter();
     match (kinds.next(), kinds.next()) {
-        (Some(kind), None) => works("routing", kind.to_owned()),
-        (Some(_), Some(_)) => failed(
+        (Some(kind), None) => Check::works("routing", kind),
+        (Some(_), Some(_)) => Check::fails(
             "routing",
             "some nodes have an advertised URL and others do not; give --advertise to all of \
-             them, or to none"
-                .to_owned(),
+             them, or to none",
         ),
-        (None, _) => failed("routing", "unknown, because no node has reported".to_owned()),
+        (None, _) => Check::fails("routing", "unknown, because no node has reported"),
     }
-}
-
-fn works(name: &'static str, detail: String) -> Check {
-    Check { name, works: true, detail }
-}
-
-fn failed(name: &'static str, detail: String) -> Check {
-    Check { name, works: false, detail }
 }
 
 #[cfg(test)]

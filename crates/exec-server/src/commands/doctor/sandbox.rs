@@ -73,7 +73,7 @@ pub(super) async fn examine() -> SandboxReport {
         Ok(findings) => findings,
         Err(error) => {
             let detail = format!("cannot determine what this machine can enforce: {error}");
-            let probe = Check { name: "probe", works: false, detail };
+            let probe = Check::fails("probe", detail);
             return SandboxReport::new(Tier::None, NetworkTier::None, Vec::new(), vec![probe]);
         }
     };

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::Report;
-use super::checks::Check;
+use super::checks::{Check, Upgrade};
 use super::sandbox::{MechanismReport, Verdict};
 use crate::terminal::printable;
 use crate::terminal::{Colour, Paint};
@@ -13,6 +13,8 @@ const MARK: usize = 4;
 const NAME: usize = 18;
 /// The column of the text.
 const INDENT: usize = MARK + 1 + NAME + 1;
+/// Introduces the remedy for a partial result.
+const FULL_SUPPORT: &str = "for full support";
 
 pub(super) fn text(report: &Report, paint: Paint) -> String {
     let mut table = Table { text: String::new(), paint };
@@ -60,8 +62,17 @@ impl Table {
     }
 
     fn check(&mut self, check: &Check) {
-        let mark = if check.works { Verdict::Works } else { Verdict::Needed };
-        self.row(mark, check.name, std::slice::from_ref(&check.detail));
+        let mut paragraphs = vec![check.detail.clone()];
+        let verdict = match &check.upgrade {
+            Some(Upgrade { reason, remedy }) => {
+                paragraphs.push(format!("reason: {reason}"));
+                paragraphs.push(format!("{FULL_SUPPORT}: {remedy}"));
+                Verdict::Partial
+            }
+            None if check.works => Verdict::Works,
+            None => Verdict::Needed,
+        };
+        self.row(verdict, check.name, &paragraphs);
     }
 
     /// Writes one mechanism. A reason shared with the mechanism above is not repeated.
@@ -79,7 +90,7 @@ impl Table {
             Verdict::Missing | Verdict::Needed => paragraphs.push(format!("reason: {detail}")),
         }
         if let Some(remedy) = remedy {
-            let wish = if *verdict == Verdict::Partial { "for full support" } else { "remedy" };
+            let wish = if *verdict == Verdict::Partial { FULL_SUPPORT } else { "remedy" };
             paragraphs.push(format!("{wish}: {remedy}"));
         }
         self.row(*verdict, title, &paragraphs);
@@ -148,11 +159,13 @@ mod tests {
     fn the_table_has_eighty_columns() {
         let report = Report {
             healthy: false,
-            checks: vec![Check {
-                name: "spawner",
-                works: true,
-                detail: "programs start".to_owned(),
-            }],
+            checks: vec![
+                Check::works("spawner", "programs start"),
+                Check {
+                    upgrade: Some(Upgrade { reason: "no cgroup".to_owned(), remedy: "a service" }),
+                    ..Check::works("limits", "keepers sample")
+                },
+            ],
             cluster: Vec::new(),
             sandbox: SandboxReport {
                 tier: Tier::None,
@@ -163,17 +176,16 @@ mod tests {
                     mechanism("bubblewrap", Verdict::Missing, "not installed", Some("install it")),
                     mechanism("other", Verdict::Needed, "not installed", Some("install it")),
                 ],
-                sandboxes: vec![Check {
-                    name: "read-only",
-                    works: false,
-                    detail: "it wrote\nall the same".to_owned(),
-                }],
+                sandboxes: vec![Check::fails("read-only", "it wrote\nall the same")],
                 network: NetworkReport::new(NetworkTier::None),
             },
         };
         let expected = "\
 Processes
 ok   spawner            programs start
+part limits             keepers sample
+                        reason: no cgroup
+                        for full support: a service
 
 Mechanisms of sandboxes
 part Landlock           something that it takes more than a single line of the

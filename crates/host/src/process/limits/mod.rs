@@ -155,9 +155,9 @@ pub struct LimitsSupport {
 
 impl LimitsSupport {
     /// How to get limits enforced by the kernel.
-    pub const REMEDY: &'static str = "run the server in a cgroup v2 of its own that is delegated to its user, \
-                                      such as a systemd service with Delegate=yes, or in a login session \
-                                      with a systemd user manager";
+    pub const REMEDY: &'static str = "run the server in a cgroup v2 that is delegated to its user, as in \
+                                      a systemd service with Delegate=yes, or in a login session with a \
+                                      systemd user manager";
 
     pub(super) fn process_only() -> Self {
         let obstacle = "this server starts programs without keepers";
