@@ -34,7 +34,7 @@ mod status;
 pub(crate) mod token;
 mod wait;
 mod watch;
-mod wording;
+pub(crate) mod wording;
 
 use std::io::{self, Write};
 

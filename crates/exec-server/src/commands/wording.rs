@@ -6,7 +6,7 @@ use exec_server_client::ExecServerError;
 use exec_server_protocol::{ErrorData, ErrorSubject, PathUri};
 
 /// Formats the whole chain of causes. A cause that its error already quotes is not repeated.
-pub(super) fn one_line(error: &anyhow::Error) -> String {
+pub(crate) fn one_line(error: &anyhow::Error) -> String {
     let mut causes = error.chain().map(in_words);
     let mut line = causes.next().unwrap_or_default();
     for cause in causes {

@@ -22,6 +22,7 @@ use exec_server_host::service_manager::ServiceManager;
 use crate::cli::rendezvous::RendezvousArguments;
 use crate::cli::{self, Command, CommandLine};
 use crate::commands;
+use crate::commands::wording::one_line;
 use crate::config::{self, Configuration, Flags, Setting};
 use crate::environment::runtime_paths::run_spawner_if_asked;
 use crate::terminal::printable_lines;
@@ -157,7 +158,7 @@ fn with_configuration(
 
 fn report(outcome: anyhow::Result<ExitCode>) -> ExitCode {
     outcome.unwrap_or_else(|error| {
-        say(&format!("{error:#}"));
+        say(&one_line(&error));
         ExitCode::FAILURE
     })
 }
