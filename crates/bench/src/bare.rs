@@ -46,7 +46,8 @@ impl PipeReader {
         let mut stdout = child.stdout.take().context("the child has no stdout")?;
         #[cfg(target_os = "linux")]
         if let Some(bytes) = self.pipe_bytes {
-            // Refused to users who already have many large pipes; the default is their limit then.
+            // The kernel refuses this to users who already have many large pipes. The pipe then
+            // keeps the default capacity.
             let _ = rustix::pipe::fcntl_setpipe_size(&stdout, bytes);
         }
         let mut buffer = vec![0; self.read_bytes];
@@ -62,7 +63,7 @@ impl PipeReader {
     }
 }
 
-/// A program on a terminal, and the master's end of that terminal.
+/// A program on a terminal, and the master end of that terminal.
 #[derive(Debug)]
 pub(super) struct Terminal {
     master: File,

@@ -17,7 +17,7 @@ impl Program {
         Self { argv: vec![executable.to_owned()] }
     }
 
-    /// Returns a program that succeeds without doing anything: the cheapest program there is.
+    /// Returns a program that succeeds without doing anything.
     pub(super) fn nothing() -> Self {
         Self::new("/bin/true")
     }

@@ -21,7 +21,7 @@ pub(super) struct Row {
     target: Option<Target>,
 }
 
-/// The machine's result without a server.
+/// The result of the other side, such as that of the machine without a server.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limit {
     pub(super) value: f64,

@@ -151,7 +151,7 @@ impl Worker {
     }
 }
 
-/// Replaces the content of the buffer, which grows to the size of the largest file and stays so.
+/// Replaces the content of the buffer, which keeps the capacity for the largest file.
 fn read_whole(path: &Path, content: &mut Vec<u8>) -> io::Result<()> {
     let mut file = File::open(path)?;
     let size = file.metadata()?.size();

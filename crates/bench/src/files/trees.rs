@@ -57,7 +57,7 @@ pub(crate) fn measure_search(scale: Scale) -> anyhow::Result<Vec<Row>> {
     Ok(vec![row.limit(Limit { value: per_second(timings.limit.median()), is })])
 }
 
-/// Returns lines as in a program, with the searched text once in the middle.
+/// Returns lines of source code, with the searched text once in the middle.
 fn searched_text() -> Vec<u8> {
     const LINE: &[u8] = b"    let answer = client.call(request)?;\n";
     let mut text: Vec<u8> = LINE.iter().copied().cycle().take(SEARCHED_FILE_BYTES).collect();

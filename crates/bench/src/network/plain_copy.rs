@@ -44,8 +44,8 @@ pub(crate) fn copy_if_asked() -> Option<ExitCode> {
     Some(if serve(host).is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Serves one connection after another. Both threads stay, so that no connection waits for a new
-/// one.
+/// Serves one connection after another. Both threads are reused, so that no connection waits for a
+/// new thread.
 fn serve(host: SocketAddr) -> io::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     writeln!(io::stdout(), "{SCHEME}{}", listener.local_addr()?)?;

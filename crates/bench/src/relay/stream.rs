@@ -85,7 +85,7 @@ pub(super) fn message(received: Option<Received>) -> anyhow::Result<Bytes> {
     }
 }
 
-/// Queries the registry for the environment until that is connected.
+/// Retries `connect` at the registry until the environment is connected.
 pub(super) async fn connect_when_online(
     registry: &RegistryClient,
     harness: &PublicKey,

@@ -66,8 +66,8 @@ pub(crate) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
     ])
 }
 
-/// Times calls of clients, alternating between both sides, each at another node and for another
-/// environment.
+/// Times the `connect` calls of clients, alternating between both sides and rotating over nodes and
+/// environments.
 async fn time_connects(sides: &Pair<Side>, count: usize) -> anyhow::Result<Pair<Samples>> {
     let mut samples = Pair { ours: Samples::default(), limit: Samples::default() };
     for number in 0..count {

@@ -24,7 +24,8 @@ use crate::program::{KilledOnDrop, command};
 use crate::server::{listen, this_program};
 
 const NODES: usize = 3;
-/// A token may make 1,000 calls at once, and 100 per second after that.
+/// The number of environments that share a token. A token may make 1,000 calls at once, and 100 per
+/// second after that.
 const ENVIRONMENTS_OF_TOKEN: usize = 250;
 const REGISTERED_AT_ONCE: usize = 32;
 const PAYLOAD: usize = 60 << 10;
@@ -67,7 +68,8 @@ impl Nats {
 /// Nodes that share their state, or a single one with its own.
 pub(super) struct Side {
     nodes: Vec<Node>,
-    /// For each group of environments: their token, and the token of their clients.
+    /// For each group of environments: a registry client with the token of the environments, and
+    /// one with the token of their clients.
     tokens: Vec<[RegistryClient; 2]>,
     names: Vec<String>,
     environments: Vec<Connection>,
@@ -171,7 +173,7 @@ impl Side {
         Ok(growth as f64 / self.names.len() as f64)
     }
 
-    /// Times one client's call for some environment at some node.
+    /// Times one client's `connect` call. `number` selects the environment and the node.
     pub(super) async fn time_connect(&self, number: usize) -> anyhow::Result<Duration> {
         let environment = number % self.names.len();
         let registry = self.registry(environment, number / 2, 1)?;
@@ -217,7 +219,7 @@ impl Side {
         Ok(())
     }
 
-    /// Returns the registry client of some node, for an environment (`role` 0) or its clients (1).
+    /// Returns a registry client of this node, for an environment (`role` 0) or its clients (1).
     fn registry(
         &self,
         environment: usize,
