@@ -1,4 +1,4 @@
-//! Credentials of this program for a registry of remote mode, and the storage of logins.
+//! Finds this program's credentials for a registry of remote mode, and stores logins.
 
 use std::fmt;
 use std::io::{self, Write as _};

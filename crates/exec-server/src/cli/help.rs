@@ -54,7 +54,7 @@ const EXAMPLES: [(&str, &[&str]); 25] = [
 
 const HELP: &str = "Print this message or the help of a command";
 
-/// Replaces the flat list of 29 commands and 80 settings with a help text that fits a screen.
+/// Replaces clap's flat list of all commands and settings with a help text that fits a screen.
 pub(super) fn with_groups(program: clap::Command) -> clap::Command {
     let header = *program.get_styles().get_header();
     let literal = *program.get_styles().get_literal();

@@ -11,7 +11,7 @@ use crate::environment::sandbox_options::{DenyPatternError, SandboxOptions};
 #[derive(Debug, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Sandbox")]
 pub(crate) struct SandboxFlags {
-    /// read-only; workspace-write: also its directory and temporary ones; or none
+    /// read-only, workspace-write (its directory and temporary ones), or none
     // Without this flag, the environment's sandbox applies, if it has one.
     #[arg(long, value_name = "MODE", hide_possible_values = true)]
     pub(crate) sandbox: Option<SandboxMode>,

@@ -30,8 +30,8 @@ pub(crate) async fn run(Attach { server, name }: &Attach) -> anyhow::Result<Exit
         resume_session_id: Some(listed.session.session_id.clone()),
         ..options(CLIENT_NAME)
     };
-    // Never closed: that would end the process. Leaving it detaches the session again. The server
-    // probes an attached client for liveness before it refuses.
+    // This session is never closed: that would end the process. `leave` detaches it again. Before
+    // the server refuses a second client, it checks that the attached one is still alive.
     let session = match target.connect(options).await {
         Err(TargetError::Connect { source, .. })
             if source.kind() == Some(&ErrorKind::SessionAttached) =>

@@ -16,7 +16,7 @@ use crate::foreground::{OutputError, Outputs};
 use crate::program::exit_code::ExitStatus;
 use crate::target::remote_path::ServerPath;
 
-/// Consecutive connection losses without a byte in between.
+/// The maximum number of connection losses in a row without a byte in between.
 const MAX_LOSSES: usize = 5;
 
 pub(super) async fn run(servers: &Servers<'_>, cat: &Cat) -> anyhow::Result<ExitStatus> {

@@ -23,7 +23,7 @@ pub(crate) fn run(
 /// Formats one line per setting, so that a comment can show the source of its value. A setting
 /// whose empty value differs from its absence is commented out.
 fn toml_text(configuration: &Configuration) -> String {
-    /// The widest column for comments; longer values push only their own comment.
+    /// The last column where comments may start. A longer value moves only its own comment.
     const WIDEST_COLUMN: usize = 60;
     let assignment = |setting: &Setting| {
         let value = setting.show(&configuration.settings);

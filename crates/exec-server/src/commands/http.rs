@@ -81,8 +81,8 @@ fn host_of(url: &str) -> &str {
     authority.rsplit('@').next().unwrap_or_default()
 }
 
-/// Adds the URL to an error. Servers omit URLs, because the user name and the query may be secret;
-/// so does this.
+/// Adds the URL to an error of the server, without the user name and the query, which may be
+/// secret. Servers omit the whole URL for that reason.
 fn naming_url(message: &str, url: &str) -> String {
     let Some(problem) = message.strip_prefix("the URL ") else { return message.to_owned() };
     let shown = url.split(['?', '#']).next().unwrap_or_default();

@@ -39,7 +39,8 @@ pub(crate) async fn list(client: &ExecServerClient) -> Result<Vec<Listed>, ExecS
     list_within(client, None).await
 }
 
-/// Like [`list`], and includes the first event of each process within the last `within`.
+/// Like [`list`], but also asks for the number of each process's first event within the last
+/// `within`.
 pub(crate) async fn list_within(
     client: &ExecServerClient,
     within: Option<Duration>,

@@ -283,7 +283,7 @@ fn time(ms: i64) -> String {
     let distance = Duration::from_millis(ms.unsigned_abs());
     let epoch = SystemTime::UNIX_EPOCH;
     let time = if ms < 0 { epoch.checked_sub(distance) } else { epoch.checked_add(distance) };
-    // RFC 3339 cannot represent times before 1970 or after 9999 here.
+    // `humantime` formats only times from 1970 to 9999.
     let writable = time.filter(|_| (0..=253_402_300_799_000).contains(&ms));
     writable.map_or_else(
         || format!("{:<20}", "-"),

@@ -39,7 +39,7 @@ pub(crate) async fn run(run: &Run) -> anyhow::Result<ExitStatus> {
     hosts.ask &= !run.terminal;
     let on_network_request =
         start_network::asking(&mut hosts, run.sandbox.hosts.ask_network, &argv)?;
-    // Then the keyboard answers questions and is not the command's input.
+    // If the user is asked about hosts, the keyboard answers and is not the command's input.
     let no_stdin = run.no_stdin || (on_network_request.is_some() && is_stdin_a_terminal());
     let mut signals = Signals::new().context("cannot listen for signals")?;
     let options =
@@ -85,8 +85,8 @@ pub(crate) async fn run(run: &Run) -> anyhow::Result<ExitStatus> {
     in_foreground(&target, session, spec, foreground, signals).await
 }
 
-/// Starts the process, attaches to it and cleans up. In any case, no part of the session is left
-/// behind without a message.
+/// Starts the process, attaches to it and cleans up. Never leaves a part of the session behind
+/// without a message.
 pub(super) async fn in_foreground(
     target: &Target,
     session: TargetSession,
@@ -153,7 +153,7 @@ pub(super) fn input_refused(error: ExecServerError, process: &str) -> anyhow::Er
     anyhow::Error::new(error).context(format!("cannot write to {process}"))
 }
 
-/// Returns the size of the local terminal.
+/// Returns the size of the local terminal, or the default without one.
 pub(super) fn size() -> TerminalSize {
     foreground::terminal_size().unwrap_or(DEFAULT_SIZE)
 }
@@ -246,7 +246,7 @@ async fn start_detached(
     let params = spec.params(target, client).await?;
     may_run.set(true);
     let started = client.start_unread(params).await;
-    // A response from the server is definite.
+    // An error response from the server is definite: the command does not run.
     may_run.set(!matches!(started, Err(ExecServerError::Server(_))));
     match started {
         Err(error) if error.kind() == Some(&ErrorKind::NameTaken) => return Err(name_taken(name)),

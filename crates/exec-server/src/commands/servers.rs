@@ -41,7 +41,7 @@ pub(super) struct Located {
 }
 
 impl<'a> Servers<'a> {
-    /// Runs the work of a command. A signal ends it. In any case, all sessions are closed.
+    /// Runs the work of a command until it ends or a signal arrives, then closes all sessions.
     pub(super) async fn work(
         choice: &'a ServerChoice,
         command: &str,

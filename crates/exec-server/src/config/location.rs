@@ -21,7 +21,7 @@ impl Location {
         if let Some(path) = named {
             return Some(Self::Named(path));
         }
-        // The XDG specification: a relative path is to be ignored.
+        // The XDG specification requires programs to ignore relative paths.
         let absolute = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let directory = absolute("XDG_CONFIG_HOME")
             .or_else(|| absolute("HOME").map(|home| home.join(".config")))?;

@@ -27,7 +27,7 @@ use crate::target::server_url::ServerUrl;
 
 /// Prefixes, after the common one, of variables that restrict clients.
 const RESTRICTING_VARIABLES: [&str; 2] = ["SANDBOX", "NETWORK"];
-/// Variables that other modules, or other programs of this project, read.
+/// Variables that are not settings: other modules or other programs of this project read them.
 const READ_ELSEWHERE: [&str; 6] = [
     ENVIRONMENTS_VARIABLE,
     // The path of this program, for the Python and TypeScript clients.
@@ -111,7 +111,7 @@ fn resolve(
     let mut configuration = lay_over(flags, variables, file)?;
     configuration.check_ceiling()?;
     configuration.set_host_rules()?;
-    // A server behind a relay listens only on request.
+    // In remote mode the server listens only if `listen` is set.
     if !configuration.settings.remote.is_empty() && !configuration.sources.contains_key(LISTEN_KEY)
     {
         configuration.settings.listen = vec![ListenUrl::Off.to_string()];
@@ -344,8 +344,8 @@ fn similar_variable(suffix: &str) -> Option<String> {
     most_similar(suffix, suffixes).map(|similar| format!("{VARIABLE_PREFIX}{similar}"))
 }
 
-/// Selects this program's variables, by prefix or by custom. Only these must be valid UTF-8; all
-/// others, and the path of the file, may hold any bytes.
+/// Selects this program's variables: those with its prefix, and customary ones. Only these must be
+/// valid UTF-8; all others, and the path of the file, may hold any bytes.
 fn relevant_variables(
     environment: BTreeMap<OsString, OsString>,
 ) -> Result<BTreeMap<String, String>, ConfigError> {

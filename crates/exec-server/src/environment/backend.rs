@@ -42,7 +42,7 @@ pub trait ExecProcess: Debug + Send + Sync {
         wait: Option<Duration>,
     ) -> Result<ReadResponse, ExecServerError>;
 
-    /// Writes to standard input. Resolves later if the process leaves too much unread.
+    /// Writes to standard input. Waits while the process leaves too much input unread.
     async fn write(&self, chunk: Bytes) -> Result<WriteStatus, ExecServerError>;
 
     /// Ends standard input after the bytes already written; a terminal gets EOT instead.

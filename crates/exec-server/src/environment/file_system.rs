@@ -55,14 +55,14 @@ pub trait ExecutorFileSystem: Debug + Send + Sync {
         params: FsReadDirectoryParams,
     ) -> Result<FsReadDirectoryResponse, ExecServerError>;
 
-    /// Lists all entries of a directory from `after` on; `limit` is the size of the pages in which
-    /// they are read.
+    /// Lists all entries of a directory, or those after `after`. They are read in pages of `limit`
+    /// entries.
     async fn read_directory(
         &self,
         params: FsReadDirectoryParams,
     ) -> Result<Vec<DirectoryEntry>, ExecServerError>;
 
-    /// Lists the tree below a directory, as far as the options allow.
+    /// Lists the tree below a directory, within the limits of the options.
     async fn walk(&self, params: FsWalkParams) -> Result<FsWalkResponse, ExecServerError>;
 
     /// Lists the paths below a directory that match patterns.

@@ -35,8 +35,8 @@ type SharedFile = Arc<RwLock<Option<Box<dyn WriteBlocks>>>>;
 type Work<T> = Pin<Box<dyn Future<Output = Result<T, ExecServerError>> + Send>>;
 
 /// The blocks in flight, in file order. Completed blocks become `None` and remain until all blocks
-/// before them are completed: the distance between the first incomplete block and the last one is
-/// what a resuming writer must not trust.
+/// before them are completed, so the length of the queue bounds the data that a resuming writer
+/// must not trust.
 type Blocks = VecDeque<Option<Work<()>>>;
 
 enum State {
@@ -47,7 +47,8 @@ enum State {
 }
 
 impl FileWriter {
-    /// Resumes where an earlier writer of the same `resume_key` stopped, as far as that is certain.
+    /// Creates a writer. It resumes the partial file of an earlier writer with the same
+    /// `resume_key`, at an offset before which all data has certainly been written.
     #[must_use]
     pub fn new(file: NewFile) -> Self {
         Self::of(Box::new(file))

@@ -51,7 +51,7 @@ impl EnvironmentManager {
         }
     }
 
-    /// Reads a file.
+    /// Reads the `environments.toml` at `path`.
     pub fn from_file(
         path: &Path,
         runtime_paths: ExecServerRuntimePaths,

@@ -1,5 +1,5 @@
-//! Where processes run and files are. A caller holds an [`Environment`], which behaves the same for
-//! this machine and for others: both pass the same tests.
+//! The machines on which processes run and files live. A caller holds an [`Environment`], which
+//! behaves the same for this machine and for others: both pass the same tests.
 //!
 //! ```
 //! use exec_server::protocol::{PathUri, StartParams};

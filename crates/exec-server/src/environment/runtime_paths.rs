@@ -46,9 +46,9 @@ impl ExecServerRuntimePaths {
     }
 }
 
-/// Must be called before anything else in `main`. Returns `None` unless this process was started to
-/// help a server: as its spawner, or to probe the sandbox mechanisms. In that case does that work
-/// and returns its exit code.
+/// Must be called before anything else in `main`. If this process was started to help a server, as
+/// its spawner or to probe the sandbox mechanisms, does that work and returns its exit code.
+/// Otherwise returns `None`.
 #[must_use]
 pub fn run_spawner_if_asked() -> Option<ExitCode> {
     let asked_for = std::env::args_os().nth(1)?;

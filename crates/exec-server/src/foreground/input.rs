@@ -10,8 +10,8 @@ use tokio::sync::mpsc;
 use super::stdin;
 use crate::terminal::{self, EscapeMachine, TypedInput};
 
-/// Bounds the input that waits for the response to the previous write. A pipe is then not read
-/// further; additional typed input is dropped, so that escapes are recognised at any time.
+/// Bounds the input that waits for the response to the previous write. Beyond the bound, a pipe is
+/// not read; typed input is read and dropped, so that escapes are always recognised.
 const MOST_PENDING: usize = 1 << 20;
 
 /// Ctrl-C, as sent by a terminal in raw mode.
@@ -35,7 +35,7 @@ pub(crate) enum Source {
 pub(crate) enum OnStreamEnd {
     /// Closes its standard input.
     CloseStdin,
-    /// None: another client may write to it later.
+    /// Has no effect: another client may write to its standard input later.
     KeepStdinOpen,
 }
 

@@ -1,6 +1,6 @@
-//! Runs a process in the foreground: connects its streams and signals to this program, and waits
-//! during a lost connection. Knows process handles, the terminal and this program, but not how the
-//! process was started.
+//! Runs a process in the foreground: connects its streams and signals to this program, and keeps
+//! waiting while the connection is lost. Knows process handles, the terminal and this program, but
+//! not how the process was started.
 
 mod delivery;
 mod input;
@@ -36,7 +36,7 @@ use signals::ReceivedSignal;
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 /// The signal of Ctrl-C.
 const INTERRUPT: u8 = 2;
-/// Orders to the process that wait for the connection. When full, the newest is dropped.
+/// The number of orders to the process that may wait for the connection. Further ones are dropped.
 const ORDERS: usize = 16;
 
 /// Options for a process in the foreground.
@@ -231,7 +231,7 @@ fn follow(received: ReceivedSignal, raw_mode: Option<&RawModeGuard>) {
     }
 }
 
-/// The deadline of the process; after that, a last one for its end.
+/// The deadline of the process. Once that has passed, the deadline for its end.
 #[derive(Debug)]
 struct TimeLimit {
     deadline: Option<Instant>,
@@ -296,7 +296,7 @@ pub(crate) fn terminal_size() -> Option<TerminalSize> {
     terminal::size().map(|(rows, cols)| TerminalSize { rows, cols })
 }
 
-/// Shows a message to the user. A failure has no better place to go, so it is ignored.
+/// Shows a message to the user. Ignores a failure: there is no other place to report it.
 fn show(text: &str) {
     // In raw mode a newline does not return to the first column.
     let newline = if terminal::is_stdin_a_terminal() { "\r\n" } else { "\n" };

@@ -16,7 +16,7 @@ pub(super) const KILL_AFTER: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) enum Order {
     Signal(ForwardedSignal),
-    /// To the size at the time of execution.
+    /// To the size of the terminal when the order is executed.
     Resize,
     Terminate,
 }
@@ -35,8 +35,9 @@ impl Order {
 /// waits for it. Errors are ignored: they mean that the process or the connection has ended, which
 /// its events report too.
 ///
-/// Returns the number of a signal that has no process to receive it: only this program is left,
-/// with output that is read slowly or not at all, and the sender wants it to end.
+/// Returns the number of a signal that must end this program: it asks to end, and the process has
+/// exited or cannot react. Only this program is left, with output that is read slowly or not at
+/// all.
 pub(super) async fn perform(
     client: &ExecServerClient,
     process: &ExecServerProcess,

@@ -98,7 +98,7 @@ impl StreamWriter {
         }
     }
 
-    /// Without a failure the thread does not end before its queue.
+    /// Waits for the error of the thread, which without one runs until its queue is closed.
     async fn failed(&mut self) -> io::Error {
         match (&mut self.thread).await {
             Ok(Err(error)) => error,

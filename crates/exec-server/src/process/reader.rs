@@ -49,7 +49,7 @@ impl StdoutReader {
         self
     }
 
-    /// Returns the output of other streams since the last call, as far as this reader has read.
+    /// Returns the output of other streams that this reader has passed since the last call.
     pub fn take_others(&mut self) -> CollectedOutput {
         self.others.as_mut().map(HeadTail::take).unwrap_or_default()
     }

@@ -29,7 +29,7 @@ pub struct StdinWriter {
     failure: Arc<OnceLock<Failure>>,
 }
 
-/// Why not all written bytes have arrived.
+/// Why some written bytes did not arrive.
 #[derive(Debug)]
 enum Failure {
     StdinClosed,

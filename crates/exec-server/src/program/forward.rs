@@ -205,7 +205,7 @@ mod tests {
     async fn the_last_messages_of_a_server_arrive_after_it_closed() {
         let ((mut client, left), (right, mut server)) = (memory(), memory());
         let bridging = tokio::spawn(bridge_for_ever(left, right));
-        // More than one of the two connections can buffer.
+        // More messages than one connection can buffer.
         for number in 0..100_u8 {
             send(&mut server, &[number]).await;
         }

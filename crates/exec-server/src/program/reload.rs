@@ -1,4 +1,4 @@
-//! SIGHUP: reads files again, and logs which ones and which settings need a restart.
+//! SIGHUP: reads files again, and logs which files it read and which settings need a restart.
 
 use std::fs::File;
 use std::io;
@@ -69,8 +69,8 @@ pub(super) struct Reloading {
 }
 
 impl Reloading {
-    /// Makes SIGHUP reload from now on. A service with neither credentials nor TLS used to end on
-    /// SIGHUP; it still does after its terminal has closed.
+    /// Makes SIGHUP reload from now on. If the service has lost the terminal that it started on,
+    /// SIGHUP ends it instead, unless it has credentials or TLS, or inherited SIGHUP as ignored.
     pub(super) fn start(reloadable: Reloadable) -> io::Result<Self> {
         let terminal_closed = Arc::new(Notify::new());
         if reloadable.is_empty() {

@@ -2,8 +2,8 @@
 //!
 //! The state directory survives a reboot, like the symlinks that a sandbox may leave behind.
 //! Servers may start with different variables, so the state directory below the home directory of
-//! the system's user database is always included. Where that is unusable, as in a container, the
-//! runtime directories serve.
+//! the system's user database is always included. If that is unusable, as in a container, the
+//! runtime directories are used.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -33,7 +33,7 @@ use crate::terminal::outage;
 
 /// How long a command waits for its session to end.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(6);
-/// The timeout after a signal: long enough to send the request.
+/// The timeout after a signal and for a disconnect: long enough to send the request.
 const HURRIED_CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The server that a command uses.
@@ -173,7 +173,7 @@ impl Target {
         Ok(())
     }
 
-    /// Finds a server for commands on processes that outlive a client.
+    /// Finds a server whose processes can outlive this command.
     pub(crate) fn lasting(choice: &ServerChoice) -> Result<Self, TargetError> {
         let target = Self::find(choice)?;
         match &target {
@@ -310,7 +310,8 @@ impl TargetSession {
         self.close_before(std::future::pending::<()>()).await;
     }
 
-    /// Disconnects and leaves the session detached. This must be the last client.
+    /// Disconnects and leaves the session detached. No clone of the client may exist: it would keep
+    /// the connection open.
     pub(crate) async fn leave(self) {
         let mut state = self.client.connection_state();
         drop(self.client);
@@ -357,8 +358,8 @@ impl TargetSession {
     }
 }
 
-/// Waits until the server knows of the disconnect: a relay does not detect the end of this program
-/// by itself.
+/// Waits until the client has told the server of the disconnect: a relay does not detect that this
+/// program has ended.
 async fn hung_up(client: &ExecServerClient) {
     let mut state = client.connection_state();
     let _ = tokio::time::timeout(HURRIED_CLOSE_TIMEOUT, state.wait_for(is_final)).await;

@@ -101,7 +101,8 @@ fn make_directory(path: &Path) -> Result<(), RuntimeFileError> {
 
 impl Drop for RuntimeFile {
     fn drop(&mut self) {
-        // While the file is owned: afterwards another server may have the name.
+        // Removes the file while this server still owns it: afterwards the name may belong to the
+        // file of another server.
         if is_current(&self.directory, &self.file) {
             let _ = rustix::fs::unlinkat(&self.directory, FILE, AtFlags::empty());
         }
@@ -198,8 +199,8 @@ fn runtime_directory() -> PathBuf {
     runtime_directories().swap_remove(0)
 }
 
-/// Returns the directories that commands of this user search, with the variable and without. `su`
-/// and `sudo` may leave the variable of another user behind; directories of other users are
+/// Returns the directories that commands of this user search, with `XDG_RUNTIME_DIR` and without.
+/// `su` and `sudo` may leave the variable of another user behind; directories of other users are
 /// ignored.
 fn directories_for(xdg: Option<OsString>, uid: u32) -> Vec<PathBuf> {
     let belongs_to_user = |path: &PathBuf| {
@@ -208,7 +209,7 @@ fn directories_for(xdg: Option<OsString>, uid: u32) -> Vec<PathBuf> {
         })
     };
     let variable = xdg.map(PathBuf::from).filter(|path| path.is_absolute()).filter(belongs_to_user);
-    // Any user may create a name in /tmp first. Only root has a safer place without a variable.
+    // Any user may create a name in /tmp first. Without the variable, only root has a safer place.
     let of_root = (uid == 0).then(|| PathBuf::from("/run")).filter(belongs_to_user);
     let of_root = of_root.filter(|run| rustix::fs::access(run, Access::WRITE_OK).is_ok());
     let otherwise = of_root.map_or_else(

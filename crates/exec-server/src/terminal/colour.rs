@@ -1,4 +1,4 @@
-//! Colours, used only on terminals and unless refused.
+//! Colours, used only on terminals and only without `NO_COLOR`.
 
 use std::fmt;
 use std::io::IsTerminal;

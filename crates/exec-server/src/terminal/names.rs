@@ -29,8 +29,7 @@ impl Names {
     }
 }
 
-/// Escapes a name as `ls` does: `
-/// `, `\033`, `\377`.
+/// Escapes a name as `ls` does: `\n`, `\033`, `\377`.
 pub(crate) fn escaped(name: impl AsRef<Path>) -> String {
     let mut shown = String::new();
     for chunk in name.as_ref().as_os_str().as_bytes().utf8_chunks() {

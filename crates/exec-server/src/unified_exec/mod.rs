@@ -1,5 +1,5 @@
-//! Runs commands for a model: each call returns within a bounded time with bounded text, and a
-//! longer command continues and is polled by a small number.
+//! Runs commands for a model: each call returns within a bounded time with bounded text. A command
+//! that takes longer continues, and the caller polls it by a small number.
 //!
 //! The caller decides about approval, sandboxes and retries beforehand. Background processes that
 //! outlive a command are not tracked here: they belong to the environment and end with it.
@@ -30,8 +30,7 @@ use table::Table;
 use crate::ExecBackend;
 use crate::process::DEFAULT_OUTPUT_BOUND;
 
-/// Replaces any longer time: a sum near the end of the clock's range would overflow, here or in a
-/// timer.
+/// Longer waits are shortened to this: adding them to the clock could overflow, here or in a timer.
 const MAX_WAIT: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
 /// Limits on calls, and on the state kept for them.

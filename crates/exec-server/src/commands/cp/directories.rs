@@ -158,8 +158,8 @@ async fn set_mode(
     endpoint.retry_interrupted(async || endpoint.files.set_permissions(params()).await).await
 }
 
-/// Sets the final modes of filled directories, children first: a closed parent may deny access to
-/// its children.
+/// Sets the final modes of filled directories, children first: the final mode of a parent may deny
+/// access to its children.
 pub(super) async fn close(
     endpoint: &Endpoint,
     mut directories: Vec<RestrictedDirectory>,

@@ -159,8 +159,8 @@ impl<'a> Copying<'a> {
         }
         let is_only = self.targets.insert(target.clone());
         anyhow::ensure!(is_only, "another source already has this name");
-        // On its own, the server would not restore the permissions of directories left by an
-        // interruption.
+        // A copy by the server would not set the permissions of directories that an interrupted
+        // copy left behind.
         let goes_on = self.marker.is_some() && matches!(self.destination, Destination::Into(_));
         let is_there = source.endpoint.is(&self.to) && !goes_on;
         let is_new = self.marker.is_some() || (is_there && is_missing(&self.to, &target).await);
@@ -186,7 +186,7 @@ impl<'a> Copying<'a> {
         Ok(())
     }
 
-    /// Returns the target of a directory that gets a new name, or got it from an interrupted copy.
+    /// Returns the target if the copy creates a directory under a new name, or resumes such a copy.
     async fn begin_unfinished(&mut self, source: &EndpointPath) -> anyhow::Result<Option<PathUri>> {
         let path = self.destination.path().clone();
         let Some(marker) =
@@ -330,7 +330,7 @@ impl<'a> Copying<'a> {
         }
     }
 
-    /// Removes the marker, unless repeating the command has work left to do.
+    /// Removes the marker, unless repeating the command would resume the copy.
     async fn end_unfinished(&self) {
         let Some(marker) = &self.marker else { return };
         if self.progress.counts.failed.get() > 0 && marker.has_directory(&self.to).await {

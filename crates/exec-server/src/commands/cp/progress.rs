@@ -93,7 +93,7 @@ impl Progress {
         }
     }
 
-    /// Begins a file.
+    /// Sets the name in the progress line. With `--verbose`, also prints it.
     pub(super) fn begin(&self, name: String) {
         if self.is_verbose {
             self.tell(&name);

@@ -19,7 +19,8 @@ use super::retry_budget::CompletedCount;
 pub(super) const WINDOW: usize = 8;
 pub(super) const BLOCK: u64 = MAX_BLOCK_BYTES as u64;
 const KEY_BYTES: usize = 8;
-/// How often a partial file may vanish: a lost response to the final call leaves nothing to resume.
+/// How often a partial file may vanish: if the response to the final call is lost, there is nothing
+/// to resume.
 const MAX_VANISHED: usize = 5;
 /// The size of the samples from the beginning, middle and end of the content.
 const SAMPLE: u64 = 16 << 10;

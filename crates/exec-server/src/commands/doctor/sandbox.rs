@@ -129,7 +129,7 @@ impl Verdict {
             Mechanism::NetworkNamespace | Mechanism::ManagedNetwork | Mechanism::FreshProc => {
                 Self::Missing
             }
-            // Only replaces namespaces.
+            // Bubblewrap only replaces user namespaces, so the strongest sandbox works without it.
             Mechanism::Bubblewrap => Self::Missing,
             _ => Self::Needed,
         }
