@@ -415,7 +415,7 @@ mod tests {
         }
     }
 
-    /// Wherever the blocks of a string begin and end.
+    /// Covers every position of a byte within the blocks that the scan checks at once.
     #[test]
     fn the_bytes_allowed_in_a_string_do_not_depend_on_its_position() {
         for before in 0..150 {

@@ -126,7 +126,8 @@ pub fn decode(text: &[u8]) -> Result<Message<'_>, DecodeError> {
     }
 }
 
-/// Checks the limits of a message: its size, the number of its values, no duplicate keys.
+/// Checks that a message is JSON without duplicate keys and within the limits on its size, the
+/// number of its values and their nesting.
 pub fn check_bounds(text: &[u8]) -> Result<(), DecodeError> {
     check_size(text)?;
     bounds::check(text).map_err(DecodeError::Json)

@@ -1,4 +1,4 @@
-//! `http/*`: requests that the executor makes for a client. URLs and header values must not reach
+//! `http/*`: requests that the server makes for a client. URLs and header values must not reach
 //! logs, so `Debug` shows neither.
 
 use std::fmt;

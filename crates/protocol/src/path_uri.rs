@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 const SCHEME: &str = "file://";
 
-/// An absolute path on the executor.
+/// An absolute path on the server.
 ///
 /// Serializes as a `file:` URI. Deserializes from a URI or an absolute native path. `..` is kept
 /// for the kernel to resolve: removing it lexically would be wrong after a symlink.
@@ -147,7 +147,8 @@ impl<'de> Deserialize<'de> for PathUri {
     }
 }
 
-/// Splits `scheme:rest`, where the scheme is valid by RFC 3986; so `a/b:c` is a relative path.
+/// Splits `scheme:rest`. Returns `None` if the scheme is invalid by RFC 3986: `a/b:c` is a relative
+/// path.
 fn split_scheme(text: &str) -> Option<(&str, &str)> {
     let (scheme, rest) = text.split_once(':')?;
     let mut letters = scheme.bytes();

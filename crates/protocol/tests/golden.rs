@@ -53,7 +53,8 @@ fn handshake_messages_round_trip() {
         r#"{"id":1,"method":"initialize","params":{"clientName":"example-client"}}"#,
         |params| assert_eq!(params.client_name, "example-client"),
     );
-    // The first documents answered `{}` or only the version; the response now has both members.
+    // Not the examples' response: some have `{}`, some only the version. This server sends both
+    // members.
     answer::<rpc::Initialize>(
         r#"{"id":1,"result":{"sessionId":"8a3c3d0e-5a55-4f0e-9a1c-0d1f0f6f2b11","protocolVersion":"exec-server.v0"}}"#,
     );
@@ -95,7 +96,7 @@ fn process_messages_round_trip() {
         |params| assert_eq!(params.process_id, "proc-1"),
     );
     answer::<rpc::ProcessTerminate>(r#"{"id":4,"result":{"running":true}}"#);
-    // `sandboxDenied` and the number of `closed` were added later than the documents.
+    // The examples lack `sandboxDenied`, and `seq` in `process/closed`.
     sent::<ExitedNotification>(
         r#"{"method":"process/exited","params":{"processId":"proc-1","seq":3,"exitCode":0,"sandboxDenied":false}}"#,
     );

@@ -17,7 +17,7 @@ const PATH_PATTERN: &str = concat!(
     r"(?:[^%?#/\u0000]|%(?!00|2[Ff])[0-9A-Fa-f]{2})*)+)$",
 );
 
-/// Padded, and without trailing bits after the last byte.
+/// Padded. The unused bits after the last byte must be zero.
 const BASE64_PATTERN: &str = concat!(
     "^(?:[A-Za-z0-9+/]{4})*",
     "(?:[A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$",
