@@ -1,5 +1,5 @@
-//! Work that may finish when the server stops. Callers decide which work counts, and how long to
-//! wait for it.
+//! Counts the work that a server lets finish before it stops. Callers decide which work counts, and
+//! how long to wait for it.
 
 use tokio::sync::watch;
 

@@ -60,8 +60,8 @@ impl ServerLink for InProcessLink {
 
 impl Drop for InProcessLink {
     fn drop(&mut self) {
-        // `end_session` does everything but the waiting before it returns its future, so no runtime
-        // is needed.
+        // `end_session` ends the session before it returns its future, which only waits. So no
+        // runtime is needed.
         let connection = self.dispatcher.connection();
         drop(self.dispatcher.state().end_session(&self.session, Some(connection)));
         self.dispatcher.connection().resources.end();

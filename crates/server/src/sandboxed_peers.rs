@@ -20,8 +20,8 @@ use crate::adapter::FilePool;
 /// Longer than a handshake takes, including its wait to be served.
 const MEMORY: Duration = Duration::from_secs(30);
 
-/// How long to wait for a start, which may hang on its storage. After that, a connecting child of
-/// this server is refused.
+/// How long to wait for a start, which may hang on its storage. After that, a peer that descends
+/// from this server is refused.
 const START_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]

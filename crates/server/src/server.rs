@@ -76,7 +76,7 @@ pub(crate) struct ServerState {
     pub(crate) sandboxes: Arc<SandboxResolver>,
     pub(crate) sandboxed_peers: Arc<SandboxedPeers>,
     pub(crate) sessions: SessionRegistry,
-    /// Counts running processes, in all and by subject.
+    /// Counts running processes, in total and by subject.
     process_limits: Arc<SubjectLimits>,
     /// Held from the lookup of a name in all sessions until its process is added to one.
     claiming: Mutex<()>,
@@ -448,8 +448,8 @@ impl ServerState {
         });
     }
 
-    /// Returns the memory of finished processes to the system once in a while, and when none is
-    /// left. Doing so each time would cost more than it saves.
+    /// Returns the memory of forgotten processes to the system, but only after many of them or when
+    /// no process is left: doing so each time would cost more than it saves.
     fn process_forgotten(&self) {
         let left = self.known_processes.fetch_sub(1, Ordering::Relaxed) - 1;
         let forgotten = self.forgotten_processes.fetch_add(1, Ordering::Relaxed) + 1;
@@ -537,7 +537,7 @@ async fn tend(
             drop(permit);
             return report(Err(error));
         }
-        // The task of the process is gone, as when the runtime shuts down.
+        // The task of the process is gone, for example because the runtime is shutting down.
         Err(_) => return session.forget(&process),
     }
     process.log().wait_closed().await;
@@ -551,7 +551,7 @@ async fn tend(
     while !process.is_abandoned() {
         tokio::select! {
             () = tokio::time::sleep(CLOSED_RETENTION) => {}
-            // The output can no longer have a reader and would only take memory.
+            // No client can read the output any more; it would only take memory.
             () = session.ended() => break,
         }
         if session.has_delivered(&process) {

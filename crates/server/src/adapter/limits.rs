@@ -1,4 +1,4 @@
-//! The limits of a process: those of its start, within those of operator and token.
+//! The limits of a process: the lowest values of its start, the operator and the token.
 
 use std::time::Duration;
 

@@ -42,7 +42,7 @@ pub(crate) struct ManagedProcess {
     /// Set before a sandboxed program runs.
     sandbox: Arc<OnceLock<Arc<Plan>>>,
     limits: GrantedLimits,
-    /// Closed, with nothing left running; its session counts these.
+    /// The process has closed and left nothing running. Its session counts such processes.
     over: AtomicBool,
     /// No longer wanted; see [`Self::abandon`].
     abandoned: AtomicBool,
@@ -63,7 +63,7 @@ pub(crate) enum Written {
     Waiting(Ticket),
 }
 
-/// The most that one `process/read` returns.
+/// Maximum content of one response to `process/read`.
 const READ_BUDGET: Budget = Budget { bytes: 16 << 20, events: 50_000 };
 
 impl ManagedProcess {
@@ -123,7 +123,7 @@ impl ManagedProcess {
         self.process.log()
     }
 
-    /// Returns what confines the process; `None` without a sandbox.
+    /// Returns the mechanisms that confine the process, or `None` without a sandbox.
     pub(crate) fn enforcement(&self) -> Option<Enforcement> {
         let active = self.sandbox.get()?.enforcement();
         Some(Enforcement {
@@ -150,7 +150,7 @@ impl ManagedProcess {
         self.limits.hit(exit, timed_out(*exit))
     }
 
-    /// Returns what the sandbox seems to have denied; known once the process has exited.
+    /// Returns the access that the sandbox seems to have denied. Known once the process has exited.
     pub(crate) fn denial(&self) -> Option<Denial> {
         let denial = self.process.denial()?.clone();
         let host = denial.host.map(|host| refused_host(&host).to_string());
@@ -183,7 +183,7 @@ impl ManagedProcess {
         !self.over.swap(true, Ordering::Relaxed)
     }
 
-    /// Kills a process that is no longer wanted. Its log holds nothing back for an owner.
+    /// Kills a process that is no longer wanted. Its log no longer keeps events for the owner.
     pub(crate) fn abandon(&self) {
         self.abandoned.store(true, Ordering::Relaxed);
         self.terminate(TerminateMode::Force);
@@ -202,7 +202,7 @@ impl ManagedProcess {
         self.process.gone().await;
     }
 
-    /// Waits for something new, up to the time that the client requested.
+    /// Waits for a new event, for at most the time that the client requested.
     pub(crate) async fn wait_for_news(&self, params: &ReadParams) {
         let wait = Duration::from_millis(params.wait_ms.unwrap_or(0));
         if !wait.is_zero() {
@@ -267,7 +267,7 @@ impl ManagedProcess {
         }
     }
 
-    /// Waits until queued input is accepted, or never will be.
+    /// Waits until queued input has been accepted or can no longer be.
     pub(crate) async fn accepted(&self, ticket: Ticket) -> WriteStatus {
         write_status(self.process.accepted(ticket).await)
     }
@@ -321,7 +321,7 @@ impl ManagedProcess {
         self.process.shut_down(Terminate::Graceful(grace));
     }
 
-    /// Waits for the exit, up to the time in `params`.
+    /// Waits for the exit, for at most the time in `params`.
     pub(crate) async fn wait(&self, params: &WaitParams) -> WaitResponse {
         let exited = self.log().wait_exited();
         match params.timeout_ms {

@@ -43,7 +43,7 @@ pub(crate) struct StartContext<'a> {
     pub(crate) pool: &'a FilePool,
     /// The client that decides about hosts.
     pub(crate) network_client: &'a Arc<dyn NetworkClient>,
-    /// The most that a process of the session's owner may use.
+    /// Upper bounds for each process of the session's owner.
     pub(crate) token_limits: LimitValues,
 }
 
@@ -102,7 +102,7 @@ impl ManagedProcess {
         Ok(Self::spawn(context, command, asked, limits, granted, identity))
     }
 
-    /// Starts without keepers, for tests of what follows the start.
+    /// Starts a process without a keeper, for tests of a running process.
     #[cfg(test)]
     pub(crate) fn start_plain(config: &ServerConfig, params: StartParams) -> Started {
         let sandboxes = Arc::new(SandboxResolver::new(config, None));
@@ -318,7 +318,7 @@ fn environment(
     Ok(environment.into_iter().collect())
 }
 
-/// Removes the server's proxy variables: they are not those of the gate.
+/// Removes the server's proxy variables, which do not name the proxies of the gate.
 fn without_inherited_proxies(
     env: Vec<(OsString, OsString)>,
     policy: &EnvPolicy,

@@ -69,7 +69,7 @@ pub(crate) struct Socket {
     outbox: Arc<Outbox>,
     memory: MemoryShare,
     prober: Prober,
-    /// Notified of each message.
+    /// Notified when a message arrives.
     heard: Notify,
     feeds: Mutex<Vec<Arc<SocketFeed>>>,
     /// Budget for large responses that are being built, in KiB, so that a client that requests many
@@ -157,7 +157,8 @@ impl ClientConnection {
         let _ = self.handler.set(handler);
     }
 
-    /// Returns whether the peer shows a sign of life. A client in this program always does.
+    /// Returns whether the peer responds to a probe in time. A client in this program is always
+    /// alive.
     pub(crate) async fn is_alive(&self, timeout: Duration) -> bool {
         match &self.socket {
             Some(socket) => !socket.outbox.is_closed() && socket.is_alive(timeout).await,
@@ -223,9 +224,9 @@ impl ClientConnection {
         self.socket.as_ref().map_or_else(Holding::default, |socket| socket.memory.hold())
     }
 
-    /// Records that the session has ended or moved to another connection: nothing of it is sent or
-    /// confirmed here. A client in this program still gets the last events of processes that end
-    /// with the session.
+    /// Records that the session has ended or moved to another connection: this connection neither
+    /// sends nor confirms its events. A client in this program still gets the last events of
+    /// processes that end with the session.
     pub(crate) fn lose_session(&self) {
         if let Some(socket) = &self.socket {
             socket.retire_own_feeds();
@@ -248,8 +249,8 @@ impl Socket {
         self.heard.notify_waiters();
     }
 
-    /// Probes with a ping of the transport, or else with a request, to which clients in the field
-    /// respond that they do not know the method.
+    /// Probes with a ping of the transport or, if it has none, with a request. Existing clients
+    /// respond that the method is unknown.
     async fn is_alive(&self, timeout: Duration) -> bool {
         if self.prober.can_ask() {
             return self.prober.probe(timeout).await;
@@ -338,7 +339,8 @@ impl Socket {
         }
     }
 
-    /// Starts to send the events of a process of another session. Observing it again starts over.
+    /// Starts to send the events of a process of another session. A second call for the same
+    /// process starts over.
     pub(crate) fn observe(
         &self,
         process: &Arc<ManagedProcess>,

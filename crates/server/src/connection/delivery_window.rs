@@ -76,7 +76,7 @@ impl DeliveryWindow {
         self.unpinged.bytes += bytes;
         self.unpinged.since.get_or_insert(now);
         match self.unpinged.events.iter_mut().find(|(other, _)| Arc::ptr_eq(other, &feed)) {
-            // The response to a read may end before what was sent earlier.
+            // The response to a read may end before events that were sent earlier.
             Some((_, last)) => *last = seq.max(*last),
             None => self.unpinged.events.push((feed, seq)),
         }

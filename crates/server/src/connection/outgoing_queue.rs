@@ -34,7 +34,7 @@ enum Message {
     Whole(Vec<u8>),
 }
 
-/// A feed and the last event number that the reader of a response will have.
+/// A feed, and the number of its last event in a response.
 pub(super) type Events = (Arc<SocketFeed>, u64);
 
 /// A message that leaves the queue.
@@ -45,7 +45,7 @@ pub(super) enum Taken<'a> {
 }
 
 impl OutgoingQueue {
-    /// Returns a message that was copied, so that the caller drops it.
+    /// Queues a message. Returns it if it was copied, so that the caller drops it.
     pub(super) fn push(&mut self, message: Vec<u8>, events: Option<Events>) -> Option<Vec<u8>> {
         if message.len() > COPIED_BYTES {
             self.queue.push_back(Answer { message: Message::Whole(message), events });

@@ -21,8 +21,8 @@ use crate::dispatch::{Dispatcher, Reply, RequestTexts, check_role};
 use crate::feed::{CATCH_UP_TIMEOUT, ConfirmedBy};
 use crate::sessions::{Resume, Session, SessionSettings};
 
-/// How often an idle connection is checked before it is closed, so that work which ends between two
-/// checks delays the close, too.
+/// A connection is closed after this many idle checks in a row, so that work that has just ended
+/// delays the close, too.
 const IDLE_LOOKS: u32 = 4;
 
 pub(super) struct Reader {
@@ -375,8 +375,8 @@ impl Reader {
         Ok(response)
     }
 
-    /// Releases the feeds of a resumed session: at once for a client that acks and ignores what it
-    /// has; for others after their catch-up read, or its timeout.
+    /// Releases the feeds of a resumed session: at once for a client that acks, since it ignores
+    /// events that it already has; for others after their catch-up read, or its timeout.
     async fn release_feeds(&mut self) {
         let Phase::Greeted(session) = &self.phase else { return };
         match session.settings().confirmed_by {

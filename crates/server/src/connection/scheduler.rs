@@ -3,7 +3,8 @@
 //! Ordinary requests take a permit, first come, first served. Waiting and control requests take
 //! none; if there is only one permit, waiting requests take it as well, so that everything but
 //! control is serial. Calls that change one process keep their order: a call that overtakes the
-//! queue takes the queued changes of its process along, and the end of an upload its blocks.
+//! queue takes the queued changes of its process along. The close of an upload takes along its
+//! queued blocks.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

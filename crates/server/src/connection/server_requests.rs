@@ -71,7 +71,7 @@ impl ServerRequests {
         let _ = self.ready.subscribe().wait_for(|ready| *ready).await;
     }
 
-    /// Handles a response. A response to a request that is not open is late, or a mistake.
+    /// Handles a response. Ignores a response to a request that is not open: it may be late.
     pub(super) fn handle_response(
         &self,
         id: &RequestId,
@@ -250,7 +250,7 @@ impl Drop for Responder {
     }
 }
 
-/// Reads the error of a response, without its `data`: clients in the field may put anything there.
+/// Reads the error of a response, without its `data`, which may be anything.
 fn read_error(error: &RawValue) -> RpcError {
     let error = serde_json::from_str::<Value>(error.get()).unwrap_or_default();
     match (error["code"].as_i64(), error["message"].as_str()) {
@@ -259,7 +259,7 @@ fn read_error(error: &RawValue) -> RpcError {
     }
 }
 
-/// Returns a client's text in a form fit for logs: short, and on one line.
+/// Returns a client's text shortened and on one line, for logs.
 fn printable(text: &str) -> String {
     let shown = text.chars().take(MAX_SHOWN_CHARACTERS);
     shown.map(|character| if character.is_control() { ' ' } else { character }).collect()

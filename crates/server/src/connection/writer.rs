@@ -1,4 +1,4 @@
-//! Moves everything of one connection to its socket: responses first, then the feeds in turn.
+//! Writes the messages of one connection to its socket: responses first, then the feeds in turn.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub(super) async fn write(outbox: Arc<Outbox>, outgoing: Outgoing, log_bytes: us
         // The peer reads nothing, and the memory is needed.
         return;
     }
-    // The peer may read nothing, and then not even a close frame.
+    // A peer that reads nothing does not take the close frame either.
     let goodbye = writer.outgoing.close(CloseCode::Away, "");
     let _ = tokio::time::timeout(GOODBYE_TIMEOUT, goodbye).await;
 }
@@ -101,7 +101,7 @@ impl Writer {
         }
     }
 
-    /// Returns false if the socket failed, or the connection was given up while it took nothing.
+    /// Returns false if the socket failed, or the outbox was closed before the flush completed.
     async fn flush(&mut self) -> bool {
         let flushed = tokio::select! {
             flushed = self.outgoing.flush() => flushed,

@@ -1,6 +1,6 @@
 //! Content and names of files. All work on storage runs in the pool, which also builds the
-//! response, since that may be large. Work that has not begun when its connection ends is dropped,
-//! except for the blocks and the end of an upload, which the client may resume.
+//! response, since that may be large. Work that has not begun when its connection ends is dropped.
+//! Writes to an upload and its close are not dropped, since the client may resume the upload.
 
 use std::sync::Arc;
 

@@ -27,8 +27,8 @@ impl Dispatcher {
         params: HttpRequestParams,
         mut reply: Reply,
     ) {
-        // Before the check: either a draining server waits for this request, or the check sees that
-        // the server drains.
+        // Counted before the check: either a server that drains waits for this request, or the
+        // check fails.
         let under_way = self.state.http_requests.begin();
         if let Err(error) = self.state.check_http(session) {
             return reply.fail(error.about(ErrorSubject::Request(params.request_id.clone())));
@@ -105,7 +105,7 @@ async fn answer_whole(
         reply.send::<rpc::HttpRequest>(thread.map(|()| whole));
         drop((reserved, answered));
     });
-    // So waiting for the tasks of a closing connection includes the response.
+    // A closing connection waits for its tasks, and so for this response.
     let _ = done.await;
 }
 

@@ -98,7 +98,7 @@ impl Dispatcher {
                 Ok(()) => self.run(session, call, reply),
                 Err(error) => reply.fail(error),
             },
-            // A server that shuts down ends its sessions, so report the shutdown.
+            // A shutdown ends all sessions; report the shutdown, not the end of the session.
             Err(error) => reply.fail(self.state.sessions.check_draining().err().unwrap_or(error)),
         }
     }
@@ -226,8 +226,7 @@ impl Dispatcher {
             Err(error) => return reply.fail(error),
         };
         let attached = session.connection();
-        // Ended synchronously: a client that hangs up right away has closed the session all the
-        // same.
+        // Ended synchronously, so that the session ends even if the client hangs up at once.
         let ended = self.state.end_session(&session, Some(&self.connection));
         // Close the connection of an attached client, which would wait for events that never
         // arrive. A client that closes its own session over a socket hangs up itself.
@@ -334,7 +333,7 @@ impl Dispatcher {
             let next_seq = response.next_seq;
             let feed = connection.socket().and_then(|socket| socket.own_feed(&process));
             match feed {
-                // A position beyond the log says nothing about what the client has.
+                // A position beyond the log does not show which events the client has.
                 Some(feed) if params.after_seq.unwrap_or(0) < next_seq => {
                     let seq = next_seq - 1;
                     reply.send_events::<rpc::ProcessRead>(response, Arc::clone(&feed), seq);
@@ -480,7 +479,7 @@ impl Dispatcher {
     }
 }
 
-/// Checks the role of the client. Every call passes here, `initialize` before there is a session.
+/// Checks the role of the client. Applies to every call, including `initialize`.
 pub(crate) fn check_role(principal: &Principal, call: &Call) -> Result<(), RpcError> {
     if principal.may(call.effect()) {
         return Ok(());

@@ -100,7 +100,7 @@ impl Dispatcher {
             Err(error) => return reply.fail(error),
         };
         let cancelled = Arc::new(AtomicBool::new(false));
-        // The name was claimed just above.
+        // Fails only if the connection has ended since the claim.
         let _ = claim.fill(Arc::clone(&cancelled));
         let runtime = self.runtime.clone();
         let timeout = self.connection.socket().map(|_| READER_TIMEOUT);
@@ -132,8 +132,8 @@ impl Dispatcher {
     }
 }
 
-/// Reports changes below a path until the client unwatches or disconnects. A client that does not
-/// read later gets one change that reports a loss.
+/// Reports changes below a path until the client unwatches or disconnects. If the client reads too
+/// slowly, changes are dropped and a rescan is reported.
 async fn report(
     mut watching: ChangeWatch,
     events: &EventStream,
@@ -150,8 +150,8 @@ async fn report(
     }
 }
 
-/// Waits for room before it takes changes from the watch: they are combined in its window, and
-/// nowhere else.
+/// Sends the next changes. Waits for room before it takes them from the watch, because only the
+/// watch combines pending changes.
 async fn report_next(watching: &mut ChangeWatch, events: &EventStream) -> Option<Sent> {
     watching.changed().await?;
     events.room().await;

@@ -86,7 +86,7 @@ impl Reply {
         self.record.as_mut().map(RequestRecord::launch).unwrap_or_default()
     }
 
-    /// Completes the record. Every response passes here, once.
+    /// Completes the record. Called once for every response.
     fn answered(&mut self, error: Option<&RpcError>) {
         if let Some(record) = self.record.take() {
             record.answered(error);
@@ -161,7 +161,7 @@ impl Reply {
         Prepared { response, _permit: self.permit.take() }
     }
 
-    /// Fails if the response cannot hold this many bytes, encoded.
+    /// Fails if this many bytes, as base64, do not fit into the response.
     pub(crate) fn check_bytes(&self, bytes: usize) -> Result<(), RpcError> {
         let Some(ReplyTo::Socket { outbox, .. }) = &self.to else { return Ok(()) };
         let max = outbox.max_response();
@@ -220,8 +220,8 @@ impl Reply {
         self.push(message);
     }
 
-    /// Responds with events of a process up to `seq`, which count as received when the response
-    /// does.
+    /// Responds with events of a process up to `seq`. They count as received once the response has
+    /// been received.
     pub(crate) fn send_events<M: Rpc>(
         mut self,
         result: M::Response,
@@ -295,10 +295,9 @@ impl Prepared {
     }
 }
 
-/// Replaces a response that cannot be sent with an error. This is the last resort: no client
-/// accepts a larger message, or the server has no memory for it, and the connection has other
-/// requests to serve. Responses that may be large have limits of their own; a response that gets
-/// here was missed there.
+/// Replaces a response that is too large with an error: no client accepts such a message, or the
+/// server has no memory for it, and the connection has other requests to serve. This is the last
+/// resort, since responses that may be large have limits of their own.
 fn sendable(outbox: &Outbox, id: &RequestId, message: Vec<u8>) -> Vec<u8> {
     let (len, max) = (message.len(), outbox.max_response());
     if len <= max {
@@ -391,7 +390,7 @@ mod tests {
         let budget = MemoryBudget::new(1 << 20);
         let outbox = Arc::new(Outbox::new(&budget.share()));
         let text = Arc::new(RequestTexts::default()).count(0);
-        // Only large responses are counted, and they repeat the id.
+        // Only large responses count. The error response is large because it repeats the id.
         let id = RequestId::String("x".repeat(100_000));
         let reply = Reply::over_socket(&outbox, id, text, RequestRecord::unobserved());
         let answer = AssertUnwindSafe(|| reply.send_pieces(100, |_| panic!("on purpose")));

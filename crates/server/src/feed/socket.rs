@@ -37,15 +37,15 @@ enum FeedState {
 
 /// How long a client that reconnected has to request the events that it missed.
 pub(crate) const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(2);
-/// One turn of a feed in the writer's round.
+/// Maximum content that a feed sends before the next feed has its turn.
 const SLICE: Budget = Budget { bytes: 256 << 10, events: 64 };
 
 impl SocketFeed {
     /// Starts to feed a connection.
     ///
     /// The feed of a client that never acks and has just reconnected is *held* first: the client
-    /// will request what it missed with one `process/read`, and clients in the field give a process
-    /// up when more than 1 MiB arrives before that response.
+    /// requests the events that it missed with one `process/read`, and existing clients give up on
+    /// a process if more than 1 MiB arrives before that response.
     pub(crate) fn subscribe(
         process: &Arc<ManagedProcess>,
         outbox: &Arc<Outbox>,
@@ -113,7 +113,7 @@ impl SocketFeed {
         self.finished.load(Ordering::Acquire)
     }
 
-    /// Records that the peer has read everything up to `seq`, as far as can be known.
+    /// Records that the peer's socket seems to have read everything up to `seq`.
     pub(crate) fn received(&self, seq: u64) {
         // For a client that acks, the socket may have read more than the client has taken: only its
         // acks count.

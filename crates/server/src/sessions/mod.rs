@@ -1,4 +1,4 @@
-//! Sessions: who owns processes, and whose they are now.
+//! Sessions: which session owns a process, and which connection has the session.
 
 mod attachment;
 mod client_requests;

@@ -197,7 +197,7 @@ impl Table {
         self.sessions.values().filter(|session| session.owner().subject == *subject).count()
     }
 
-    /// Ends the session that has been detached for longest, of those whose processes have all
+    /// Ends the session that has been detached longest, among those whose processes have all
     /// finished. Otherwise abandoned sessions would lock out every client, including those that
     /// want to clean up.
     fn end_idle(

@@ -27,9 +27,9 @@ pub(crate) struct Session {
     /// The principal that opened it. Only the same subject can resume it; other subjects do not see
     /// it, except admins.
     owner: Principal,
-    /// Under the ceilings of the owner, whichever principal of the same subject is attached. The
-    /// owner may write to the stdin of every process here, so none may have more access than the
-    /// owner.
+    /// Applies the ceilings of the owner, whichever principal of the same subject is attached. The
+    /// owner may write to the stdin of every process here, so no process may have more access than
+    /// the owner.
     sandboxes: Arc<SandboxResolver>,
     state: Mutex<State>,
     /// Notified after every change of the attachment.
@@ -202,7 +202,7 @@ impl Session {
         state.stop_expiry();
     }
 
-    /// Returns since when the session has been detached, if all its processes have finished.
+    /// Returns when the session was detached, if all its processes have finished.
     pub(crate) fn idle_since(&self) -> Option<Instant> {
         let state = self.lock();
         match state.attachment {

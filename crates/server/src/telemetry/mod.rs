@@ -211,7 +211,7 @@ impl Telemetry {
         });
     }
 
-    /// Reports what a gate decided about a host.
+    /// Reports the decision of a gate about a host.
     pub(crate) fn network_decision(
         &self,
         session: Option<&Session>,

@@ -1,5 +1,5 @@
-//! The spans of one request and of its parts. There are none unless the operator enabled traces and
-//! the sampler keeps this one.
+//! The spans of one request and of its parts. A request has spans only if the operator enabled
+//! traces and the sampler keeps the request.
 
 use exec_server_protocol::{Method, RpcError, TraceContext};
 use exec_server_telemetry::otlp::{RemoteParent, Span, Tracer};

@@ -134,7 +134,7 @@ async fn every_method_obeys_the_sandbox_of_its_request() {
         assert_eq!(here, there, "{method}");
     }
     assert_eq!(std::fs::read(scene.at("outside/file")).unwrap(), b"outside");
-    // The same without a sandbox.
+    // Without a sandbox the same requests succeed.
     for (method, mut params, _) in requests(&scene, "outside", &sandbox) {
         params.as_object_mut().unwrap().remove("sandbox");
         let answer = client.call(method, params.clone()).await;
@@ -229,7 +229,8 @@ fn is_watched(path: &Path) -> bool {
     )
 }
 
-/// The kernel confines a thread to the files that existed then. Clients need not know that.
+/// The kernel confines a thread to the files that existed when the thread began. Clients must not
+/// notice that.
 #[tokio::test]
 async fn a_replaced_root_is_usable_at_once() {
     let server = TestServer::new(ServerConfig::default());

@@ -185,7 +185,7 @@ async fn a_client_that_requests_a_lot_and_reads_late_gets_everything() {
     let content: Vec<u8> = (0..3_000_000u32).map(|n| (n % 251) as u8).collect();
     std::fs::write(&path, &content).unwrap();
     client.call("fs/open", json!({"path": uri(&path), "handleId": "h"})).await.unwrap();
-    // As text, more than twice what a connection may leave unread.
+    // As base64, these responses are more than twice as large as a connection may leave unread.
     let mut asked = Vec::new();
     for _ in 0..30 {
         asked.push(client.request("fs/readFile", json!({"path": uri(&path)})).await);
@@ -231,7 +231,8 @@ async fn a_search_streams_its_matches_and_can_be_cancelled() {
     assert_eq!(found["method"], "fs/searchResults");
     assert_eq!(found["params"]["results"].as_array().unwrap().len(), 2);
 
-    // More than may be unread, so that the search is still running when it is cancelled.
+    // More results than may be left unread, so that the search is still running when it is
+    // cancelled.
     let line = format!("needle {}\n", "x".repeat(2000));
     std::fs::write(directory.path("b"), line.repeat(50_000)).unwrap();
     let search = json!({

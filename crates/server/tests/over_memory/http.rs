@@ -104,7 +104,7 @@ async fn a_request_for_a_whole_response_is_cancelled_too() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let whole = request(&url, "r", &json!({"streamResponse": false}));
-    // Two under one id, as clients in the field send them.
+    // Two requests with one id, as existing clients send them.
     let asked = [
         client.request("http/request", whole.clone()).await,
         client.request("http/request", whole).await,
@@ -116,7 +116,7 @@ async fn a_request_for_a_whole_response_is_cancelled_too() {
         assert_eq!((&error["code"], &error["data"]["kind"]), (&json!(-32600), &json!("cancelled")));
     }
     for socket in &mut sockets {
-        // Data that was already sent, and then the end.
+        // Reads the data that was already sent, until the server closes the socket.
         tokio::io::AsyncReadExt::read_to_end(socket, &mut Vec::new()).await.unwrap();
     }
 }

@@ -39,7 +39,7 @@ async fn soak_one_byte_writes_arrive_and_memory_stays_bounded() {
 
 async fn one_byte_writes(count: usize) {
     const RETAINED: usize = 16 << 10;
-    // The newest chunk is not included, and is at most as large as the pipe.
+    // The retained bytes do not include the newest chunk, which is at most as large as the pipe.
     const PIPE: usize = 64 << 10;
     let config =
         ServerConfig { retained_output_bytes_per_process: RETAINED, ..ServerConfig::default() };
@@ -111,8 +111,8 @@ async fn a_stalled_client_costs_little_memory_and_gets_everything_afterwards() {
     assert_eq!(ended, json!({"running": true}));
 }
 
-/// Lets the server do work for a silent client until it does no more. Returns the most memory that
-/// it held.
+/// Waits until the server has stopped working for a silent client. Returns the peak of
+/// `buffered_bytes`.
 async fn most_buffered(server: &Server, silent: &mut RpcClient, call: (&str, Value)) -> usize {
     let (mut other, _) = RpcClient::open(server, json!({})).await;
     let (mut before, mut most) = (0, 0);
@@ -134,7 +134,7 @@ async fn most_buffered(server: &Server, silent: &mut RpcClient, call: (&str, Val
 async fn a_client_that_requests_names_and_reads_nothing_costs_bounded_memory() {
     // Four megabytes of response each; together more than may be collected at once.
     const REQUESTS: usize = 20;
-    // The names that are being collected, 64 MiB; a response that is being sent, and one behind it.
+    // 64 MiB of names that are being collected, one response that is being sent, and one queued.
     const BOUND: usize = (64 + 2 * 5) * MIB;
     let top = Scratch::in_memory();
     let deep = top.directory(["x".repeat(240).as_str(); 15].join("/"));
@@ -164,8 +164,8 @@ async fn a_client_that_requests_names_and_reads_nothing_costs_bounded_memory() {
 async fn a_client_that_requests_a_lot_and_reads_nothing_costs_little_memory() {
     const BLOCK: usize = MIB;
     const BLOCKS: usize = 64;
-    // Responses that are being built, 8 MiB; one that is being sent; and the queued ones, which the
-    // outbox lets grow to 1 MiB before it refuses more, and so one response more. All in base64.
+    // 8 MiB of responses that are being built; one that is being sent; 1 MiB of queued ones, above
+    // which requests wait; and one more that was queued just below that limit. All in base64.
     const BOUND: usize = (8 + 1 + 1 + 1) * MIB * 4 / 3 + MIB;
     let directory = Scratch::new();
     let content: Vec<u8> = (0..BLOCK * BLOCKS).map(|at| (at / BLOCK).to_le_bytes()[0]).collect();

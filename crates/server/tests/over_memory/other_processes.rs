@@ -1,4 +1,4 @@
-//! A sandbox must not read what `/proc` reveals about processes outside, not even through a server
+//! A sandbox must not read the files in `/proc` of processes outside it, not even through a server
 //! that runs as root.
 
 use std::process::{Child, Command, Stdio};
@@ -63,7 +63,7 @@ async fn expect_closed(victim: &Victim, ceiling: SandboxCeiling, sandbox: &Value
             assert!(answer.is_err(), "{name} {sandbox}: {answer:?}");
         }
     }
-    // Reading it would take the log from its actual reader.
+    // Only opened: reading `kmsg` would take its messages from their actual reader.
     let open = json!({"path": "file:///proc/kmsg", "handleId": "kmsg", "sandbox": sandbox});
     let answer = client.call("fs/open", open).await;
     assert!(answer.is_err(), "{sandbox}: {answer:?}");

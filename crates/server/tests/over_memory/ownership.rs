@@ -294,7 +294,7 @@ async fn an_idle_session_makes_room_only_for_its_subject() {
     let server = TestServer::new(config);
     let (alice, of_alice) = open(&server, named("alice")).await;
     let (bob, of_bob) = open(&server, named("bob")).await;
-    // The older session is not the one that must end.
+    // Bob's session has been detached longer, but Alice's must end.
     bob.cut().await;
     tokio::time::advance(Duration::from_secs(1)).await;
     alice.cut().await;

@@ -22,7 +22,7 @@ async fn follow(client: &mut RpcClient, process: &str, mut seen: u64) -> (Vec<u8
         }
         let seq = params["seq"].as_u64().unwrap();
         if seq <= seen {
-            continue; // A client that acks ignores what it has.
+            continue; // A client that acks ignores events that it already has.
         }
         assert_eq!(seq, seen + 1, "a gap in {notification}");
         seen = seq;
@@ -328,7 +328,7 @@ async fn a_session_of_finished_processes_makes_room_for_another() {
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(31)).await;
     tokio::time::resume();
-    // The process may take a moment to be over.
+    // The process may take a moment to finish.
     let mut other = RpcClient::connect(&server);
     while other.call("initialize", json!({})).await.is_err() {
         tokio::task::yield_now().await;

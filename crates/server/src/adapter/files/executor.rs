@@ -1,5 +1,5 @@
-//! Runs the work of a request on threads that are confined to its policy, or on free threads if it
-//! has none.
+//! Runs the work of a request on threads that are confined to its policy, or on unconfined threads
+//! if it has none.
 //!
 //! This is the only way from the params of a request to file operations, so no method can forget
 //! its policy.
@@ -75,7 +75,8 @@ impl FileExecutors {
         Self { pool, sandboxes }
     }
 
-    /// Runs `work` where the policy of the params applies, or passes it the error.
+    /// Runs `work` on a thread that is confined to the policy of the params. If that is impossible,
+    /// passes `work` the error.
     pub(crate) fn run<P: Sandboxed + Send + 'static>(
         &self,
         params: P,
@@ -115,7 +116,7 @@ impl FileExecutors {
     }
 }
 
-/// Threads that are confined to one policy, or free ones.
+/// Threads that are confined to one policy, or unconfined threads.
 #[derive(Debug, Clone)]
 pub(crate) struct FileExecutor {
     pool: FilePool,

@@ -43,8 +43,8 @@ pub(crate) fn check_block_len(len: u64) -> Result<usize, RpcError> {
     }
 }
 
-/// A file that is being written. Blocks may be written concurrently; the end waits for those
-/// requested before it.
+/// A file that is being written. Blocks may be written concurrently; the end of the upload waits
+/// for the blocks that were requested before it.
 #[derive(Debug)]
 pub(crate) struct Upload {
     path: PathBuf,
@@ -103,7 +103,8 @@ impl Upload {
         &self.path
     }
 
-    /// Returns the executor that writes and ends the file: its policy applies from begin to end.
+    /// Returns the executor for every block and the end of the upload, so that one policy applies
+    /// throughout.
     pub(crate) fn executor(&self) -> &FileExecutor {
         &self.executor
     }
@@ -142,7 +143,7 @@ impl Upload {
         }
     }
 
-    /// Stops writing. Removes the file unless a key exists to resume it.
+    /// Stops writing. Removes the file unless it has a resume key.
     pub(crate) fn abandon(&self) {
         drop(self.take());
     }

@@ -14,9 +14,9 @@ use super::errors::{bad_pattern, to_rpc_error};
 use super::executor::PolicyScoped;
 use super::operations::{FileCall, special, uri};
 
-/// Maximum size of the response to `fs/readDirectory`. The length of names is up to their creators:
-/// non-ASCII paths are three times as long on the wire, and fifty thousand of them would exceed the
-/// largest message.
+/// Maximum size of the response to `fs/readDirectory`. Limiting the number of names is not enough:
+/// non-ASCII paths are three times as long on the wire, and fifty thousand long ones would exceed
+/// the largest message.
 const MAX_LISTING_BYTES: usize = 32 << 20;
 /// Approximate maximum size of the response to a walk.
 const MAX_WALK_BYTES: usize = 4 << 20;
@@ -26,8 +26,9 @@ const WALK_SLACK: usize = 2 << 20;
 const SMALL_BYTES: usize = 32 << 10;
 /// Approximate number of names in a small response.
 const SMALL_ENTRIES: usize = 128;
-/// Names, types and punctuation of an entry's members. With details, the second applies as well.
+/// Size of an entry in JSON without its name and path.
 const MEMBER_BYTES: usize = 80;
+/// Additional size of an entry with details.
 const DETAIL_BYTES: usize = 110;
 const SPECIAL_BYTES: usize = 32;
 
@@ -292,7 +293,7 @@ fn bound(path: &PathUri, name: &str, asked: Option<u64>, most: u64) -> Result<us
     Ok(usize::try_from(bound).unwrap_or(usize::MAX))
 }
 
-/// Returns a limit, which must leave room for something.
+/// Returns a limit, which must be at least 1.
 fn limit_of(
     path: &PathUri,
     name: &str,

@@ -202,7 +202,7 @@ pub(super) fn special(kind: FileKind) -> Option<SpecialFile> {
     }
 }
 
-/// Converts a path to a URI. Everything that the kernel calls absolute is a path.
+/// Converts a path of this machine to a URI. Fails only if the path is not absolute.
 pub(super) fn uri(path: &Path) -> Result<PathUri, RpcError> {
     PathUri::from_path(path)
         .ok_or_else(|| RpcError::internal(format!("{} is not an absolute path", path.display())))

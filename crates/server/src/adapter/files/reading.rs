@@ -52,10 +52,10 @@ impl LargeFile {
         usize::try_from(self.file.metadata().size).unwrap_or(usize::MAX)
     }
 
-    /// Returns the expected size, as far as the file system knows it.
+    /// Returns the size that the file system reports, or the maximum if that size is too small.
     pub(crate) fn expected_bytes(&self) -> usize {
         let size = self.size();
-        // Files generated on read, as in /proc, have no size.
+        // Files that are generated on read, as in /proc, report a size of 0.
         if size > self.begun.len() {
             size
         } else {
@@ -63,8 +63,7 @@ impl LargeFile {
         }
     }
 
-    /// Passes the content to `take` in pieces, from its beginning: the result is large, and the
-    /// pieces need not be.
+    /// Passes the whole content to `take` in pieces, so that only the response is large.
     pub(crate) fn finish(
         self,
         mut take: impl FnMut(&[u8]) -> Result<(), RpcError>,

@@ -77,13 +77,13 @@ impl ChangeWatch {
         &self.path
     }
 
-    /// Waits until there is a change to report, and takes nothing. Returns `None` when no more can
-    /// follow. Cancel-safe.
+    /// Waits until there is a change to report, but leaves it for [`Self::next`]. Returns `None`
+    /// when no change can follow. Cancel-safe.
     pub(crate) async fn changed(&mut self) -> Option<()> {
         self.watch.changed().await
     }
 
-    /// Returns the next changes, or `None` when no more can follow. Cancel-safe.
+    /// Returns the next changes, or `None` when no change can follow. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Option<ChangedNotification> {
         let watch::Changes { changes, rescan } = self.watch.next().await?;
         let changes = changes.into_iter().filter_map(wire_change).collect();

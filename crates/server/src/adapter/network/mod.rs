@@ -118,8 +118,8 @@ impl RequestedNetwork {
         }))
     }
 
-    /// Opens the sockets that the plan does not: the proxies of a process without a network
-    /// namespace, whose ports the plan then allows.
+    /// Opens the sockets that the plan does not open: the proxies of a process without a network
+    /// namespace. The plan then allows their ports.
     pub(super) fn plan_gate(
         &self,
         plan: &mut Plan,
@@ -305,7 +305,8 @@ fn rules_of_start(rules: &NetworkRules) -> Result<Rules, RpcError> {
 }
 
 /// Converts the rules of a ceiling. Rules that only deny allow the rest; empty rules allow nothing.
-/// Where the client may be asked, the rules of a start have already decided, or let the gate ask.
+/// If the client may be asked and the start has rules of its own, those rules decide about the
+/// rest, or let the gate ask.
 fn rules_of_ceiling(rules: &HostRules, is_requested: bool) -> Result<Rules, RpcError> {
     let (allow, deny) = (patterns(&rules.allow)?, patterns(&rules.deny)?);
     let only_denies = allow.is_empty() && !deny.is_empty() && !rules.ask;

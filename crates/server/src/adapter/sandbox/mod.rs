@@ -146,8 +146,9 @@ impl SandboxResolver {
         Ok(policy)
     }
 
-    /// Returns the paths that rule out a directory as a directory for secrets. A client under a
-    /// ceiling has no say in that: it could name a path there in order to see the directory.
+    /// Returns the paths in use: a directory that contains one of them is not hidden with the
+    /// secrets in it. Under a ceiling, the client's own paths do not count: it could name a path in
+    /// such a directory in order to see it.
     fn used_paths(&self, asked: &RequestedSandbox) -> Vec<PathBuf> {
         if !self.ceilings.is_empty() {
             return self.ceilings.iter().flat_map(|ceiling| ceiling.roots()).flatten().collect();
@@ -157,8 +158,8 @@ impl SandboxResolver {
         roots.chain(asked.cwd.clone()).collect()
     }
 
-    /// Returns the policy of a file request, cached if the same was requested a moment ago. `None`:
-    /// no restriction. May block.
+    /// Returns the policy of a file request, from the cache if the same sandbox was requested a
+    /// moment ago. `None`: no restriction. May block.
     pub(crate) fn file_policy(
         &self,
         sandbox: Option<&SandboxRequest>,
@@ -210,7 +211,8 @@ impl SandboxResolver {
         Ok(())
     }
 
-    /// Returns whether the machine is probed. If so, nothing here blocks for long.
+    /// Returns whether the machine has been probed, or cannot be. If so, nothing here blocks for
+    /// long.
     pub(crate) fn is_machine_probed(&self) -> bool {
         self.machine.capabilities.get().is_some() || self.machine.executable.is_none()
     }
@@ -265,7 +267,7 @@ impl Machine {
         loop {
             let policy = Policy::resolve(policy, &around, &HostNames)
                 .map_err(|error| Arc::new(error.into()))?;
-            // A sandbox that began meanwhile could have created a symlink before it was checked.
+            // A sandbox that started meanwhile could have created a symlink before the check above.
             let written = self.written_roots();
             if written == around.link_trust.written {
                 return Ok(policy);

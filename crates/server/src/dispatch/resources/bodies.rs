@@ -13,7 +13,7 @@ use super::id_table::{Claim, IdRules, IdTable};
 const MAX_STREAMS: usize = 1024;
 /// Memory for whole bodies that are being read; a body that exceeds it is refused.
 const WHOLE_BODIES_KIB: usize = 256 << 10;
-/// Taken at a time while a body grows.
+/// Memory that is reserved at a time while a body grows.
 const GROWTH_KIB: u32 = 1 << 10;
 /// Memory of a delta in addition to its content.
 const DELTA_OVERHEAD: usize = 128;
@@ -27,8 +27,8 @@ pub(crate) struct HttpBodies {
     whole: Arc<Semaphore>,
 }
 
-/// Requests that are answered with their whole response. Clients in the field use one id for all of
-/// theirs; only the id of a stream must be unique.
+/// Requests that are answered with their whole response. Existing clients use one id for all such
+/// requests, so only the id of a stream must be unique.
 #[derive(Debug, Default)]
 struct WholeRequests {
     by_id: Mutex<HashMap<String, Vec<Arc<HttpStream>>>>,
@@ -76,7 +76,7 @@ pub(crate) struct HttpStream {
     ended: watch::Sender<bool>,
 }
 
-/// A stream under its name. Dropping it frees the name; no notification may follow under it.
+/// A stream and its id. Dropping it frees the id; no notification with that id may follow.
 #[derive(Debug)]
 pub(crate) struct OpenStream {
     stream: Arc<HttpStream>,
@@ -151,7 +151,7 @@ impl HttpBodies {
     pub(crate) fn open(&self, request_id: String) -> Result<OpenStream, RpcError> {
         let claim = self.streams.claim(request_id)?;
         let stream = Arc::new(HttpStream::default());
-        // The name was claimed just above.
+        // Fails only if the connection has ended since the claim.
         let _ = claim.fill(Arc::clone(&stream));
         Ok(OpenStream { stream, claim: Some(claim) })
     }
@@ -180,7 +180,7 @@ impl HttpBodies {
         }
     }
 
-    /// Cancels every request with this id. A stream keeps its name until it has ended.
+    /// Cancels every request with this id. A stream keeps its id until it has ended.
     pub(crate) fn cancel(&self, request_id: &str) -> Vec<Arc<HttpStream>> {
         let mut cancelled = self.requests.lock().get(request_id).cloned().unwrap_or_default();
         cancelled.extend(self.streams.get(request_id));
@@ -215,8 +215,8 @@ impl HttpStream {
     }
 }
 
-/// The part of a stream that was sent and is not consumed. A client that never confirms is held
-/// back by its socket alone.
+/// The part of a stream that was sent and not yet consumed. For a client that sends no acks, only
+/// the socket limits the stream.
 #[derive(Debug)]
 pub(crate) struct StreamWindow {
     consumed: Option<watch::Receiver<u64>>,

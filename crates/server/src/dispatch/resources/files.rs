@@ -13,7 +13,7 @@ use super::id_table::{IdRules, IdTable};
 use crate::ServerConfig;
 use crate::adapter::{Upload, Watches};
 
-/// As many as may run at once by default.
+/// The default of `concurrent_requests`.
 const MAX_SEARCHES: usize = 64;
 
 #[derive(Debug)]

@@ -273,8 +273,8 @@ impl Shared {
                 Next::Run(job) => {
                     self.unlock_and_wake(state);
                     // The kernel confines the thread to the files that existed when it began; the
-                    // same names may refer to other files now. A job that was queued before that
-                    // runs anyway; otherwise it could be handed back forever.
+                    // same names may refer to other files now. A job that was queued before the
+                    // thread began runs anyway; otherwise it could be handed back forever.
                     let is_current = || confinement.as_ref().is_none_or(|it| it.is_current());
                     if job.queued_at >= begun && !is_current() {
                         state = self.lock();

@@ -4,7 +4,7 @@
 //! Each policy has a queue and workers of its own; so does work without a policy. A queue runs as
 //! many workers as there are processors, plus one for each job that has waited for a millisecond.
 //! At most one idle worker at a time is on its way to a queue: when it takes a job and finds more,
-//! it calls the next. So short jobs do not each wake a thread.
+//! it calls the next. Several short jobs thus wake one thread, not one each.
 //!
 //! A worker calls [`PoolScheduler::next`] until it is told to end. The *starter*, one thread,
 //! starts workers and keeps the time.
@@ -53,7 +53,7 @@ pub(super) struct Job<J> {
 #[derive(Debug)]
 pub(super) enum Next<J> {
     Run(Job<J>),
-    /// Until then, or until it is woken; then it asks again.
+    /// The worker sleeps until this time or until it is woken, and then asks again.
     Sleep {
         until: Instant,
     },
@@ -73,7 +73,8 @@ pub(super) struct PoolScheduler<P, J> {
     wake_starter: bool,
     /// When the next job becomes late.
     check_at: Option<Instant>,
-    /// A job is late and no worker was available. One may be once another sleeps or ends.
+    /// A job is late and no worker was available. The check is repeated when a worker sleeps or
+    /// ends.
     held_back: bool,
     last_id: u64,
 }
@@ -265,7 +266,8 @@ impl<P: Clone + Eq + Hash, J> PoolScheduler<P, J> {
         self.workers.is_empty()
     }
 
-    /// Calls workers after one of a queue sleeps or has ended. Its own queue comes first.
+    /// Calls workers after a worker of this policy has fallen asleep or ended. The queue of that
+    /// policy comes first.
     fn settle(&mut self, policy: &Option<P>, now: Instant) {
         self.call_worker(policy, now);
         if self.held_back {
@@ -302,7 +304,8 @@ impl<P: Clone + Eq + Hash, J> PoolScheduler<P, J> {
         } else if is_alone {
             self.budgets[of].starving.push_back(policy.clone());
         } else {
-            // It gets the slot of another queue's worker only when that one sleeps or ends.
+            // The queue gets the slot of another queue's worker only when that worker sleeps or
+            // ends.
             self.held_back = true;
         }
     }
@@ -356,8 +359,8 @@ impl<P: Clone + Eq + Hash, J> PoolScheduler<P, J> {
         self.wake_starter = true;
     }
 
-    /// Removes a worker. A starving queue gets its slot; several do if there is room, since others
-    /// end for them.
+    /// Removes a worker and gives its slot to a starving queue. Below the usual limit, several
+    /// starving queues get a worker each.
     fn end_worker(&mut self, id: WorkerId) {
         let policy = self.workers.remove(&id).expect("a worker ends once").policy;
         let budget = &mut self.budgets[group(&policy)];
@@ -408,8 +411,8 @@ impl<J> Queue<J> {
         }
     }
 
-    /// Returns whether a worker should be called, or else started. While one starts, only an idle
-    /// worker is called.
+    /// Returns whether an idle worker should be called or, if there is none, a worker started.
+    /// While a worker starts, no other is started.
     fn needs_worker(&self) -> bool {
         let can_come = !self.idle.is_empty() || !self.starting;
         !self.jobs.is_empty() && !self.called && can_come

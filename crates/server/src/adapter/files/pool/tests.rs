@@ -56,7 +56,8 @@ fn hanging_jobs_delay_no_others() {
     barrier.wait();
 }
 
-/// In any build: the thread would stay confined for as long as the pool uses it.
+/// Release builds must check this, too: a new thread inherits the confinement and would keep it for
+/// as long as the pool uses the thread.
 #[tokio::test]
 async fn a_confined_thread_starts_no_threads() {
     let pool = FilePool::default();
@@ -135,7 +136,7 @@ fn jobs_run_where_their_policy_holds() {
     }
 }
 
-/// Starts a job that reports its begin and waits until it may end.
+/// Starts a job that reports when it begins, and then waits until the test ends it.
 fn hang(pool: &FilePool, policy: &Policy) -> (Receiver<()>, impl FnOnce() + use<>) {
     let (begin, begun) = sync_channel(1);
     let (end, ended) = sync_channel::<()>(1);
@@ -195,7 +196,7 @@ fn a_policy_does_not_take_all_threads() {
     end_other();
 }
 
-/// The thread that would have taken it made room for another policy.
+/// The thread that would have taken the job ended to make room for another policy.
 #[test]
 fn a_job_behind_a_hanging_one_gets_the_next_idle_thread() {
     let root = tempfile::tempdir().unwrap();
@@ -215,7 +216,7 @@ fn a_job_behind_a_hanging_one_gets_the_next_idle_thread() {
     end_last();
 }
 
-/// One client has at most 64 requests at work, by default.
+/// By default, at most 64 requests of one connection run at once.
 #[test]
 fn hanging_jobs_of_one_client_delay_no_others_under_the_same_policy() {
     let root = tempfile::tempdir().unwrap();
@@ -231,7 +232,7 @@ fn hanging_jobs_of_one_client_delay_no_others_under_the_same_policy() {
     }
 }
 
-/// It was started for a job that another thread has run.
+/// The unused thread was started for a job that another thread has run.
 #[test]
 fn an_unused_thread_does_not_work_on_replaced_files() {
     let root = tempfile::tempdir().unwrap();

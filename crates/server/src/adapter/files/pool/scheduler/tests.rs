@@ -30,7 +30,7 @@ enum Input {
     WorkerStarts(usize),
     StartFails(usize),
     WorkerWakes(usize),
-    /// A sleeper that asks without being woken.
+    /// A sleeping worker asks without having been woken.
     SleeperLooks(usize),
     JobEnds(usize),
     HandedBack(usize),
@@ -77,7 +77,7 @@ struct Model {
     waiting: BTreeSet<usize>,
     /// Jobs that have run, or failed for want of a thread.
     over: BTreeSet<usize>,
-    /// A start has failed; no other start is tried until then.
+    /// When another start may be tried after one has failed.
     retry_at: Instant,
 }
 
@@ -131,7 +131,7 @@ impl Model {
         able.get(pick % able.len().max(1)).copied()
     }
 
-    /// Lets a thread ask for work, having done what it was told before.
+    /// Lets a thread ask for work. If it was running a job, the job has ended.
     fn ask(&mut self, id: Option<u64>) {
         let Some(id) = id else { return };
         let (policy, thread) = self.threads[&id];
