@@ -113,8 +113,8 @@ impl PendingCalls {
         self.held.pop_front()
     }
 
-    /// The connection is lost. Returns the calls that cannot be resent; [`Self::next_lost`] returns
-    /// the others.
+    /// Called when the connection is lost. Returns the calls that cannot be resent;
+    /// [`Self::next_lost`] returns the others.
     pub(crate) fn lose(&mut self) -> Vec<Call> {
         self.taken_up_to = self.next_id;
         let mut failed = Vec::new();
@@ -130,8 +130,8 @@ impl PendingCalls {
         failed
     }
 
-    /// The next call to resend. Skips calls whose caller is gone, except those that open a process:
-    /// their response lets the client terminate a process without a handle.
+    /// Returns the next call to resend. Skips calls whose caller is gone, except those that open a
+    /// process: their response lets the client terminate a process without a handle.
     pub(crate) fn next_lost(&mut self) -> Option<Call> {
         loop {
             let call = self.lost.pop_front()?;

@@ -260,8 +260,8 @@ impl ExecServerClient {
         Ok(())
     }
 
-    /// Waits until the server has terminated the process: after the error the caller may
-    /// disconnect.
+    /// Terminates a process and waits for the response, because the caller may disconnect after the
+    /// error.
     async fn end_unconfined(&self, process_id: &str) -> Result<(), ExecServerError> {
         let (process_id, mode) = (process_id.to_owned(), TerminateMode::Force);
         let params = TerminateParams { process_id, mode, session_id: None };
@@ -353,7 +353,7 @@ impl ExecServerClient {
         self.send::<R>(params, None).await?.answer().await
     }
 
-    /// Sends a call; calls keep the order of these sends. The response may be awaited later.
+    /// Sends a call after all earlier ones. The response may be awaited later.
     pub(crate) async fn send<R: Rpc>(
         &self,
         params: R::Params,
@@ -404,7 +404,7 @@ impl ExecServerClient {
         self.handle.next_id.fetch_add(1, Ordering::Relaxed).to_string()
     }
 
-    /// The holder of a lease has consumed an item or dropped its handle.
+    /// Called when the holder of a lease has consumed an item or dropped its handle.
     pub(crate) fn lease_changed(&self, id: &LeaseId) {
         match &self.handle.link {
             Link::Driver { shared, .. } => shared.lease_wakeups.wake(id),

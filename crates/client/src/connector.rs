@@ -95,7 +95,7 @@ impl Connector for RelayConnector {
     }
 }
 
-/// Runs on a blocking thread: the file may be a FIFO or on a network file system.
+/// Reads the file on a blocking thread: it may be a FIFO or on a network file system.
 async fn read_token(path: PathBuf) -> Result<String, ConnectError> {
     let read = tokio::task::spawn_blocking(move || read_token_file(&path)).await;
     match read {

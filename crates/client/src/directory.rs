@@ -5,8 +5,8 @@ use exec_server_protocol::{DirectoryEntry, FsReadDirectoryParams};
 use crate::{ExecServerClient, ExecServerError, Violation};
 
 impl ExecServerClient {
-    /// Returns all entries of a directory from `after` on. `limit` is the page size. A server
-    /// without paging returns everything, or an error.
+    /// Returns all entries of a directory or, if `after` is set, those that follow it. `limit` is
+    /// the page size. A server without paging returns everything, or an error.
     pub async fn list_directory(
         &self,
         params: FsReadDirectoryParams,

@@ -34,7 +34,7 @@ pub enum ExecServerError {
     ProtocolViolation(#[source] Arc<Violation>),
     #[error("{0}")]
     ConnectFailed(#[source] Arc<ConnectError>),
-    /// Output of this process is gone: it no longer fit in the server's log.
+    /// Output of this process is lost: the server's log no longer has it.
     #[error("process {process_id:?} lost {dropped_bytes} bytes of its output")]
     Gap { process_id: String, dropped_bytes: u64 },
     /// Too much unread data of this call has piled up.

@@ -10,7 +10,8 @@ use tokio::process::{Child, Command};
 use crate::connector::{Connector, Dialing, PostMortem};
 use crate::{ConnectError, DisconnectReason, ExecServerLaunchCommand};
 
-/// Output of an exiting program ends a moment before its exit status is available.
+/// How long to wait for the exit status: the output of a program ends a moment before its status is
+/// available.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]

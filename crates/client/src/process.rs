@@ -86,8 +86,8 @@ impl ExecServerProcess {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Whether the server itself enforces the `timeoutMs` of the start. Servers that do not know
-    /// that field leave it to the client.
+    /// Whether the server itself enforces the `timeoutMs` of the start. With a server that does not
+    /// know that field, the caller must enforce the timeout.
     #[must_use]
     pub fn has_deadline(&self) -> bool {
         self.shared.has_deadline
@@ -106,9 +106,10 @@ impl ExecServerProcess {
 
     /// Reads output with numbers beyond `after_seq`; waits up to `wait` for new events.
     ///
-    /// Read from this client's copy of the log, or from the server if the copy no longer has the
-    /// output. A reader is not expected to subscribe, so from now on a process without subscribers
-    /// is not held back.
+    /// The output comes from this client's copy of the log or, if it was evicted there, from the
+    /// server. For an observed process, evicted output is only counted in `dropped_bytes`. A caller
+    /// that reads is not expected to subscribe: after this call, a process without subscribers is
+    /// not held back.
     pub async fn read(
         &self,
         after_seq: Option<u64>,
@@ -138,9 +139,10 @@ impl ExecServerProcess {
     }
 
     /// Writes to the process's stdin, in order and each byte once, across reconnects. Returns when
-    /// the server has accepted everything, which takes as long as the process does not read.
+    /// the server has accepted everything. If the process does not read its stdin, that may never
+    /// happen.
     ///
-    /// A dropped future may have written a part.
+    /// If the future is dropped, a part may have been written.
     pub async fn write(&self, chunk: impl Into<Bytes>) -> Result<WriteStatus, ExecServerError> {
         self.check_own()?;
         let mut rest: Bytes = chunk.into();
@@ -164,8 +166,8 @@ impl ExecServerProcess {
     pub async fn close_stdin(&self) -> Result<WriteStatus, ExecServerError> {
         self.check_own()?;
         if self.has_terminal().await? {
-            // The write id prevents a second one, which would end the shell around the program that
-            // the first one ended.
+            // The write id prevents a second end-of-file character: the first ends a program in a
+            // shell, and a second would end the shell.
             return self.write(END_OF_FILE).await;
         }
         let _order = self.shared.writing.lock().await;

@@ -138,7 +138,8 @@ impl ProcessState {
             // The exit lies in a gap. A read will report it.
             return self.announced = self.announced.max(seq);
         }
-        // Events that a slow observer missed are lost, unless it was this mirror that had no room.
+        // Events that a slow observer missed are lost, unless the mirror itself had no room for
+        // them.
         if self.is_observed() && dropped_bytes > 0 && self.announced == self.after() {
             let _ = self.mirror.skip_to(seq, dropped_bytes);
         }

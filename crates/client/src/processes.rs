@@ -39,7 +39,7 @@ pub(crate) struct Processes {
     ack_at: Option<Instant>,
 }
 
-/// Something to be sent.
+/// A message to the server about a process.
 #[derive(Debug)]
 pub(crate) enum OutboundMessage {
     Call(Call),
@@ -149,7 +149,7 @@ impl Processes {
         (process.identity == question.identity).then_some(process)
     }
 
-    /// Applies a read response. An unreadable process fails alone.
+    /// Applies the response to a read. An unreadable response fails only its process.
     fn take(&mut self, question: &ProcessQuery, answer: Answer, now: Instant) {
         let Some(process) = self.asked(question) else { return };
         let taken = answer.and_then(|result| process.take(question.after, &result));

@@ -7,8 +7,8 @@ use crate::{ExecServerClient, ExecServerError, ExecServerProcess, RemoteExecServ
 
 const VERSION: u32 = 1;
 
-/// Where another program can continue to read a process. Clients in other languages use the same
-/// JSON.
+/// The position at which another program can continue to read a process. Clients in other languages
+/// use the same JSON.
 ///
 /// It holds no credentials: the client that resumes authenticates again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -77,7 +77,7 @@ impl SearchResults {
         }
     }
 
-    /// Takes the response, which has arrived by the time the results are over.
+    /// Takes the response, which arrives before the end of the results.
     fn conclude(&mut self) -> Result<(), ExecServerError> {
         let answer = match &mut self.outcome {
             Outcome::Awaited(waiting) => {

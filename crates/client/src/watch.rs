@@ -13,7 +13,7 @@ use crate::leases::{Changes, LeaseHandle, PendingChanges, Target};
 use crate::{ExecServerClient, ExecServerError};
 
 /// The changes below one path, until this is dropped. Outlives connections: after a loss, the next
-/// call of [`Self::next`] renews the watch and reports a rescan.
+/// call to [`Self::next`] renews the watch and reports a rescan.
 pub struct WatchEvents {
     watch: EstablishedWatch,
     params: FsWatchParams,

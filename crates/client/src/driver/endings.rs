@@ -115,7 +115,7 @@ impl Driver {
 }
 
 impl Drop for Driver {
-    /// Runs also when the runtime ends or the driver panics, so that no caller waits forever.
+    /// Also runs when the runtime ends or the driver panics, so that no caller waits forever.
     fn drop(&mut self) {
         if !self.settled {
             let error = ExecServerError::from(DisconnectReason::TaskStopped);

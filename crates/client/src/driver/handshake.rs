@@ -86,7 +86,7 @@ impl Driver {
         }
     }
 
-    /// Requests at once what each process missed, unless the server sends it unasked.
+    /// Requests at once the events that each process missed, unless the server sends them unasked.
     pub(super) fn catch_up(&mut self, generation: Generation) {
         let known = self.link.as_mut().map(|link| std::mem::take(&mut link.known_events));
         let calls = self.processes.catch_up(&known.unwrap_or_default());

@@ -35,8 +35,8 @@ use server_requests::{Answered, ServerRequests};
 
 /// Bytes that may be buffered for the socket before further calls wait.
 const MAX_BUFFERED: usize = 1 << 20;
-/// Calls that may be outstanding at a server that closes a connection with more than 128 queued
-/// calls, and that does not report how far it has read.
+/// Maximum number of outstanding calls at a server that does not report how far it has read. Such a
+/// server may close a connection with more than 128 queued calls.
 const MAX_QUEUED: i64 = 100;
 /// How long to keep reading from a server that no longer accepts data.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -331,7 +331,7 @@ impl Driver {
     }
 
     /// Handles a notification. An unreadable one fails only its process or lease. If its recipient
-    /// is unknown, nothing else from the server can be relied on.
+    /// cannot be read either, that is an error: nothing else from the server can be relied on.
     fn notified(&mut self, notification: &Notification<'_>) -> Result<(), Violation> {
         match ServerNotification::decode(notification) {
             Ok(Some(decoded)) => match RoutedNotification::from(decoded) {
@@ -418,8 +418,8 @@ impl Driver {
         holds_back || self.calls.queued_at_most() < MAX_QUEUED
     }
 
-    /// Terminates started processes whose caller disappears with the client: no handle could do it
-    /// later.
+    /// Terminates started processes that have no handle yet: the client ends, so no handle can
+    /// terminate them later.
     fn end_unclaimed_starts(&mut self) {
         let starts: Vec<_> = self.calls.starts_in_flight().cloned().collect();
         for key in starts {

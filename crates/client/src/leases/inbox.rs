@@ -21,7 +21,7 @@ pub(crate) trait Queue: Debug + Send + 'static {
         false
     }
 
-    /// Whether a server that waits for its client should wait now.
+    /// Whether a server in the same program must wait before it sends another item.
     fn is_full(&self) -> bool {
         !self.is_empty()
     }
@@ -97,7 +97,7 @@ impl<Q: Queue> Inbox<Q> {
         }
     }
 
-    /// Gives access to the queue. The driver finds there what it has to send.
+    /// Gives access to the queue, where the driver finds acknowledgements to send.
     pub(crate) fn with_queue<T>(&self, look: impl FnOnce(&mut Q) -> T) -> T {
         look(&mut self.lock().queue)
     }

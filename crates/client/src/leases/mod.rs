@@ -145,7 +145,7 @@ impl Leases {
                 self.outbound.push_back(LeaseMessage::GiveUp(Box::new(lease.give_up())));
                 self.by_id.remove(id);
             }
-            // A body that is complete.
+            // For example a complete body: there is nothing to release.
             (Stage::Open, _) if lease.target.inbox().is_over() => drop(self.by_id.remove(id)),
             // Repeated for each further result: the search may not have started when the first
             // cancellation arrived.

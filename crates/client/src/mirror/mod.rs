@@ -193,8 +193,8 @@ impl ProcessMirror {
         }
     }
 
-    /// Returns how much output would be accepted, if any chunk would fit. Otherwise the mirror
-    /// notifies `room` later.
+    /// Returns the free capacity if even the largest chunk would fit. Otherwise returns `None`, and
+    /// the mirror notifies `room` later.
     pub(crate) fn worthwhile_room(&self) -> Option<usize> {
         let mut state = self.lock();
         state.evict_for(WORTHWHILE_ROOM);
@@ -223,7 +223,7 @@ impl ProcessMirror {
         self.lock().without_handle
     }
 
-    /// Records that no one will ever have a handle of this process.
+    /// Records that this process will never have a handle.
     pub(crate) fn give_away(&self) {
         let mut state = self.lock();
         state.unwanted = true;
@@ -260,12 +260,12 @@ impl ProcessMirror {
         WeakMirror(Arc::downgrade(&self.shared))
     }
 
-    /// Reverts [`Self::lose_handle`]. Returns false if there is a handle.
+    /// Reverts [`Self::lose_handle`]. Returns false if the process already has a handle.
     pub(crate) fn regain_handle(&self) -> bool {
         std::mem::take(&mut self.lock().without_handle)
     }
 
-    /// Whether [`Self::give_away`] was called. Returns true only once.
+    /// Returns whether [`Self::give_away`] was called, and resets that.
     pub(crate) fn take_unwanted(&self) -> bool {
         std::mem::take(&mut self.lock().unwanted)
     }

@@ -124,7 +124,7 @@ async fn a_handle_unknown_to_the_next_connection_is_interrupted() {
     let (client, mut listening, mut peer) = connected().await;
     let (file, _) = opened(&client, &mut peer).await;
     let mut reading = Box::pin(file.read_block(0, 9));
-    // Sent, but not polled again until everything has happened.
+    // The call is sent, but not polled again until the client has reconnected.
     tokio::select! {
         biased;
         read = &mut reading => panic!("{read:?}"),

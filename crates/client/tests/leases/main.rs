@@ -1,5 +1,5 @@
-//! Tests of leases (watches, searches, bodies and file handles) and of server requests, against a
-//! scripted server; and of members that a server may leave out.
+//! Tests against a scripted server: leases (watches, searches, bodies and file handles), server
+//! requests, and responses that lack optional members.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 

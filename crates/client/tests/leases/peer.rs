@@ -70,7 +70,7 @@ impl Listening {
     }
 }
 
-/// Serves one call, after which everything before it has been handled.
+/// Serves one call. Afterwards the client has handled all earlier messages.
 pub(crate) async fn round_trip(peer: &mut ScriptedServer, client: &ExecServerClient) {
     let asking = client.environment_status(exec_server_protocol::Empty {});
     let answering = async {

@@ -1,5 +1,4 @@
-//! A server of the plain contract: it lacks every extension of this project, and knows no
-//! sandboxes.
+//! A server that supports neither the extensions of this project nor sandboxes.
 
 use exec_server_client::ExecServerError;
 use exec_server_protocol::{

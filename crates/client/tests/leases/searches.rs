@@ -76,7 +76,7 @@ async fn an_early_summary_is_delivered_after_the_results() {
     let (client, _listening, mut peer) = connected().await;
     let searching = async {
         let mut searching = pin!(client.search(params()));
-        // Not polled again until everything has arrived.
+        // The call is not polled again until the results and the response have arrived.
         let (id, search_id) = tokio::select! {
             biased;
             _ = &mut searching => panic!("no response was sent"),

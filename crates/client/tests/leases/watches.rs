@@ -127,7 +127,7 @@ async fn dropping_the_future_of_a_watch_releases_it() {
             request = peer.expect("fs/watch") => request,
         }
     };
-    // Not before the response: requests may overtake each other.
+    // No `fs/unwatch` before the response: requests may overtake each other.
     round_trip(&mut peer, &client).await;
     peer.answer(&id, &json!({"path": "file:///real"})).await;
     assert_eq!(peer.expect("fs/unwatch").await.1["watchId"], params_of_watch["watchId"]);

@@ -114,7 +114,7 @@ async fn input_arrives_once_across_losses() {
         assert!(tap.has_sprung());
         expected.push_str(&line);
     }
-    // In pieces, one of which is lost while others follow.
+    // Sent in pieces, one of which is lost while others follow.
     let large = "x".repeat(3 << 20);
     tap.set_trap(Method::ProcessWrite, Fate::RequestLost);
     process.write(large.clone()).await.unwrap();

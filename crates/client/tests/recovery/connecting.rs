@@ -1,4 +1,5 @@
-//! First connections: why one fails, and sessions that another client has left.
+//! First connections: the errors of failed ones, and resuming a session that another client has
+//! left.
 
 use std::path::PathBuf;
 use std::time::Duration;

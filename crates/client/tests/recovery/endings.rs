@@ -51,7 +51,7 @@ fn waiting_calls(client: &ExecServerClient) -> JoinSet<Result<(), ExecServerErro
         .collect()
 }
 
-/// Returns the one loss behind all errors.
+/// Returns the reason that all errors share.
 fn the_loss(errors: &[ExecServerError]) -> Arc<DisconnectReason> {
     let losses: Vec<_> = errors
         .iter()

@@ -126,7 +126,7 @@ async fn processes_fail_even_if_a_call_is_not_polled() {
     let mut state = client.connection_state();
     let recovering = |state: &ConnectionState| matches!(state, ConnectionState::Recovering { .. });
     state.wait_for(recovering).await.unwrap();
-    // More than the queue holds. Each is polled once, and never again.
+    // More calls than the queue holds. Each is polled only once.
     let mut calls: Vec<_> = (0..200).map(|_| Box::pin(wait())).collect();
     for call in &mut calls {
         let _ = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
@@ -176,7 +176,7 @@ async fn a_peer_behind_a_relay_that_does_not_acknowledge_is_not_flooded() {
     let mut answered = 0;
     while answered < CALLS {
         let mut queue = vec![receive(&mut far).await];
-        // Sends no response until no further call arrives.
+        // Collect calls without a response until no further call arrives.
         while let Ok(next) = timeout(Duration::from_millis(50), receive(&mut far)).await {
             queue.push(next);
         }

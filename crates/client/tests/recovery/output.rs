@@ -60,7 +60,7 @@ async fn a_process_without_subscribers_is_not_blocked() {
     assert!(expected.as_bytes().ends_with(&end.stdout));
 }
 
-/// The server must not take output for read when it has only reached the client's socket.
+/// Output that has only reached the client's socket must not count as read.
 #[tokio::test]
 async fn a_slow_subscriber_loses_nothing() {
     const LINES: usize = 500_000;
@@ -133,7 +133,7 @@ async fn an_unexpected_gap_fails_only_its_process() {
     assert_eq!(follow(&other).await.stdout, b"fine\n");
 }
 
-/// Reads further, which confirms. Returns the output.
+/// Reads the output after `seen`, which confirms the output up to `seen`. Returns the output.
 async fn confirm(client: &exec_server_client::ExecServerClient, seen: &mut u64) -> Vec<u8> {
     let params = ReadParams {
         process_id: "p".into(),
