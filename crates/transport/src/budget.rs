@@ -1,15 +1,15 @@
 //! Memory shared by the connections of a server: unfinished messages, running requests, and unsent
 //! responses.
 //!
-//! Each connection bounds these for itself, but there may be many connections. So each charges what
-//! it holds to one [`MemoryBudget`], in coarse steps. A reservation that can wait may use half of
+//! Each connection bounds its own memory, but there may be many connections. So each charges its
+//! memory to one [`MemoryBudget`], in coarse steps. A reservation that can wait may use half of
 //! the budget; the other half is for connections that hold little, and for memory that cannot wait.
 //! If a reservation has waited for too long, or the whole budget is exceeded, the connection that
-//! holds most is closed.
+//! holds the most memory is closed.
 //!
 //! The size of a response in preparation is a guess, and often far too large. A guess waits for
-//! memory and for other guesses. It takes no memory from other reservations, and closes no
-//! connection.
+//! memory and for other guesses. It takes no memory from other reservations, and does not count
+//! when the connection to close is chosen.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,9 +18,9 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
-/// The part of each holding that is not counted, so that small messages cost nothing.
+/// Holdings up to this size are not counted, so that small messages cost nothing.
 const UNCOUNTED: usize = 16 << 10;
-/// Beyond that, holdings grow by this much.
+/// Larger holdings are rounded up to a multiple of this.
 const STEP: usize = 64 << 10;
 /// A connection that holds less than this fraction of the budget does not wait while any is left.
 const LITTLE: usize = 16;
@@ -175,7 +175,7 @@ impl MemoryShare {
     }
 
     /// Resolves when this connection must be closed, because the budget is exhausted and it holds
-    /// most.
+    /// the most memory.
     pub async fn exceeded(&self) {
         let mut exceeded = self.0.exceeded.clone();
         // The sender lives as long as this share.
@@ -184,7 +184,7 @@ impl MemoryShare {
 }
 
 impl Drop for Member {
-    /// No holding is left, since each has a share.
+    /// No holding is left, since each keeps its share alive.
     fn drop(&mut self) {
         self.budget.lock().shares.remove(&self.id);
     }
@@ -192,7 +192,7 @@ impl Drop for Member {
 
 impl Holding {
     /// Takes or releases memory without waiting, and replaces a guess. If the budget is exceeded,
-    /// closes the connection that holds most.
+    /// closes the connection that holds the most memory.
     pub fn set(&mut self, bytes: usize) {
         let counted = counted(bytes);
         let Some(MemoryShare(member)) = &self.share else { return };
@@ -285,7 +285,7 @@ impl Drop for Holding {
 impl MemoryBudget {
     /// Closes the largest connection if a reservation of another one has waited for too long.
     /// Returns when the next closing is due. A connection that waits for its own memory is only
-    /// held back, and guesses in the way end by themselves.
+    /// held back. Guesses in the way are no reason to close a connection: they end by themselves.
     fn close_for(&self, waiting: u64, more: usize, since: Instant) -> Instant {
         let (mut state, now) = (self.lock(), Instant::now());
         let due = state.last_closing.map_or(since, |last| last.max(since)) + WAIT_TIMEOUT;
@@ -310,7 +310,7 @@ impl State {
     }
 
     /// Whether a connection that holds less is waiting. Without this check, the connections that
-    /// hold most would take all released memory.
+    /// hold the most would take all released memory.
     fn is_behind_another(&self, kind: Kind, own: usize) -> bool {
         let waits = |share: &Share| share.waiting.before(kind) > 0 && !*share.exceeded.borrow();
         let mut shares = self.shares.values();
@@ -335,14 +335,14 @@ impl State {
         }
     }
 
-    /// Among the connections that are not being closed already.
+    /// Returns the connection that holds the most memory, among those not already being closed.
     fn largest(&self) -> Option<u64> {
         let stays = |share: &Share| share.used.memory > 0 && !*share.exceeded.borrow();
         let staying = self.shares.iter().filter(|(_, share)| stays(share));
         staying.max_by_key(|(_, share)| share.used.memory).map(|(id, _)| *id)
     }
 
-    /// Returns false if every connection that holds memory is being closed already.
+    /// Returns false if every connection that holds memory is already being closed.
     fn close_largest(&mut self) -> bool {
         let largest = self.largest().and_then(|id| self.shares.get_mut(&id));
         let Some(largest) = largest else { return false };

@@ -134,7 +134,7 @@ impl Incoming {
     }
 }
 
-/// Settings that the server makes for its peer.
+/// Settings for this peer, and closing.
 impl Incoming {
     /// From now on, treats text messages as malformed, on transports that distinguish them from
     /// binary ones.

@@ -113,7 +113,7 @@ impl LengthPrefixedReader {
         Ok(Some(message))
     }
 
-    /// Reserves read space: little for an idle peer, the rest of a message for one that has begun.
+    /// Reserves space to read into: little for an idle peer, otherwise the rest of its message.
     fn make_room(&mut self) {
         let wanted = match self.buffer.first_chunk::<PREFIX>() {
             None => IDLE_KEPT,

@@ -33,7 +33,7 @@ pub fn stdio() -> Connection {
 }
 
 /// Detects that the program reading a pipe or socket is gone. Otherwise, a server with nothing to
-/// send would not notice and run forever.
+/// send would not notice, and would run forever.
 pub(crate) struct Reader(AsyncFd<OwnedFd>);
 
 impl Reader {

@@ -180,7 +180,7 @@ async fn silent_sockets_are_dropped_and_lock_out_no_client() {
     talk(client.unwrap(), server).await;
     for mut stream in silent {
         let mut nothing = Vec::new();
-        // A close over unread bytes is a reset, which is accepted as well.
+        // A close with unread bytes is a reset, which is accepted as well.
         let _ = stream.read_to_end(&mut nothing).await;
         assert!(nothing.is_empty());
     }

@@ -15,7 +15,7 @@ const FREE_FAILURES: u32 = 5;
 const INTERVAL: Duration = Duration::from_millis(200);
 /// Shorter than the handshake timeout, so that a client receives a response and not a timeout.
 const LONGEST_DELAY: Duration = Duration::from_secs(5);
-/// Maximum number of remembered addresses. Beyond that, the longest-quiet ones are forgotten.
+/// Maximum number of remembered addresses. Beyond that, those with the least debt are forgotten.
 const MAX_ADDRESSES: usize = 4096;
 
 #[derive(Debug, Default)]

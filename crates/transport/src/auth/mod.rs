@@ -29,7 +29,7 @@ const MIN_TOKEN_BYTES: usize = 16;
 /// How a WebSocket listener authenticates its clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AuthOptions {
-    /// One secret token, which every client has.
+    /// One secret token, shared by all clients.
     CapabilityToken(CapabilityToken),
     /// JSON Web Tokens signed with HMAC-SHA256.
     SignedBearerToken { secret_file: PathBuf, rules: TokenRules },

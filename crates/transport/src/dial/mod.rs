@@ -125,7 +125,7 @@ async fn encrypt(
 fn distrust(error: &rustls::Error) -> String {
     let rustls::Error::InvalidCertificate(reason) = error else { return error.to_string() };
     match reason {
-        // `BadSignature` is an authority that only shares its name with a trusted one.
+        // `BadSignature` means that the authority only shares its name with a trusted one.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
             "no trusted authority has signed its certificate; name \
              one with --tls-ca, or pin the certificate with --tls-fingerprint"

@@ -1,6 +1,5 @@
 //! A listener for other services: it answers HTTP requests, some of which become WebSocket
-//! connections. As for any listener, names are checked, health is answered and handshakes are
-//! bounded.
+//! connections. Like any listener, it checks names, answers health requests and bounds handshakes.
 
 use std::fmt;
 use std::future;
@@ -52,7 +51,8 @@ pub enum HttpReply {
 
 #[derive(Debug, Clone)]
 pub struct HttpListenerOptions {
-    /// `Host` names allowed in addition to the loopback ones.
+    /// `Host` names allowed in addition to the bound address and, on loopback, its usual names.
+    /// Beyond loopback, an empty list allows every name.
     pub allowed_hosts: Vec<String>,
     pub tls: Option<Arc<TlsServer>>,
     /// Whether to allow listening beyond loopback without TLS.

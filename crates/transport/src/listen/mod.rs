@@ -47,7 +47,8 @@ const READY_CONNECTIONS: usize = 16;
 pub struct ListenerOptions {
     /// Allowed `Origin` values. By default, a request with any `Origin` is refused.
     pub allowed_origins: Vec<String>,
-    /// `Host` names allowed in addition to the loopback ones.
+    /// `Host` names allowed in addition to the bound address and, on loopback, its usual names.
+    /// Beyond loopback, an empty list allows every name.
     pub allowed_hosts: Vec<String>,
     /// Verifies the tokens of WebSocket clients on TCP; others get 401.
     pub authenticator: Option<Arc<Authenticator>>,
@@ -67,8 +68,9 @@ pub struct ListenerOptions {
     pub keep_alive: KeepAlive,
     /// Time limit from `accept` to the end of the upgrade.
     pub handshake_timeout: Duration,
-    /// Maximum number of concurrent handshakes. Beyond that, the oldest one is dropped: silent
-    /// sockets can neither lock out other clients nor exhaust the file descriptors.
+    /// Maximum number of concurrent handshakes. Beyond that, the oldest one of the busiest address
+    /// is dropped: silent sockets can neither lock out other clients nor exhaust the file
+    /// descriptors.
     pub max_handshakes: usize,
     pub monitor: Option<Arc<dyn ListenerMonitor>>,
 }

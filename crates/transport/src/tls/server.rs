@@ -146,7 +146,7 @@ impl TlsFiles {
 }
 
 impl FileVersion {
-    /// Returns `None` if there is no file, as for a moment during a replacement.
+    /// Returns `None` if there is no file, which can happen briefly while it is replaced.
     fn of(path: &Path) -> Option<Self> {
         let metadata = std::fs::metadata(path).ok()?;
         Some(Self {

@@ -1,7 +1,7 @@
 //! Frames that the reader of a connection asks its writer to send.
 //!
 //! At most one of each kind is pending: a newer pong replaces an older one (RFC 6455, section 5.5.3
-//! allows it), an unsent ping serves everyone who asked for one, and only the first close counts.
+//! allows it), an unsent ping serves all requests for one, and only the first close counts.
 //! So a peer that floods the connection with pings and reads nothing occupies 125 bytes.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -63,8 +63,8 @@ impl Control {
         number
     }
 
-    /// Numbers a ping that the writer puts between messages. It also serves those who wait for a
-    /// ping.
+    /// Numbers a ping that the writer puts between messages. Its pong also answers pending requests
+    /// for a ping.
     pub(super) fn number_buffered_ping(&self) -> u64 {
         let mut waiting = self.lock();
         waiting.ping = None;

@@ -19,7 +19,7 @@ const READ_CHUNK: usize = 4 << 10;
 const BUSY_CHUNK: usize = 64 << 10;
 
 /// Memory reserved at once for an announced payload. A peer that announces a lot but sends little
-/// gets no more than this, or than it has already sent.
+/// gets at most this much, or as much as it has already sent.
 const READ_AHEAD: usize = 256 << 10;
 
 const MAX_CONTROL_BYTES: u64 = 125;
@@ -85,7 +85,7 @@ struct OpenFrame {
     is_final: bool,
     mask: Option<[u8; 4]>,
     len: usize,
-    /// How much of the payload is unmasked.
+    /// How much of the payload has been unmasked.
     unmasked: usize,
 }
 

@@ -17,7 +17,8 @@ pub(super) struct Liveness {
     last_answer: Instant,
     /// Bytes received and written since the last answer.
     since_answer: u64,
-    /// Silence before this moment is excused: the writer was busy, so no ping got through.
+    /// Silence before this moment is excused: the writer was busy, so no ping got through, or this
+    /// process was suspended.
     forgiven_until: Instant,
     writer: Writer,
     next_ping: Instant,
@@ -103,7 +104,7 @@ impl Liveness {
         self.writer = Writer { is_busy, written };
     }
 
-    /// When to give up the peer without a further sign of life.
+    /// When to give up on the peer without a further sign of life.
     fn end(&self) -> Instant {
         let KeepAlive { silence_limit, stall_limit, sign_of_life, .. } = self.keep_alive;
         match sign_of_life {
@@ -196,7 +197,7 @@ mod tests {
         if now.is_multiple_of(15) { 10 } else { 0 }
     }
 
-    /// Returns the second in which a client gives up its server, if within [`LONG`].
+    /// Returns the second in which a client gives up on its server, if within [`LONG`].
     fn client_gives_up(second: impl Fn(u64) -> Second) -> Option<u64> {
         let start = Instant::now();
         let mut liveness = Liveness::new(KeepAlive::for_client(), start);

@@ -36,7 +36,7 @@ pub(crate) use writer::WebSocketWriter;
 /// Existing clients refuse larger frames, so larger messages are sent in fragments.
 pub const MAX_FRAME_BYTES: usize = 16 << 20;
 
-/// When to ping a silent peer, and when to give it up.
+/// When to ping a silent peer, and when to give up on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeepAlive {
     pub ping_interval: Duration,
@@ -74,7 +74,8 @@ pub enum SignOfLife {
     Answers,
 }
 
-/// The settings of a server. It keeps the session of an absent client anyway.
+/// The settings of a server. It can wait longer than a client, since it keeps the session of an
+/// absent client anyway.
 impl Default for KeepAlive {
     fn default() -> Self {
         Self {

@@ -39,7 +39,7 @@ pub(crate) struct WebSocketReader {
 enum Phase {
     Open,
     /// A close frame was received, or asked for. Input is discarded, but still read: a socket
-    /// closed over unread bytes is reset, and a reset overtakes the close frame.
+    /// closed with unread bytes is reset, and a reset overtakes the close frame.
     Closing,
     Over,
 }

@@ -299,7 +299,7 @@ async fn a_peer_that_does_not_read_is_still_heard() {
     }
     assert!(!writer.is_finished());
 
-    // It may do so for longer than a reading peer may stay silent.
+    // A peer that does not read may stay silent for longer than one that does.
     let silence = tokio::time::timeout(Duration::from_secs(90), incoming.recv()).await;
     assert!(silence.is_err(), "the connection is not over");
     let mut all = vec![0; 10 + payload.len()];

@@ -28,7 +28,8 @@ pub(crate) struct WebSocketWriter {
     close_timeout: Duration,
     control_frames: WriteBuffer,
     messages: WriteBuffer,
-    /// A sink may buffer data until it is flushed, as TLS does, and a flush may be dropped.
+    /// Whether the sink may hold unflushed data: it may buffer, as TLS does, and a flush may be
+    /// dropped.
     unflushed: bool,
     /// The opcode of messages.
     data: Data,
