@@ -9,11 +9,11 @@ const LONGEST: Duration = Duration::from_secs(30);
 /// environment and then closes it.
 const SHORT_LIFE: Duration = Duration::from_millis(250);
 /// A socket that lived for this long ends a series of failures. When nodes die one after another,
-/// each keeps an environment for longer than that; otherwise its pauses would grow with each of
-/// them. Two environments with one id replace each other about that often.
+/// each serves an environment for longer than this, so the environment's pauses do not grow from
+/// node to node. Two environments with one id replace each other about once in this time.
 const LONG_LIFE: Duration = Duration::from_secs(1);
-/// Spreads the environments that lose one rendezvous at the same time, so that they do not
-/// reconnect at the same time.
+/// Spreads the environments that lose a rendezvous at the same time, so that they do not all
+/// reconnect at once.
 const SPREAD: Duration = Duration::from_millis(250);
 
 /// The pauses of one environment. `random` is uniformly distributed from 0 to 1.

@@ -3,8 +3,8 @@
 //!
 //! [`frame`] has the messages on the wire. [`reliable`] turns frames that may be lost, repeated and
 //! reordered into a stream of records, each once and in order. `noise` encrypts the records from
-//! end to end. `environment` serves streams, and `harness` opens them; both find each other by the
-//! [`registry`]. A rendezvous is built without the feature `noise`, and knows frames only.
+//! end to end. `environment` serves streams, and `harness` opens them; they find each other through
+//! the [`registry`]. A rendezvous is built without the feature `noise`, and knows only frames.
 
 pub mod backoff;
 #[cfg(feature = "noise")]

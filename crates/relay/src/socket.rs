@@ -29,7 +29,7 @@ const KEEP_ALIVE: KeepAlive = KeepAlive {
     close_timeout: Duration::from_secs(2),
 };
 
-/// Why there is no socket.
+/// Why the socket could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     #[error("the registry returned a rendezvous URL without encryption")]

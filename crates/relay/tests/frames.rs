@@ -289,7 +289,7 @@ fn malformed_messages_are_refused() {
         Frame::decode(Bytes::from_static(b"{\"jsonrpc\":\"2.0\"}")),
         Err(FrameError::Unroutable(PeekError::Group { field: 15 }))
     );
-    // Routable, but not UTF-8 in a reason, and a text as the version.
+    // Routable, but with a reason that is not UTF-8, or text as the version.
     let broken: [&[u8]; 2] = [b"\x42\x03\x0a\x01\xff", b"\x0a\x01x\x32\x00"];
     for body in broken {
         assert!(matches!(decode_body(body), Err(FrameError::Malformed(_))));

@@ -46,8 +46,8 @@ fn frames() -> impl Strategy<Value = Frame> {
     )
 }
 
-/// Decoding never panics. Its result is within the bounds, is the frame that a rendezvous routes,
-/// and is written as something that reads the same.
+/// Decoding never panics. A decoded frame is within the bounds, has the stream id by which a
+/// rendezvous routes it, and survives a round trip.
 fn check_decode(bytes: &Bytes) {
     let Ok(frame) = Frame::decode(bytes.clone()) else { return };
     assert_eq!(peek_stream_id(bytes), Ok(frame.stream_id.as_str()));

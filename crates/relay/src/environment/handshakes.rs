@@ -44,8 +44,8 @@ pub(super) enum Refusal {
 
 impl Refusal {
     /// Returns whether the registry could not decide: the environment cannot reach it, for example
-    /// for want of descriptors, or it is overloaded. That is not the fault of the harness, and a
-    /// new socket would not help.
+    /// because file descriptors are exhausted, or it is overloaded. That is not the fault of the
+    /// harness, and a new socket would not help.
     pub(super) fn is_undecided(&self) -> bool {
         match self {
             Self::Registry(RegistryError::Refused { status, .. }) => {

@@ -69,7 +69,7 @@ pub struct Environment {
 
 /// How a socket ended.
 enum SocketEnd {
-    /// `was_used`: it has received a frame.
+    /// `was_used`: the socket has received a frame.
     Lost { was_used: bool },
     /// Too many handshakes have failed.
     TooManyFailures,
@@ -103,14 +103,14 @@ impl Environment {
         Arc::clone(self.streams.queue().counters())
     }
 
-    /// Serves until `shutdown`, or until the registry refuses for good. Then lets the streams send
-    /// their last data.
+    /// Serves until `shutdown`, which lets the streams send their last data, or until the registry
+    /// refuses for good.
     pub async fn run_until(
         mut self,
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), RegistryError> {
         let outcome = self.register_and_serve(shutdown).await;
-        // Their servers must learn of the end, or their sessions would stay attached forever.
+        // Each stream's server must learn of the end, or its session would stay attached forever.
         self.streams.end_all().await;
         outcome
     }
@@ -277,7 +277,7 @@ impl Environment {
     }
 }
 
-/// The URL of the registration fails.
+/// The URL of the registration no longer works, so the environment must register again.
 struct NeedsRegistration;
 
 impl std::fmt::Debug for Environment {

@@ -133,7 +133,8 @@ impl Streams {
     fn handle_unknown(&mut self, Frame { stream_id, body, .. }: Frame) -> Verdict {
         match body {
             Body::Handshake { payload } => self.begin_handshake(stream_id, payload),
-            // The first frames of a harness that opens a stream.
+            // The first frames of a harness that opens a stream, or the end of a stream that is
+            // already gone.
             Body::Resume { next_seq: 0 } | Body::Ack | Body::Reset { .. } => Verdict::GoOn,
             // A harness that continues an unknown stream must learn that it does not exist.
             Body::Resume { .. } | Body::Heartbeat | Body::Data { .. } => {
@@ -170,7 +171,7 @@ impl Streams {
         tokio::select! {
             Some(finished) = self.handshakes.join_next_with_id() => match finished {
                 Ok((task, (stream, outcome))) => self.finish_handshake(task, stream, outcome),
-                // The handshake was given up.
+                // The handshake was aborted.
                 Err(_) => Verdict::GoOn,
             },
             Some(ended) = self.serving.join_next() => {
@@ -202,7 +203,7 @@ impl Streams {
             Some(Slot::Pending { handshake, peer_acknowledges }) if handshake.id() == task => {
                 *peer_acknowledges
             }
-            // The stream was given up just as it finished.
+            // The handshake was aborted just as it finished.
             _ => return Verdict::GoOn,
         };
         let Authorized { answer, channel, subject } = match outcome {
@@ -279,7 +280,7 @@ impl Streams {
         let _ = tokio::time::timeout(END_TIMEOUT, all).await;
     }
 
-    /// Waits for `other` while streams may end.
+    /// Waits for `other`, and handles handshakes and streams that end meanwhile.
     pub(super) async fn reap_during<T>(&mut self, other: impl Future<Output = T>) -> T {
         let mut other = std::pin::pin!(other);
         loop {

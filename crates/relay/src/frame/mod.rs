@@ -36,7 +36,7 @@ pub const MAX_PAYLOAD_BYTES: usize = 65_535;
 /// The most segments of one record. Each takes a slot in the peer's window, which has this many.
 pub const MAX_SEGMENTS: u32 = 64;
 
-/// A payload that shares its memory with a frame keeps at most this much more of it alive.
+/// A payload that shares memory with its frame keeps at most this many other bytes alive.
 const MAX_SHARED_OVERHEAD: usize = 4096;
 
 /// One message between the two ends of a stream.
@@ -197,8 +197,8 @@ fn check_payload(payload: &Bytes) -> Result<(), FrameError> {
     }
 }
 
-/// Copies the payload if most of its frame is something else. Otherwise a peer that pads small
-/// payloads with unknown fields makes a receiver hold many times the bytes that it counts.
+/// Copies the payload if its frame is much larger. Otherwise a peer that pads small payloads with
+/// unknown fields could make a receiver hold many times the bytes that it counts.
 fn bound_overhead(payload: Bytes, frame_len: usize) -> Bytes {
     match frame_len - payload.len() > MAX_SHARED_OVERHEAD {
         true => Bytes::copy_from_slice(&payload),

@@ -143,7 +143,7 @@ impl Harness {
             recovery: Recovery::new(Arc::clone(self), bundle.executor_public_key),
         };
         let application = stream.connection();
-        // It ends with the stream, which ends with the connection.
+        // The task ends with the stream, which ends with the connection.
         tokio::spawn(carrier.run(connection));
         Ok(application)
     }

@@ -18,8 +18,8 @@ const SHORT_PAUSES: u32 = 6;
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A socket that lived for less is not replaced at once.
 const SHORT_LIFE: Duration = Duration::from_millis(250);
-/// Spreads the clients that lose one rendezvous at the same time, so that they do not reconnect at
-/// the same time.
+/// Spreads the clients that lose a rendezvous at the same time, so that they do not all reconnect
+/// at once.
 const SPREAD: Duration = Duration::from_millis(50);
 
 /// The pauses between attempts. A few are short, since an environment that lost its node reaches

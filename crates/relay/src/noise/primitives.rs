@@ -43,8 +43,8 @@ impl Dh for ContributoryX25519 {
     }
 }
 
-/// A point of low order has a zero product with every X25519 private key: those are multiples of
-/// the cofactor.
+/// Returns whether a key is a point of low order. Its product with every X25519 private key is
+/// zero, since private keys are multiples of the cofactor.
 pub(super) fn is_low_order(public: &[u8; 32]) -> bool {
     let private = SensitiveByteArray::new([0x55; 32]);
     ContributoryX25519::dh(&private, public).is_err()

@@ -132,7 +132,7 @@ impl RegistryClient {
         &self.environment_id
     }
 
-    /// Registers an environment. The response names the place to wait for harnesses.
+    /// Registers an environment. The response has the URL at which to wait for harnesses.
     pub async fn register(&self, key: &PublicKey) -> Result<RegisterResponse, RegistryError> {
         let call = "register";
         let request = RegisterRequest {
@@ -165,8 +165,8 @@ impl RegistryClient {
         Ok(response)
     }
 
-    /// Asks, for an environment, whether this harness may open this stream. Each authorization is
-    /// valid once.
+    /// Asks, for an environment, whether this harness may open a stream at this registration. Each
+    /// authorization is valid once.
     pub async fn validate(
         &self,
         registration_id: &str,

@@ -41,7 +41,8 @@ pub struct ConnectResponse<Key> {
     pub security_profile: String,
     pub executor_registration_id: String,
     pub executor_public_key: Key,
-    /// Sent to the environment inside the handshake; it asks the registry whether it is valid.
+    /// Sent to the environment inside the handshake; the environment asks the registry whether it
+    /// is valid.
     pub harness_key_authorization: String,
 }
 

@@ -62,11 +62,11 @@ impl Record {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Not sent, or due to be sent again.
+    /// Due to be sent. `before`: it was sent before.
     Due { before: bool },
     UnderWay {
         since: Instant,
-        /// Then it counts as lost.
+        /// When the record counts as lost.
         until: Instant,
         path: Path,
     },
@@ -74,16 +74,16 @@ enum State {
     Received,
 }
 
-/// The evidence about the path in the acknowledgement of a record.
+/// The information about the path that the acknowledgement of a record gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Path {
     /// The round-trip time.
     Sample,
-    /// Nothing: it is acknowledged only once an earlier record has arrived, which may be lost. The
-    /// records behind it can be samples; otherwise a busy stream would have none after its first
-    /// loss.
+    /// None: the record is acknowledged only once an earlier one has arrived, which may be lost.
+    /// The records behind it can be samples; otherwise a busy stream would have none after its
+    /// first loss.
     BehindLost,
-    /// Nothing: it was sent twice, or was in flight at a timeout.
+    /// None: the record was sent twice, or was in flight at a timeout.
     MayBeLost,
 }
 
@@ -159,8 +159,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Forgets old records: a peer that acknowledges nothing is assumed to have what its socket
-    /// took.
+    /// Forgets old records: a peer that acknowledges nothing is assumed to have received everything
+    /// that its socket took.
     fn forget_for_room(&mut self) {
         while self.peer == Peer::Silent
             && (self.records.len() >= WINDOW_RECORDS as usize || self.bytes >= WINDOW_BYTES)
@@ -279,7 +279,7 @@ impl Sender {
     }
 
     /// Returns the next timeout. Nothing is retransmitted to a peer that does not acknowledge: it
-    /// may take a copy for new data.
+    /// may mistake a copy for new data.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         if self.peer != Peer::Acknowledges {
             return None;

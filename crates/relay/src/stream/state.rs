@@ -19,8 +19,8 @@ const CLOSED: ResetReason = ResetReason::from_static("closed");
 const SOCKET_LOST: ResetReason = ResetReason::from_static("socket_lost");
 const PEER_SILENT: ResetReason = ResetReason::from_static("peer_silent");
 
-/// When a peer that acknowledges is probed, and when it is given up. A peer that never acknowledges
-/// does not respond to probes, so it lives as long as the socket.
+/// When to probe a peer that acknowledges, and when to give up on it. A peer that never
+/// acknowledges does not respond to probes, so it lives as long as the socket.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Liveness {
     pub(crate) heartbeat: Duration,
@@ -349,7 +349,7 @@ impl State {
         Poll::Ready(Ok(()))
     }
 
-    /// Writes as much as one record holds.
+    /// Writes at most one record.
     pub(super) fn poll_write(
         &mut self,
         context: &Context<'_>,
@@ -379,8 +379,8 @@ impl State {
         Poll::Ready(Ok(bytes.len()))
     }
 
-    /// Flushes. A peer that never acknowledges is assumed to have what the socket took, so the
-    /// flush waits for that.
+    /// Flushes. A peer that never acknowledges is assumed to have received everything that the
+    /// socket took, so the flush waits until the socket has taken all records.
     pub(super) fn poll_flush(&mut self, context: &Context<'_>) -> Poll<io::Result<()>> {
         match self.phase {
             Phase::Open if self.peer_acknowledges() || self.reliable.is_settled() => {

@@ -15,12 +15,12 @@ use tokio::task::JoinSet;
 use crate::fixture::{Fixture, receive, send};
 use crate::rendezvous::To;
 
-/// The memory and the tricks of a hostile rendezvous.
+/// A hostile rendezvous: it attacks about a third of all frames, each in a random way.
 struct Attacker {
     rng: SmallRng,
     seen: Vec<(To, Bytes)>,
     held: Vec<(To, Bytes)>,
-    /// The opening is not attacked, up to the first data, so that there is a stream to attack.
+    /// Set by the first data. Frames before that are not attacked, so that a stream is opened.
     is_open: bool,
     progress: watch::Sender<Progress>,
 }

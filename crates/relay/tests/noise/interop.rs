@@ -87,7 +87,7 @@ fn a_harness_of_clatter_reaches_this_environment() {
 }
 
 /// The name that is hashed into the handshake is `clatter`'s. The suite in the key object has an
-/// "X" more.
+/// extra "X".
 #[test]
 fn the_name_of_the_protocol_is_pinned() {
     let name = clatter_harness().get_name();

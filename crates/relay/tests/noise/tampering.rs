@@ -138,14 +138,14 @@ fn only_the_environment_that_the_harness_names_reads_message_1() {
     assert_eq!(error, HandshakeError::Refused);
 }
 
-/// Neither half of the key is enough: each one alone is the environment's.
+/// Neither of the environment's two private keys is enough without the other.
 #[test]
 fn an_environment_with_one_right_half_cannot_read_message_1() {
     use clatter::traits::Handshaker;
     let (_, message_1) = start();
     let (other_dh, other_kem) = keys::<FixedRng<9>>();
     let prologue = prologue_bytes();
-    // With their own private keys, but the public keys that the harness expects.
+    // Each has one foreign private key, but both public keys that the harness expects.
     let (dh, kem) = keys::<EnvironmentIdentityRng>();
     let half_dh = clatter::KeyPair::new(dh.public, other_dh.secret.clone());
     let half_kem = clatter::KeyPair::new(kem.public.clone(), other_kem.secret.clone());
@@ -181,8 +181,8 @@ fn a_reflected_message_1_is_not_accepted_as_message_2() {
     assert_eq!(error, HandshakeError::Refused);
 }
 
-/// The environment cannot notice: the registry takes the authorization once. The attacker has no
-/// key for the answer.
+/// The environment cannot detect a replay; the registry does, since an authorization is valid once.
+/// The attacker has no key for the answer.
 #[test]
 fn a_replayed_message_1_yields_a_channel_that_the_attacker_cannot_use() {
     let (harness_handshake, message_1) = start();

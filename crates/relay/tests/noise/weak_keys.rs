@@ -1,6 +1,6 @@
 //! Peers that send keys which contribute nothing to the exchange, or are malformed.
 //!
-//! Every attack first succeeds against plain `clatter`: it is the check that stops it.
+//! Every attack first succeeds against plain `clatter`, so the check under test is what stops it.
 
 use clatter::KeyPair;
 use clatter::bytearray::{ByteArray, SensitiveByteArray};
