@@ -1,6 +1,6 @@
 //! Assertions that agents sign with the keys of their identities. The time is an argument.
 //!
-//! Tasks need no storage: a task id contains a mark that this service made with a secret.
+//! Tasks need no storage: a task id contains a mark, an HMAC with the secret of this service.
 
 use std::time::{Duration, SystemTime};
 
@@ -93,7 +93,7 @@ impl TaskRequest {
     }
 }
 
-/// Creates the id of a task of an agent, which its mark proves later.
+/// Creates the id of a task of an agent. Its mark later proves that this service created it.
 pub(crate) fn new_task(agent: &str, secret: &[u8; 32]) -> String {
     let name = format!("task_{}", Uuid::new_v4().simple());
     let mark = URL_SAFE_NO_PAD.encode_to_string(mark(&name, agent, secret));

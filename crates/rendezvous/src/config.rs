@@ -82,8 +82,8 @@ impl RendezvousConfig {
 pub enum Routing {
     /// The harness dials that node.
     Direct {
-        /// The URL of this node alone for peers, as `http://` or `https://`; by default the public
-        /// URL.
+        /// The URL at which peers reach this very node, as `http://` or `https://`; by default the
+        /// public URL.
         advertised_url: Option<String>,
     },
     /// The harness dials any node, which exchanges frames with the other node over NATS.

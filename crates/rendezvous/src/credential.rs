@@ -33,7 +33,7 @@ pub enum Role {
     Environment,
     /// May connect.
     Harness,
-    /// May see the status of all environments.
+    /// May see the status of all environments, and the metrics.
     Operator,
 }
 

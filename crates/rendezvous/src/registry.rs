@@ -176,7 +176,7 @@ impl Registry {
         lease.node.as_deref().filter(|node| *node != self.node)
     }
 
-    /// Validates, once, an authorization for a key at a registration.
+    /// Validates an authorization for a key at a registration, and uses it up.
     pub(crate) async fn validate(
         &self,
         caller: &Credential,
@@ -198,8 +198,8 @@ impl Registry {
         if !is_same {
             return Ok(INVALID);
         }
-        // Since then the environment may have registered again, and the harness may have lost its
-        // access.
+        // Since the authorization was issued, the environment may have registered again, and the
+        // harness may have lost its access.
         let current = lease.map(|lease| lease.registration.registration_id);
         let harness = self.directory.credential(&authorization.credential).await?;
         let harness = harness.filter(|harness| harness.is_valid_at(now));

@@ -163,7 +163,7 @@ impl Rendezvous {
         &self.url
     }
 
-    /// Returns the metrics registry, for exports that fail.
+    /// Returns the metrics registry, which also counts failed exports.
     #[must_use]
     pub fn metrics_registry(&self) -> &MetricsRegistry {
         self.handler.metrics.registry()
@@ -370,7 +370,7 @@ struct PublicUrl {
     /// Without a slash at the end.
     url: String,
     host: String,
-    /// Nothing crosses a network unencrypted.
+    /// Whether nothing crosses a network unencrypted.
     is_safe: bool,
 }
 

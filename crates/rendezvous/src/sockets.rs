@@ -21,8 +21,7 @@ use crate::tunnel::{Bus, Moved};
 /// Delay before a failed directory call is retried.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Concurrent renewals. One at a time, the environments of a large node would take longer than the
-/// interval.
+/// Concurrent renewals. One at a time, those of a large node would take longer than the interval.
 const RENEWED_AT_ONCE: usize = 32;
 
 /// An admitted socket, and the route to its peer.
@@ -61,7 +60,7 @@ impl Handler {
             RelayEnd::Environment { generation } => Some(generation),
             RelayEnd::Harness => None,
         };
-        // The socket is attached when it is first polled; the checks after that miss nothing.
+        // The first poll of `serve` attaches the socket, so the checks after it miss nothing.
         let went_offline = tokio::select! {
             biased;
             went_offline = self.router.serve(connection, grant) => went_offline,

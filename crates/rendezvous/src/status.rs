@@ -105,7 +105,7 @@ impl StatusPage {
         }
     }
 
-    /// `counters`: of the whole service, and so also about other environments.
+    /// `counters`: those of the whole service, so they also cover other environments.
     fn page(
         &self,
         environments: &[(EnvironmentId, EnvironmentStatus)],

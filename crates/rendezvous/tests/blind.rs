@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-/// A build of the whole workspace enables the feature for other crates, and would not notice.
+/// A build of the whole workspace enables the feature for other crates, so it would not fail if
+/// this crate used the channel.
 #[test]
 fn no_code_of_the_crate_names_the_channel() {
     let mut directories = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];

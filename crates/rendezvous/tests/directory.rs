@@ -129,7 +129,7 @@ async fn of_two_expired_leases_the_newer_one_lasts() {
     let second = new.register(&id, registration(2), Some(first.generation)).await.unwrap();
     new.claim(&id, second.generation, "new").await.unwrap();
     purge(&servers, "KV_exec-server-leases").await;
-    // It does not know about the newer one.
+    // The old node does not know about the newer lease.
     old.renew(&id, first.generation, "old").await.unwrap();
     new.renew(&id, second.generation, "new").await.unwrap();
     let late = old.renew(&id, first.generation, "old").await;

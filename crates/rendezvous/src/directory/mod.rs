@@ -2,8 +2,8 @@
 //! material.
 //!
 //! [`Directory`] needs little, so that a replicated key-value store can implement it:
-//! compare-and-set on one key, a take that one caller wins, and a feed of revocations. Frames never
-//! pass through it.
+//! compare-and-set on one key, a take that only one caller wins, and a feed of revocations. Frames
+//! never pass through it.
 
 mod nats;
 mod redb_directory;

@@ -102,7 +102,8 @@ impl RedbDirectory {
         Lease { node: presence.map(|presence| presence.node.clone()), ..lease }
     }
 
-    /// `may_replace`: whether the node may replace this one.
+    /// Sets the node of an environment, if the generation matches. `may_replace`: whether
+    /// `presence` may replace this one.
     async fn set_presence(
         &self,
         environment: &EnvironmentId,

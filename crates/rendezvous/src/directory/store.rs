@@ -127,7 +127,7 @@ pub(super) fn list_credentials(database: &Database) -> Result<Vec<Credential>, D
     entries.map(|entry| from_json(entry.map_err(failed)?.1.value())).collect()
 }
 
-/// Records a used assertion. Times are in seconds since 1970.
+/// Records a used assertion. Returns whether it is new. Times are in seconds since 1970.
 pub(super) fn remember_assertion(
     database: &Database,
     hash: SecretHash,

@@ -15,8 +15,8 @@ use crate::quota::ByteBudget;
 
 /// The overhead of an entry, so that tiny frames are bounded too.
 const ENTRY_BYTES: usize = 64;
-/// A frame shares memory with the frames before and after it. Small frames are copied, so that they
-/// do not keep that memory alive, and so are all frames of a slow socket.
+/// A frame shares memory with the frames before and after it. Small frames, and all frames of a
+/// slow socket, are copied, so that they do not keep that memory alive.
 const SMALL_FRAME: usize = 16 << 10;
 const MOST_SHARED: usize = 512 << 10;
 /// How long a frame waits before it tries again to charge a budget.
@@ -205,7 +205,7 @@ impl FrameQueue {
     }
 }
 
-/// Returns the cost of a frame: at most the largest frame and a little more, so it fits into 32
+/// Returns the cost of a frame: at most a little more than the largest frame, so it fits into 32
 /// bits.
 fn cost(frame: &Bytes) -> usize {
     frame.len() + ENTRY_BYTES

@@ -225,7 +225,8 @@ impl Router {
         FrameQueue::new(self.quotas.queued_bytes_per_socket.max(LEAST_QUEUE), budgets)
     }
 
-    /// Holds the lock of all environments: one that is being forgotten gets no new socket.
+    /// Adds a socket to its environment, under the lock of all environments, so that the
+    /// environment is not forgotten meanwhile.
     fn add(&self, id: &EnvironmentId, socket: &Arc<Socket>, end: &RelayEnd) -> Arc<Environment> {
         let mut environments = self.lock();
         let (max, of_credentials) =

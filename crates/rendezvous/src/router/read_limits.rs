@@ -40,8 +40,8 @@ impl ReadLimits {
         incoming.charge_to(&self.unfinished_frames);
     }
 
-    /// Receives the next message; `None` when the socket has ended or its queue is closed. Frames
-    /// are sent before more is read.
+    /// Receives the next message; `None` when the socket has ended or its queue is closed. Yields
+    /// first if `budget` is used up, so that frames are sent before more is read.
     pub(crate) async fn receive(
         &self,
         incoming: &mut Incoming,

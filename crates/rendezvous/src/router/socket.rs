@@ -15,7 +15,7 @@ use super::read_limits::ReadLimits;
 use super::{ENDED, Router, SLOW, TEXT, count};
 
 /// How long a socket may take for one batch. A peer that responds to pings but reads nothing else
-/// would hold shared memory forever.
+/// would otherwise hold shared memory forever.
 const WRITE_DEADLINE: Duration = Duration::from_secs(60);
 
 const NOT_A_FRAME: Closing = Closing::new(CloseCode::Protocol, "not a relay frame");

@@ -200,7 +200,7 @@ async fn calls_are_rate_limited() {
         statuses.push(service.call("box", "connect", &bearer(&harness), &body).await.0);
     }
     assert_eq!(statuses, [409, 409, 429]);
-    // The rate is the caller's, even for calls that are not about connecting.
+    // Each caller has a rate of its own, and validations are limited, too.
     let environment = service.token(Role::Environment, "other").await;
     let body = json!({
         "executor_registration_id": "r",

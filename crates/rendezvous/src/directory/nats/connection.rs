@@ -99,7 +99,7 @@ pub(crate) async fn connect_with(
             let exponent = u32::try_from(attempts).unwrap_or(u32::MAX).min(10);
             (FIRST_RECONNECT_DELAY * 2_u32.pow(exponent)).min(LONGEST_RECONNECT_DELAY)
         });
-    // The crate itself reads only host and port of a URL.
+    // The crate itself reads only the host and port of a URL.
     let decode = |text| percent_decode_str(text).decode_utf8_lossy().into_owned();
     let named = servers.iter().find_map(|server| Some((server.username()?, server.password())));
     connecting = match named {

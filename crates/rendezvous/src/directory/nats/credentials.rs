@@ -174,7 +174,7 @@ impl Credentials {
 }
 
 impl Table {
-    /// Returns the credential that was there before.
+    /// Sets a credential, unless a newer state of it is known. Returns the one that it replaces.
     fn set(
         &mut self,
         key: String,

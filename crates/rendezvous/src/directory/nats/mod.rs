@@ -38,9 +38,9 @@ pub(crate) use connection::connect_with;
 
 /// A lease expires after this time without renewal.
 const LEASE_AGE: Duration = Duration::from_secs(45);
-/// Tickets and authorizations are valid for less.
+/// Tickets and authorizations last no longer than this, even with a longer `ticket_lifetime`.
 const SINGLE_USE_AGE: Duration = Duration::from_secs(60);
-/// Assertions are accepted for less.
+/// Longer than an assertion is accepted.
 const ASSERTION_AGE: Duration = Duration::from_secs(180);
 /// A node reports three times in this period.
 const NODE_AGE: Duration = Duration::from_secs(30);

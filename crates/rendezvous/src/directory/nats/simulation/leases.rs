@@ -80,7 +80,7 @@ fn of_two_expired_leases_the_newer_one_lasts() {
     let second = register_and_claim(&new, &id);
     store.set_now(LEASE_AGE);
     assert_eq!(store.len(), 0);
-    // It does not know about the newer one.
+    // The old node does not know about the newer lease.
     old.renew(&id, first).unwrap();
     new.renew(&id, second).unwrap();
     assert!(has_lost(&old, &id, first));
