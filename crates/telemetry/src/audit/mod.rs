@@ -89,8 +89,8 @@ impl AuditLog {
         let _ = self.encode(record).and_then(|json| self.writer.write(json));
     }
 
-    /// Returns when the record is written. If the log hangs, fails after two seconds and, from then
-    /// on, immediately until the log is written again.
+    /// Returns when the record is written. If the log hangs, the call fails after two seconds, and
+    /// later calls fail at once until the log is written again.
     pub fn write_and_wait(&self, record: &impl Serialize) -> Result<(), AuditError> {
         let json = self.encode(record);
         let written = json.and_then(|json| self.writer.write_and_wait(json, WRITE_TIMEOUT));
@@ -115,7 +115,7 @@ impl AuditLog {
         }
     }
 
-    /// Returns the number of records that could not be written.
+    /// Returns the number of records that could not be written, or not in time.
     #[must_use]
     pub fn failures(&self) -> u64 {
         self.writer.failures()

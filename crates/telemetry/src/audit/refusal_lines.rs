@@ -1,5 +1,5 @@
-//! Limits the audit log lines that refused clients can cause. They need no credentials for that,
-//! and must not be able to fill the disk.
+//! Limits the audit log lines that refused clients can cause. A client needs no credentials to be
+//! refused, so it must not be able to fill the disk.
 
 use std::time::{Duration, Instant};
 

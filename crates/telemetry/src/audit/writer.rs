@@ -56,7 +56,7 @@ enum Job {
 }
 
 impl Writer {
-    /// Starts the thread at once: later none may be available.
+    /// Starts the thread now, since later the system may refuse new threads.
     pub(super) fn start(target: AuditTarget) -> Result<Self, AuditError> {
         let sink = Sink::open(&target)?;
         let (jobs, queue) = sync_channel(MAX_WAITING + OTHER_JOBS);

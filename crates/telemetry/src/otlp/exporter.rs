@@ -46,8 +46,8 @@ impl Exporter {
         }
     }
 
-    /// Sends the spans of the returned tracer. Must be called within a runtime. Encrypted
-    /// destinations need `tls`, here and below.
+    /// Sends the spans of the returned tracer. Must be called within a runtime. An encrypted
+    /// destination needs `tls`.
     pub fn export_traces(
         &mut self,
         settings: &TraceSettings,
@@ -69,7 +69,8 @@ impl Exporter {
         Ok(tracer)
     }
 
-    /// Sends the result of `read` at an interval. Must be called within a runtime.
+    /// Sends the result of `read` at an interval. Must be called within a runtime. An encrypted
+    /// destination needs `tls`.
     pub fn export_metrics(
         &mut self,
         settings: &MetricSettings,
@@ -82,7 +83,7 @@ impl Exporter {
         Ok(())
     }
 
-    /// Sends the remaining telemetry, for a moment at most.
+    /// Sends the remaining telemetry, for at most three seconds.
     pub async fn shutdown(mut self) {
         self.stop.send_replace(true);
         let sent = async { while self.tasks.join_next().await.is_some() {} };
@@ -190,7 +191,7 @@ impl TraceExport {
         }
     }
 
-    /// Returns when the batch is full or the delay after its first span has passed. Cancel safe:
+    /// Returns when the batch is full or the delay after its first span has passed. Cancel-safe:
     /// the batch keeps its spans.
     async fn fill(&mut self, batch: &mut Vec<FinishedSpan>) {
         self.receive(batch).await;
