@@ -14,7 +14,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// The two servers that `scripts/test` provides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NatsVersion {
-    /// The version of Debian, 2.9. Its replicas lose updates.
+    /// The version in Debian, 2.9. Its replicas lose updates.
     Debian,
     /// The newest version on PyPI.
     Current,

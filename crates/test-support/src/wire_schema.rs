@@ -10,7 +10,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 use jsonschema::{Draft, Validator};
 use serde_json::{Value, json};
 
-/// Longer values are not checked: it would take longer than the test itself.
+/// Longer messages are not checked: that would take longer than the test itself.
 const CHECKED_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ impl WireSchema {
             DOCUMENT.check_written(&reference("RpcError"), error, "an error");
         } else if let Some((method, params)) = request {
             let row = DOCUMENT.row("methods", &method);
-            // Null and absent params are an empty object.
+            // Null and absent params count as an empty object.
             let params = if params.is_null() { json!({}) } else { params };
             DOCUMENT.check_read(&row["x-params"], &params, &method);
             DOCUMENT.check_written(&row["result"]["schema"], &message["result"], &method);

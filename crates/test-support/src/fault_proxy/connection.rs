@@ -123,7 +123,7 @@ fn finish(socket: &TcpStream) {
     let _ = SockRef::from(socket).shutdown(Shutdown::Write);
 }
 
-/// Reads to the end: a socket closed over unread bytes sends RST, whatever was intended.
+/// Reads to the end: a socket closed with unread bytes sends RST, even if FIN was intended.
 async fn drain(mut socket: TcpStream) {
     let mut bytes = vec![0; 16 << 10];
     while let Ok(1..) = socket.read(&mut bytes).await {}

@@ -1,6 +1,6 @@
 //! A TCP proxy between clients and one server that simulates a faulty network on command.
 //!
-//! The only fact that it knows about WebSocket is where frames end, to be able to cut within one.
+//! All that it knows about WebSocket is where frames end, so that it can cut within one.
 
 mod connection;
 mod direction;
