@@ -261,11 +261,11 @@ impl Environment {
                 }
             }
         };
-        if let SocketEnd::TooManyFailures = end
-            && let Some(frame) = queue.next_frame()
-        {
+        if let SocketEnd::TooManyFailures = end {
             // The harness whose handshake exceeded the limit is notified, too.
-            frame.encode_with(|len, append| outgoing.push_with(len, append));
+            while let Some(frame) = queue.next_loose_frame() {
+                frame.encode_with(|len, append| outgoing.push_with(len, append));
+            }
         }
         self.streams.lose_socket();
         if let SocketEnd::Lost { .. } = end {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use exec_server_protocol::{Principal, Subject};
 use exec_server_transport::Connection;
-use tokio::task::{self, AbortHandle, JoinSet};
+use tokio::task::{self, AbortHandle, JoinError, JoinSet};
 
 use super::Serve;
 use super::handshakes::{Authorized, Refusal, Registration};
@@ -171,8 +171,10 @@ impl Streams {
         tokio::select! {
             Some(finished) = self.handshakes.join_next_with_id() => match finished {
                 Ok((task, (stream, outcome))) => self.finish_handshake(task, stream, outcome),
-                // The handshake was aborted.
-                Err(_) => Verdict::GoOn,
+                Err(error) => {
+                    self.abandon_handshake(&error);
+                    Verdict::GoOn
+                }
             },
             Some(ended) = self.serving.join_next() => {
                 match ended {
@@ -255,6 +257,17 @@ impl Streams {
             Slot::Pending { .. } => false,
         });
         self.queue.clear();
+    }
+
+    /// Frees the slot of a handshake that panicked. One that was aborted has no slot.
+    fn abandon_handshake(&mut self, error: &JoinError) {
+        if error.is_panic() {
+            tracing::error!(%error, "a handshake failed");
+        }
+        self.slots.retain(|_, slot| match slot {
+            Slot::Pending { handshake, .. } => handshake.id() != error.id(),
+            Slot::Open { .. } => true,
+        });
     }
 
     /// Drops the stream whose task panicked; its timers ended with it.

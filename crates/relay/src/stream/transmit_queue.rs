@@ -57,6 +57,13 @@ impl TransmitQueue {
         Some(frame)
     }
 
+    /// Returns the next frame of no stream: a handshake or a reset.
+    pub(crate) fn next_loose_frame(&self) -> Option<Frame> {
+        let frame = self.lock().frames.pop_front()?;
+        self.counters.sent.fetch_add(1, Ordering::Relaxed);
+        Some(frame)
+    }
+
     fn take_frame(&self) -> Option<Frame> {
         loop {
             let stream = {
