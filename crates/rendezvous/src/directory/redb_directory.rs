@@ -117,7 +117,9 @@ impl RedbDirectory {
         let mut online = self.online();
         match online.get(environment) {
             // A newer registration was faster.
-            Some(current) if current.generation > presence.generation => {}
+            Some(current) if current.generation > presence.generation => {
+                return Err(DirectoryError::Conflict);
+            }
             Some(current) if current.generation == presence.generation && !may_replace(current) => {
                 return Err(DirectoryError::Conflict);
             }
