@@ -92,7 +92,13 @@ fn install(staging: &Path, path: &Path) -> Result<(), BindError> {
     let aside = staging_path(path);
     fs::rename(path, &aside).map_err(failed)?;
     if is_live(&aside) {
-        let _ = rename_new(&aside, path);
+        if let Err(error) = rename_new(&aside, path) {
+            tracing::error!(
+                %error,
+                "the socket of another server is now at {}, since it cannot be renamed back",
+                aside.display()
+            );
+        }
         return Err(BindError::PathInUse { path: path.to_owned() });
     }
     fs::remove_file(&aside).map_err(failed)?;
