@@ -35,8 +35,12 @@ pub enum ExecServerError {
     #[error("{0}")]
     ConnectFailed(#[source] Arc<ConnectError>),
     /// Output of this process is lost: the server's log no longer has it.
-    #[error("process {process_id:?} lost {dropped_bytes} bytes of its output")]
-    Gap { process_id: String, dropped_bytes: u64 },
+    #[error("process {process_id:?} lost {} of its output", amount(*dropped_bytes))]
+    Gap {
+        process_id: String,
+        /// 0 if the size is unknown.
+        dropped_bytes: u64,
+    },
     /// Too much unread data of this call has piled up.
     #[error(
         "more than {limit} bytes of {method} are unread, and the server has no flow control for them"
@@ -164,6 +168,14 @@ impl ConnectError {
             // The token may be in the middle of being renewed.
             Self::Token(_) | Self::TimedOut { .. } | Self::EndedEarly => false,
         }
+    }
+}
+
+/// The amount of lost output; an older server does not report it.
+fn amount(dropped_bytes: u64) -> String {
+    match dropped_bytes {
+        0 => "a part".to_owned(),
+        dropped => format!("{dropped} bytes"),
     }
 }
 
