@@ -94,14 +94,12 @@ impl Dispatcher {
             return reply.fail(no_events());
         };
         let search_id = params.search_id.clone();
-        let claimed = self.connection.resources.files.searches.claim(search_id.clone());
-        let claim = match claimed {
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let searches = &self.connection.resources.files.searches;
+        let claim = match searches.insert(search_id.clone(), Arc::clone(&cancelled)) {
             Ok(claim) => claim,
             Err(error) => return reply.fail(error),
         };
-        let cancelled = Arc::new(AtomicBool::new(false));
-        // Fails only if the connection has ended since the claim.
-        let _ = claim.fill(Arc::clone(&cancelled));
         let runtime = self.runtime.clone();
         let timeout = self.connection.socket().map(|_| READER_TIMEOUT);
         let executors =

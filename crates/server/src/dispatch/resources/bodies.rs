@@ -149,10 +149,8 @@ impl HttpBodies {
     }
 
     pub(crate) fn open(&self, request_id: String) -> Result<OpenStream, RpcError> {
-        let claim = self.streams.claim(request_id)?;
         let stream = Arc::new(HttpStream::default());
-        // Fails only if the connection has ended since the claim.
-        let _ = claim.fill(Arc::clone(&stream));
+        let claim = self.streams.insert(request_id, Arc::clone(&stream))?;
         Ok(OpenStream { stream, claim: Some(claim) })
     }
 

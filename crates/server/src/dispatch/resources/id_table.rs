@@ -41,6 +41,15 @@ impl<T> IdTable<T> {
 
     /// Reserves an id before its entry exists. Dropping the claim frees the id.
     pub(crate) fn claim(self: &Arc<Self>, id: String) -> Result<Claim<T>, RpcError> {
+        self.add(id, None)
+    }
+
+    /// Adds an entry. Dropping the claim removes it.
+    pub(crate) fn insert(self: &Arc<Self>, id: String, value: T) -> Result<Claim<T>, RpcError> {
+        self.add(id, Some(value))
+    }
+
+    fn add(self: &Arc<Self>, id: String, value: Option<T>) -> Result<Claim<T>, RpcError> {
         self.check_id(&id)?;
         let IdRules { member, max_entries, bad_id, .. } = self.rules;
         let mut state = self.lock();
@@ -53,13 +62,14 @@ impl<T> IdTable<T> {
         }
         if state.entries.len() >= max_entries {
             let message = format!(
-                "this connection already has {max_entries} entries with a {member}; close one first"
+                "this connection already has {max_entries} entries with a {member}, the limit; \
+                 end one of them first"
             );
             return Err(RpcError::invalid_request(message).with_kind(ErrorKind::TooManyOpen));
         }
         let ticket = state.next_ticket;
         state.next_ticket += 1;
-        state.entries.insert(id.clone(), (ticket, None));
+        state.entries.insert(id.clone(), (ticket, value));
         drop(state);
         Ok(Claim { table: Arc::clone(self), id, ticket, kept: false })
     }
