@@ -304,3 +304,27 @@ impl Streams {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use exec_server_transport::TlsOptions;
+    use rand_core::OsRng;
+
+    use super::*;
+    use crate::registry::BearerToken;
+
+    #[tokio::test]
+    async fn a_handshake_that_panics_frees_its_slot() {
+        let credentials = Arc::new(BearerToken::Value("secret".to_owned()));
+        let tls = TlsOptions::default();
+        let registry = RegistryClient::new("http://127.0.0.1", "box", credentials, &tls).unwrap();
+        let identity = Arc::new(Identity::generate(&mut OsRng));
+        let mut streams =
+            Streams::new(Arc::new(registry), identity, Arc::new(|_| Box::pin(async {})));
+        let handshake = streams.handshakes.spawn(async { panic!("for the test") });
+        let slot = Slot::Pending { handshake, peer_acknowledges: false };
+        streams.slots.insert(StreamId::random(), slot);
+        assert_eq!(streams.progress().await, Verdict::GoOn);
+        assert!(streams.slots.is_empty());
+    }
+}

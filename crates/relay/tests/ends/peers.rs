@@ -1,9 +1,12 @@
 //! Peers of other implementations, limits, and a rendezvous that refuses.
 
 use std::cell::Cell;
+use std::collections::HashSet;
 
+use bytes::Bytes;
 use exec_server_relay::frame::{Body, Frame, ResetReason, StreamId};
 use exec_server_relay::harness::HarnessError;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::fixture::{Fixture, receive, send};
@@ -68,6 +71,29 @@ async fn the_eighth_failed_handshake_closes_the_socket() {
     fixture.rendezvous.environments.wait_for(|count| *count == 2).await.unwrap();
     assert_eq!(*fixture.served.borrow_and_update(), 0);
     fixture.harness().connect().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_harness_of_a_closing_socket_is_reset() {
+    let mut fixture = Fixture::start().await;
+    let (report, mut resets) = mpsc::channel(64);
+    let record = move |to, bytes: Bytes| {
+        let frame = Frame::decode(bytes.clone()).unwrap();
+        if let Body::Reset { .. } = frame.body {
+            report.try_send(frame.stream_id).unwrap();
+        }
+        vec![(to, bytes)]
+    };
+    fixture.rendezvous.meddle(record).await;
+    let mut refused = HashSet::new();
+    for _ in 0..8 {
+        let payload = vec![0; 4000].into();
+        refused.insert(fixture.rendezvous.inject_new(Body::Handshake { payload }).await);
+    }
+    while !refused.is_empty() {
+        refused.remove(&resets.recv().await.unwrap());
+    }
+    fixture.rendezvous.environments.wait_for(|count| *count == 2).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
