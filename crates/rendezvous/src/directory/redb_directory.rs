@@ -287,3 +287,33 @@ impl Directory for RedbDirectory {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::public_key::PublicKey;
+
+    #[tokio::test]
+    async fn a_claim_that_a_newer_registration_has_overtaken_is_refused() {
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = RedbDirectory::open(scratch.path()).unwrap();
+        let environment: EnvironmentId = "box".parse().unwrap();
+        let registration = Registration {
+            registration_id: "1".to_owned(),
+            public_key: PublicKey {
+                suite: "s".to_owned(),
+                x25519_public_key: "x".to_owned(),
+                mlkem768_public_key: "m".to_owned(),
+            },
+            node_url: "ws://node".to_owned(),
+            credential: CredentialId::from("c"),
+            ticket: [1; 32],
+        };
+        let lease = directory.register(&environment, registration, None).await.unwrap();
+        let newer = Presence { generation: lease.generation + 1, node: "newer".to_owned() };
+        directory.online().insert(environment.clone(), newer.clone());
+        let claimed = directory.claim(&environment, lease.generation, "older").await;
+        assert!(matches!(claimed, Err(DirectoryError::Conflict)), "{claimed:?}");
+        assert_eq!(directory.online().get(&environment), Some(&newer));
+    }
+}
