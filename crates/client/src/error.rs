@@ -208,3 +208,17 @@ impl From<DisconnectReason> for ExecServerError {
         Self::Disconnected(Arc::new(lost))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_of_unknown_size_is_not_reported_as_0_bytes() {
+        let gap = |dropped_bytes| {
+            ExecServerError::Gap { process_id: "p".to_owned(), dropped_bytes }.to_string()
+        };
+        assert_eq!(gap(9), r#"process "p" lost 9 bytes of its output"#);
+        assert_eq!(gap(0), r#"process "p" lost a part of its output"#);
+    }
+}
