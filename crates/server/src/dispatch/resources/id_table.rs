@@ -180,6 +180,15 @@ mod tests {
     }
 
     #[test]
+    fn an_inserted_entry_is_found_at_once_and_removed_with_its_claim() {
+        let named = named();
+        let claim = named.insert("a".into(), 1).unwrap();
+        assert_eq!(named.get("a"), Some(1));
+        drop(claim);
+        assert_eq!(named.get("a"), None);
+    }
+
+    #[test]
     fn a_claim_that_lost_its_id_leaves_the_next_entry_alone() {
         let named = named();
         let old = named.claim("a".into()).unwrap();
