@@ -23,8 +23,8 @@ pub(crate) fn check(text: &[u8]) -> Result<(), serde_json::Error> {
     walk(text, &mut |_, _| {})
 }
 
-/// Checks a text. If it is an object, calls `member` with each key, unescaped, and the text of its
-/// value.
+/// Checks JSON text. If it is an object, calls `member` with each key, unescaped, and the text of
+/// its value.
 pub(crate) fn walk<'a>(
     text: &'a [u8],
     member: &mut dyn FnMut(&[u8], &'a [u8]),

@@ -99,7 +99,7 @@ impl<'a> From<&'a RawValue> for Params<'a> {
     }
 }
 
-/// The reason why a text is not a message.
+/// The reason why some text is not a message.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
     #[error("message of {len} bytes exceeds the limit of {}", bounds::MAX_MESSAGE_BYTES)]

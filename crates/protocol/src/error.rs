@@ -36,7 +36,7 @@ impl ErrorCode {
 /// The `error` member of a failed request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[error("{message} ({code})")]
+#[error("{message}")]
 pub struct RpcError {
     pub code: i64,
     /// One line that names the subject and the cause.

@@ -322,7 +322,7 @@ impl DecisionReason {
     }
 }
 
-/// The reason why a text is not a valid [`DecisionReason`].
+/// The reason why a string is not a valid [`DecisionReason`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecisionReasonError {
     #[error("reason of {len} bytes exceeds the limit of {MAX_REASON_BYTES}")]

@@ -14,7 +14,7 @@ use crate::{Effect, LimitValues};
 pub struct Principal {
     pub subject: Subject,
     pub role: Role,
-    /// Applies in addition to the operator's ceiling: the lower of both holds.
+    /// Applies in addition to the operator's ceiling: the lower of the two applies.
     pub ceiling: SandboxCeiling,
     /// Limits for each of its processes, in addition to the operator's limits.
     pub limits: LimitValues,

@@ -1,5 +1,5 @@
 //! Round trips of every message in the example sessions that this protocol is based on. A change
-//! here is a change of the wire contract.
+//! here is a change to the wire contract.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use exec_server_protocol::{

@@ -39,9 +39,9 @@ pub struct FsWriteFileParams {
     pub follow_symlinks: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxRequest>,
-    /// Write a temporary file, sync it and rename it over the old one, so that readers and crashes
-    /// see either the old or the new content as a whole. Otherwise the write replaces the content
-    /// of the existing inode (extension).
+    /// Write a temporary file, sync it and rename it over the old one, so that readers, even
+    /// after a crash, see all of the old or all of the new content. Otherwise the write replaces
+    /// the content of the existing inode (extension).
     #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
     pub atomic: bool,
     /// Permission bits of the file after the write. When left out, an existing file keeps its own

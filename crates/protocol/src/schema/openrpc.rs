@@ -87,7 +87,7 @@ pub fn document() -> Value {
             "version": env!("CARGO_PKG_VERSION"),
             "description": "JSON-RPC 2.0 without the member `jsonrpc`. Receivers ignore members \
                 that they do not know, and `null` means the same as leaving an optional member \
-                out. `x-ours` marks extensions of this project.",
+                out. `x-extension` marks extensions of this project.",
             "license": { "name": "Apache-2.0" },
         },
         "x-protocol-version": PROTOCOL_VERSION,
@@ -202,7 +202,7 @@ crate::for_each_server_request!(server_request_rows);
 fn with_origin(name: &str, mut row: Value) -> Value {
     row["name"] = name.into();
     if !COMPATIBLE.contains(&name) {
-        row["x-ours"] = true.into();
+        row["x-extension"] = true.into();
     }
     row
 }

@@ -53,7 +53,7 @@ fn tidy_description(object: &mut Map<String, Value>) {
     *text = text.split("\n\n").map(|part| part.replace('\n', " ")).collect::<Vec<_>>().join("\n\n");
     if text.contains(EXTENSION_MARK) {
         *text = text.replace(EXTENSION_MARK, "");
-        object.insert("x-ours".to_owned(), true.into());
+        object.insert("x-extension".to_owned(), true.into());
     }
 }
 
