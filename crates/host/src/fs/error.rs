@@ -144,7 +144,7 @@ impl FsError {
             Self::Unsuitable { why, .. } => (*why).to_owned(),
             Self::Leased { .. } => "is leased by another process".to_owned(),
             Self::NoWatches { limit } => {
-                format!("cannot watch more files: a limit is reached ({limit})")
+                format!("cannot watch more files; raise the {limit}")
             }
             // Existing clients look for the words "Permission denied".
             Self::Denied { .. } => "Permission denied by the sandbox".to_owned(),

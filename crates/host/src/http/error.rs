@@ -13,20 +13,23 @@ pub enum HttpError {
     #[error(transparent)]
     BadRequest(#[from] BadRequest),
     /// An operator error.
-    #[error("environment variable {variable} is not a valid proxy URL")]
+    #[error(
+        "the server's environment variable {variable} (or its lower-case form) is not a valid \
+         proxy URL; set it to http://HOST:PORT, https://HOST:PORT or socks5://HOST:PORT"
+    )]
     ProxySetting { variable: &'static str },
     #[error("cannot set up the HTTP client")]
     Setup,
     #[error("cannot resolve the host name")]
     Resolve,
-    #[error("could not connect: {source}")]
+    #[error("cannot connect: {source}")]
     Connect { source: io::Error },
-    #[error("could not connect within {} s", after.as_secs())]
+    #[error("cannot connect within {} s", after.as_secs())]
     ConnectTimedOut { after: Duration },
     /// Neither network nor TLS failed: the proxy responded but did not open a tunnel.
-    #[error("could not connect: the proxy did not open a tunnel to the host")]
+    #[error("cannot connect: the proxy did not open a tunnel to the host")]
     Proxy,
-    #[error("tls: {problem}")]
+    #[error("TLS failed: {problem}")]
     Tls { problem: TlsProblem },
     #[error("timed out after {} ms", after.as_millis())]
     TimedOut { after: Duration },
@@ -50,18 +53,18 @@ pub enum HttpError {
 /// Why a request was not sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadRequest {
-    #[error("the method is invalid or not allowed")]
+    #[error("the method is not allowed; use a name such as GET or POST, but not CONNECT")]
     Method,
-    #[error("the URL is not valid")]
+    #[error("the URL is not valid; expected http://HOST[:PORT][/PATH] or https://…")]
     Url,
     #[error("the URL is neither http nor https")]
     Scheme,
     #[error("the URL is longer than {max} bytes")]
     UrlTooLong { max: usize },
     /// Without the name, which may contain anything.
-    #[error("header {index}: the name is not valid")]
+    #[error("header number {}: the name is not valid; use letters, digits and '-'", index + 1)]
     HeaderName { index: usize },
-    #[error("header {name}: the value is not valid")]
+    #[error("header {name}: the value has a character that is not allowed")]
     HeaderValue { name: String },
     #[error("header {name} controls the connection and cannot be set")]
     HeaderOfConnection { name: String },
@@ -69,42 +72,45 @@ pub enum BadRequest {
     HeaderTwice { name: String },
     #[error("header content-length differs from the length of the body")]
     ContentLength,
-    #[error("more than {max} headers")]
+    #[error("the request has more than {max} headers")]
     TooManyHeaders { max: usize },
-    #[error("headers of more than {max} bytes")]
+    #[error("the headers exceed {max} bytes")]
     HeadersTooLarge { max: usize },
-    #[error("header {header}: environment variable {variable:?} {problem}")]
+    #[error("header {header}: the environment variable {variable:?} {problem}")]
     Variable { header: String, variable: String, problem: VariableProblem },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum VariableProblem {
-    #[error("is not set")]
+    #[error("is not set on the server")]
     Missing,
-    #[error("is empty")]
+    #[error("is empty on the server")]
     Empty,
-    #[error("is protected")]
+    #[error("is protected; the operator can allow it with http.allowed_variables")]
     Protected,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TlsProblem {
-    #[error("certificate is signed by an unknown authority")]
+    #[error(
+        "the certificate is signed by an unknown authority; the server trusts those of its \
+         system, or of SSL_CERT_FILE and SSL_CERT_DIR"
+    )]
     UnknownAuthority,
-    #[error("certificate has expired")]
+    #[error("the certificate has expired")]
     Expired,
-    #[error("certificate is not yet valid")]
+    #[error("the certificate is not yet valid")]
     NotValidYet,
-    #[error("certificate was issued for another name")]
+    #[error("the certificate was issued for another name")]
     OtherName,
-    #[error("certificate was revoked")]
+    #[error("the certificate was revoked")]
     Revoked,
-    #[error("certificate is invalid")]
+    #[error("the certificate is invalid")]
     InvalidCertificate,
     #[error("the peer refused the handshake")]
     Refused,
     #[error("the peer does not speak TLS")]
     NotTls,
-    #[error("handshake failed")]
+    #[error("the handshake failed")]
     Handshake,
 }

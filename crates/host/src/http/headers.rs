@@ -2,7 +2,7 @@
 //!
 //! Only this program decides where a request ends on its connection. Otherwise a caller could
 //! smuggle a second request behind the first, to any other user of the connection. So framing
-//! headers are refused, and headers that only describe a connection, which many clients copy along,
+//! headers are refused, and headers that only describe a connection, which many clients also copy,
 //! are dropped. `Host` may be set, once.
 
 use std::os::unix::ffi::OsStrExt;

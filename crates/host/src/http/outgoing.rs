@@ -64,11 +64,10 @@ pub(super) fn sendable(mut url: Url) -> Result<Url, BadRequest> {
 /// Checks a method. CONNECT is refused: it would turn the connection into a tunnel, with traffic
 /// that is no longer HTTP of this client.
 fn method(method: &str) -> Result<Method, BadRequest> {
-    if method.len() > MAX_METHOD_BYTES {
-        return Err(BadRequest::Method);
+    match Method::from_bytes(method.as_bytes()) {
+        Ok(parsed) if method.len() <= MAX_METHOD_BYTES && parsed != Method::CONNECT => Ok(parsed),
+        _ => Err(BadRequest::Method),
     }
-    let method = Method::from_bytes(method.as_bytes()).map_err(|_| BadRequest::Method)?;
-    if method == Method::CONNECT { Err(BadRequest::Method) } else { Ok(method) }
 }
 
 #[cfg(test)]

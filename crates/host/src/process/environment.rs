@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn exclude_then_set_then_include_only() {
+    fn exclude_set_and_include_only_apply_in_this_order() {
         let policy = EnvironmentPolicy {
             exclude: vec!["ed*".into()],
             set: [("EDITOR".to_owned(), "nano".to_owned()), ("X".to_owned(), "1".to_owned())]

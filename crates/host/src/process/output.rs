@@ -96,7 +96,7 @@ impl Output {
     }
 
     /// Moves the bytes that are in the kernel's buffer now, while the log has room. Bytes that a
-    /// surviving grandchild writes meanwhile stay for later.
+    /// surviving grandchild writes in the meantime stay for later.
     pub(super) async fn drain_pending(&mut self, log: &Log) {
         let mut pending = match &self.source {
             Source::Pipe(pipe) => pipe.pending(),

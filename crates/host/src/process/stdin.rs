@@ -90,14 +90,14 @@ pub struct Ticket(u64);
 pub struct StdinClosed;
 
 /// Why an offer was refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OfferError {
-    #[error("standard input is closed")]
+    #[error("stdin is closed")]
     Closed,
-    #[error("standard input is full: {held} bytes are waiting to be read")]
+    #[error("stdin is full: {held} bytes are waiting to be read")]
     Full { held: u64 },
-    #[error("the write id was already used with other bytes")]
-    IdReused,
+    #[error("write id {write_id:?} was already used with other bytes")]
+    IdReused { write_id: String },
 }
 
 impl StdinQueue {
@@ -122,9 +122,14 @@ impl StdinQueue {
         let mut state = self.lock();
         // First of all: an accepted write stays accepted, even after the end of input.
         if let Some((id, bytes)) = &digests
-            && let Some(earlier) = state.writes.find(id, bytes)?
+            && let Some((known_bytes, earlier)) = state.writes.by_id.get(id)
         {
-            return Ok(earlier);
+            return match known_bytes == bytes {
+                true => Ok(*earlier),
+                false => {
+                    Err(OfferError::IdReused { write_id: write_id.unwrap_or_default().to_owned() })
+                }
+            };
         }
         if state.end != End::Open {
             return Err(OfferError::Closed);
@@ -282,14 +287,6 @@ fn digest(bytes: &[u8]) -> Digest {
 }
 
 impl RememberedWrites {
-    fn find(&self, id: &Digest, bytes: &Digest) -> Result<Option<Ticket>, OfferError> {
-        match self.by_id.get(id) {
-            Some((known, ticket)) if known == bytes => Ok(Some(*ticket)),
-            Some(_) => Err(OfferError::IdReused),
-            None => Ok(None),
-        }
-    }
-
     fn remember(&mut self, id: Digest, bytes: Digest, ticket: Ticket) {
         if self.order.len() == REMEMBERED_WRITES
             && let Some(oldest) = self.order.pop_front()
@@ -333,7 +330,7 @@ mod tests {
         }
         assert_eq!(
             queue.offer(Bytes::from_static(b"other"), Some("w1")).unwrap_err(),
-            OfferError::IdReused
+            OfferError::IdReused { write_id: "w1".to_owned() }
         );
         assert_eq!(take(&queue, 100), b"once");
         queue.close();

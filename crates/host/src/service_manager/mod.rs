@@ -44,7 +44,7 @@ impl ServiceManager {
         let notifier = variable(NOTIFY_VARIABLE).map_or_else(Notifier::default, Notifier::new);
         let sockets = passed_sockets::take(variable);
         for name in set {
-            // SAFETY: no other thread reads the environment meanwhile, because there is none.
+            // SAFETY: no other thread reads the environment in the meantime, because there is none.
             unsafe { std::env::remove_var(name) };
         }
         Ok(Self { notifier, sockets })

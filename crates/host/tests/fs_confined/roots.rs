@@ -117,7 +117,7 @@ fn a_path_above_a_protected_name_is_neither_removed_nor_replaced() {
 }
 
 #[test]
-fn a_file_at_such_a_path_is_written_and_a_directory_is_created() {
+fn a_file_above_a_protected_name_is_written_and_a_directory_is_created() {
     for (name, user) in names_and_users() {
         for (there, operations) in [(There::File, FILLING), (There::Nothing, MAKING)] {
             for (operation, run) in operations {

@@ -21,7 +21,7 @@ fn read(path: &str) -> Result<Vec<u8>, FsError> {
     OpenFile::open(Path::new(path), Symlinks::Follow)?.read_to_end(64 << 20)
 }
 
-/// Calls the test with the id of a second thread, which lives meanwhile.
+/// Calls the test with the id of a second thread, which lives until the test returns.
 fn beside_a_thread(test: impl FnOnce(i32)) {
     let (name, named) = mpsc::sync_channel(1);
     let (end, ended) = mpsc::sync_channel::<()>(1);
@@ -81,7 +81,7 @@ fn a_symlink_does_not_bypass_the_check() {
 }
 
 #[test]
-fn a_search_does_not_reveal_it() {
+fn a_search_does_not_reveal_the_servers_environment() {
     let options = SearchOptions {
         pattern: "PATH".to_owned(),
         max_matches: 10,

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! work/swap     a directory, or a symlink to outside
-//! work/link     the other of both
+//! work/link     the other of the two
 //! tree/swap     the same, in a tree that is removed as a whole
-//! beside        the other of both
+//! beside        the other of the two
 //! source/swap   what is copied to work
 //! outside       must not be touched
 //! ```

@@ -10,7 +10,7 @@ use exec_server_test_support::{Scratch, as_nobody, skipped};
 use crate::{exists, give_away, inode, mode, set_mode};
 
 #[test]
-fn content_and_permission_bits() {
+fn content_and_permission_bits_are_copied() {
     let scratch = Scratch::new();
     let content: Vec<u8> = (0..1_000_000_u32).flat_map(u32::to_le_bytes).collect();
     let source = scratch.file("source", &content);

@@ -77,7 +77,7 @@ fn differences<'a, T: PartialEq>(
     gone.chain(other.map(|(path, _)| path))
 }
 
-/// The content of a moved directory moves along without being mentioned.
+/// The content of a moved directory moves with it, without being mentioned.
 fn covers(told: &Told, path: &Path) -> bool {
     told.rescan
         || told.mentions(path)

@@ -84,7 +84,7 @@ async fn a_removed_root_is_reported() {
     assert!(told.rescan);
 }
 
-/// Also if the directories above disappear too, however slowly they return.
+/// Even if the directories above disappear too, however slowly they return.
 #[tokio::test]
 async fn a_file_is_watched_again_when_its_directory_returns() {
     let scene = WatchScene::new();

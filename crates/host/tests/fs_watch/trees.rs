@@ -1,4 +1,4 @@
-//! Trees, and changes of the directories in them.
+//! Trees, and changes to the directories in them.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -70,7 +70,7 @@ async fn a_renamed_directory_is_watched_under_its_new_name() {
     let mut told = scene.watch("", WatchDepth::Tree);
     fs::rename(scene.at("d"), scene.at("f")).unwrap();
     told.until(ChangeKind::Renamed, &scene.at("f")).await;
-    assert!(told.rescan, "changes in it meanwhile are unknown");
+    assert!(told.rescan, "changes in it in the meantime are unknown");
     scene.write("f/e/file");
     told.until(ChangeKind::Created, &scene.at("f/e/file")).await;
 }

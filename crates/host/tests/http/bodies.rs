@@ -18,7 +18,7 @@ use crate::{client, get, revealing_nothing, text};
 const CHUNKED: &[u8] = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
 const EVENTS: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
 
-/// Starts a server that responds with `head` and then sends each text from the test as it arrives.
+/// Starts a server that responds with `head` and then sends each chunk from the test as it arrives.
 /// Notifies the last value when the client closes its connection.
 async fn dictated(head: &'static [u8]) -> (TestServer, mpsc::Sender<&'static str>, Arc<Notify>) {
     let (dictate, dictation) = mpsc::channel(1);
@@ -87,7 +87,7 @@ async fn a_timeout_bounds_the_headers_of_a_stream_and_all_of_a_buffered_body() {
     let client = client();
     let mut stream = client.send(within(&server)).await.unwrap();
 
-    // Started later, so its timeout shows that the time of the stream has passed too.
+    // This request starts later: when it times out, the timeout of the stream has passed too.
     let (other, _dictate_other, left) = dictated(EVENTS).await;
     let buffered = client.send(within(&other)).await.unwrap();
     let error = revealing_nothing(buffered.bytes(usize::MAX).await.unwrap_err());

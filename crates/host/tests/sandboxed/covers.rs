@@ -43,7 +43,7 @@ pub(crate) async fn protected_paths_cannot_be_changed(scene: &Scene) {
     assert_eq!(scene.read(".git/config"), "original\n");
 }
 
-/// A renamed directory takes its cover along, and other content could then take its old name.
+/// A renamed directory takes its cover with it, and other content could then take its old name.
 pub(crate) async fn directories_above_protected_paths_cannot_be_renamed(scene: &Scene) {
     fs::create_dir(scene.path("sub/nested/.git")).unwrap();
     let plan = scene.plan(&[("sub/nested", Access::Write), ("sub/nested/.git", Access::Read)]);

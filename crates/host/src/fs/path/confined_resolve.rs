@@ -146,7 +146,7 @@ impl Walk<'_> {
         Ok(rustix::fs::openat(&self.here, ".", PASSING | OFlags::DIRECTORY, Mode::empty())?)
     }
 
-    /// Fails if the directory was moved meanwhile, because `..` then leads elsewhere.
+    /// Fails if the directory was moved in the meantime, because `..` then leads elsewhere.
     fn up(&mut self) -> Result<(), Unresolved> {
         let Some(left) = self.above.pop() else { return Ok(()) };
         let above =

@@ -2,8 +2,8 @@
 //!
 //! Every step opens a name in an open directory, and none follows a symlink. Only the root and the
 //! lowest directories are held open, so that a deep tree does not exhaust descriptors. The way back
-//! up is `..`, which leads elsewhere if a directory was moved meanwhile. So the parent that is
-//! found there must be the directory that was left.
+//! up is `..`, which leads elsewhere if a directory was moved in the meantime. So the parent that
+//! is found there must be the directory that was left.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};

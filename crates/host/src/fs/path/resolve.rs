@@ -347,7 +347,7 @@ fn shows_openat2(answer: Result<(), Errno>) -> bool {
 }
 
 /// Opens each directory in the one before it, which is held open. So a component that is replaced
-/// meanwhile cannot redirect the path.
+/// in the meantime cannot redirect the path.
 fn open_by_components(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut here = rustix::fs::open("/", step, Mode::empty())?;

@@ -46,8 +46,8 @@ pub struct EntryDetails {
     pub modified_at_ms: i64,
 }
 
-/// Lists the entries of a directory, sorted by the bytes of their names. Entries removed meanwhile
-/// may be missing.
+/// Lists the entries of a directory, sorted by the bytes of their names. Entries removed in the
+/// meantime may be missing.
 pub fn read_directory(path: &Path, types: EntryTypes, max: usize) -> Result<Vec<Entry>, FsError> {
     let directory = Directory::open(path, types)?;
     let mut entries = Vec::new();

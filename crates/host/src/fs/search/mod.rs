@@ -221,7 +221,7 @@ impl Run<'_> {
                     ControlFlow::Continue(()) => Next::Pass,
                     ControlFlow::Break(()) => Next::Stop,
                 },
-                // Removed or replaced meanwhile.
+                // Removed or replaced in the meantime.
                 Ok(None) | Err(Errno::NOENT) => Next::Pass,
                 Err(_) => {
                     self.summary.unreadable += 1;

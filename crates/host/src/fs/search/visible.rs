@@ -1,8 +1,8 @@
 //! Walks the visible part of a tree in order: without hidden names, and without files that ignore
 //! files exclude.
 //!
-//! Symlinks are visited but never followed, even if names are replaced meanwhile: each directory is
-//! opened in its parent.
+//! Symlinks are visited but never followed, even if names are replaced in the meantime: each
+//! directory is opened in its parent.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::ops::ControlFlow;

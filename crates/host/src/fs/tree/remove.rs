@@ -1,5 +1,5 @@
 //! Removes names and trees. Never follows a symlink in a tree, even if entries are replaced
-//! meanwhile: see [`TreeDescent`].
+//! in the meantime: see [`TreeDescent`].
 
 use std::ffi::{CStr, OsStr, OsString};
 use std::io;
@@ -20,7 +20,8 @@ use crate::fs::path::resolve::{self, Parent, Symlinks};
 use crate::fs::read::listing::Listing;
 use crate::fs::write::write_lock::WriteLock;
 
-/// How often, in one tree, a directory may turn out to have been refilled or replaced meanwhile.
+/// How often, in one tree, a directory may turn out to have been refilled or replaced in the
+/// meantime.
 const MAX_RETRIES: usize = 1_000;
 /// Limit for directory names in memory. A directory with more is read again once these are removed.
 const MAX_WAITING: usize = 65_536;

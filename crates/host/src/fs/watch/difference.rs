@@ -51,7 +51,7 @@ pub(super) fn differences(mut names: BTreeMap<PathBuf, Name>) -> Vec<Change> {
     for (path, Name { before, now, .. }) in names {
         let (kind, from) = match now {
             Now::Gone if before == Before::Absent || left.contains(&path) => continue,
-            // Also for a name that existed only briefly, if a rename created it: the rename may
+            // Includes a name that existed only briefly, if a rename created it: the rename may
             // have replaced a file.
             Now::Gone => (ChangeKind::Removed, None),
             Now::Same { modified: false } => continue,

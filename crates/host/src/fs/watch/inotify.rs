@@ -88,7 +88,7 @@ fn explain(action: &'static str, path: &Path, errno: Errno) -> FsError {
     let limit = match errno {
         Errno::NOSPC => "sysctl fs.inotify.max_user_watches",
         Errno::MFILE => {
-            "sysctl fs.inotify.max_user_instances, or the open files of one process (RLIMIT_NOFILE)"
+            "sysctl fs.inotify.max_user_instances or the server's limit of open files (RLIMIT_NOFILE)"
         }
         other => return FsError::os(action, path)(other),
     };

@@ -3,10 +3,10 @@
 //! A [`Watcher`] is one kernel queue; the watches of a connection share it, because a user has few
 //! of them. Each [`Watch`] collects the changes that concern it and returns them in batches.
 //! Nothing is polled, and memory is bounded: a slow receiver gets `rescan` instead of changes, and
-//! must look itself.
+//! must list the files itself.
 //!
-//! Some changes are not reported by the kernel and so never noticed: changes of a network file
-//! system made on another machine, changes of a file through a hard link in another directory,
+//! Some changes are not reported by the kernel and so never noticed: changes to a network file
+//! system made on another machine, changes to a file through a hard link in another directory,
 //! moves of a directory *above* the watched path, and the removal of a watched directory while
 //! any process has it open.
 
@@ -142,7 +142,7 @@ impl Watcher {
     /// missing, perhaps with directories above it, the nearest existing directory is watched for
     /// its return.
     ///
-    /// On a confined thread the watch is confined too: changes of unreadable paths are not
+    /// On a confined thread the watch is confined too: changes to unreadable paths are not
     /// reported. `threads` runs its later jobs on such a thread. It may drop a job; the watch then
     /// reports `rescan`.
     pub fn watch(

@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(beside.take(), None);
     }
 
-    /// The target of a file is at the file's directory, so only changes of that directory move it.
+    /// The target of a file is at the file's directory, so only changes to that directory move it.
     #[test]
     fn a_file_moves_no_roots() {
         let mut routes = Routes::default();

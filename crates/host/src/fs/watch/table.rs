@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn opening_and_reading_is_not_reported() {
+    fn opening_and_reading_are_not_reported() {
         let (mut table, directory) = (table(), Directory::new());
         let target = watched(&mut table, "/d", Scope::Tree);
         let descriptor = directory.add_to(&mut table, "/d");
@@ -250,9 +250,9 @@ mod tests {
         assert!(!tree.has_pending_scan() && !inner.has_pending_scan());
     }
 
-    /// No parent reports it, so the directory does: a root, or a mount point below one.
+    /// No parent reports the removal, so the directory does: a root, or a mount point below one.
     #[test]
-    fn a_directory_that_reports_its_removal_is_searched() {
+    fn a_directory_that_reports_its_own_removal_is_looked_for_again() {
         for (gone, above) in [
             (ReadFlags::MOVE_SELF, RootState::Incomplete),
             (ReadFlags::DELETE_SELF, RootState::Watched),
@@ -273,7 +273,7 @@ mod tests {
         }
     }
 
-    /// It was moved, and the queue still has events under its old name.
+    /// The directory was moved, and the queue still has events under its old name.
     #[test]
     fn queued_events_of_a_moved_directory_keep_its_old_name() {
         let (mut table, directory) = (table(), Directory::new());

@@ -1,5 +1,5 @@
 //! Claims a name for writing, with the file behind it: no other writer in this process touches them
-//! meanwhile.
+//! in the meantime.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;

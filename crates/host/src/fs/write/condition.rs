@@ -81,11 +81,11 @@ pub(in crate::fs) enum Arrival {
 }
 
 /// Makes the modification time distinct from earlier ones. Called under the lock, with a written
-/// file in the place of `old`. Kernels take timestamps from a clock that ticks every few
+/// file in place of `old`. Kernels take timestamps from a clock that ticks every few
 /// milliseconds, so to a later condition two writes of equal size within a tick would look the
 /// same.
 ///
-/// Conditional writers take part in this and may wait: the file gets a time later than the one
+/// Conditional writers may have to wait: the file gets a time later than the one
 /// before, and later than any seen during the write. So no reader that saw partial content has the
 /// time of the complete content. Other writes do not wait, and hardly ever depart from the clock.
 pub(in crate::fs) fn distinguish(
@@ -136,8 +136,8 @@ fn leave_behind(file: BorrowedFd<'_>, now: i64, seen: &[i64]) {
     }
 }
 
-/// Waits for a suitable clock time; returns whether it arrived. Uses the clock of the file system,
-/// which everyone with write access may apply.
+/// Waits for a suitable clock time; returns whether it arrived. Sets the file to the clock of the
+/// file system, for which write access is enough.
 #[expect(clippy::disallowed_methods, reason = "a clock tick raises no event")]
 fn wait_for_the_clock(file: BorrowedFd<'_>, seen: &[i64]) -> bool {
     for _ in 0..MAX_WAITS {

@@ -150,11 +150,11 @@ impl NewFile {
         if is_same {
             return Ok(());
         }
-        let is = "leads to another place than when the write began".to_owned();
+        let is = "no longer leads to where the write began".to_owned();
         Err(FsError::Conflict { path: path.clone(), is })
     }
 
-    /// `None` if the name was changed meanwhile.
+    /// `None` if the name was changed in the meantime.
     fn publish(&mut self) -> Result<Option<Written>, FsError> {
         let path = &self.path;
         expect_change(path, self.staged_file.parent())?;

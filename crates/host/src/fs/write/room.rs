@@ -140,7 +140,7 @@ fn allocate(file: BorrowedFd<'_>, flags: FallocateFlags, range: Range<u64>) -> R
 /// that there is space. The old content can then be lost only if another program takes that space
 /// in the meantime.
 ///
-/// If no file can be created, for another reason than lack of space, nothing is tried: the
+/// If no file can be created, for a reason other than lack of space, nothing is tried: the
 /// directory may be read-only or virtual, as in `/proc`, while the file itself is writable.
 fn try_beside(
     path: &Path,

@@ -206,7 +206,7 @@ fn lock(parent: &Parent, name: &OsStr, file: &OwnedFd) -> Result<bool, Errno> {
     Ok(named.is_ok_and(|named| Identity::from(&named) == locked))
 }
 
-/// `None` if another process published, removed or created the staged file meanwhile.
+/// `None` if another process published, removed or created the staged file in the meantime.
 fn open_or_create(
     path: &Path,
     parent: &Parent,

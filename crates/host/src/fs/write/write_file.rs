@@ -103,7 +103,7 @@ fn overwrite(
     // Not truncated before the write: so no reader sees it empty, its blocks are reused, and ext4
     // does not force it to disk on close, as it does with truncated files.
     write_all_at(file.as_fd(), content, 0).map_err(FsError::os("write", path))?;
-    // Another program may have appended data meanwhile.
+    // Another program may have appended data in the meantime.
     let stat = rustix::fs::fstat(&file).map_err(FsError::os("stat", path))?;
     if size(&stat) > len {
         rustix::fs::ftruncate(&file, len).map_err(FsError::os("truncate", path))?;

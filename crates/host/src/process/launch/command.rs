@@ -49,7 +49,7 @@ impl Command {
         self.argv.first().map_or(OsStr::new(""), OsString::as_os_str)
     }
 
-    /// Returns the program's path, unless the program is to be looked up in `PATH`.
+    /// Returns the program's path, unless it must be looked up in `PATH`.
     pub(super) fn program_path(&self) -> Option<&Path> {
         self.program().as_bytes().contains(&b'/').then(|| Path::new(self.program()))
     }

@@ -21,7 +21,10 @@ pub enum LaunchError {
     #[error("program {program:?} cannot be executed: {}", Reason(source))]
     NotExecutable { program: OsString, source: io::Error },
     /// The file exists, but its interpreter or loader does not.
-    #[error("program {program:?} needs an interpreter that does not exist")]
+    #[error(
+        "program {program:?} needs an interpreter that does not exist; check its #! line or its \
+         dynamic loader"
+    )]
     NoInterpreter { program: OsString },
     #[error("arguments and environment of {program:?} are longer than the system allows")]
     ArgumentsTooLong { program: OsString },

@@ -33,9 +33,9 @@ pub(in crate::process) fn prepare() {
     });
 }
 
-/// Gives the calling process the value of a program, if permitted. A keeper's memory is not
-/// dumpable, so only root may write the value of a process that shares it; in a sandbox, /proc may
-/// be read-only.
+/// Raises the calling process's value to that for programs, if permitted. Only root may write the
+/// value of a process that shares the keeper's memory, which is not dumpable; in a sandbox, /proc
+/// may be read-only.
 ///
 /// Makes only system calls on plain values. The kernel gives a `CLONE_VFORK` child its own value
 /// even while it shares its parent's memory.

@@ -185,7 +185,7 @@ impl Cursor {
         let read = spill_thread::run(move || spill::read(&file, &wanted)).await;
         let next = self.read.seq.saturating_add(1);
         let mut state = log.lock();
-        // A block released meanwhile may have been punched out of the file.
+        // A block released in the meantime may have been punched out of the file.
         let retained = state.spill.as_ref().is_some_and(|spill| spill.block_of(next).is_some());
         if !retained {
             return;

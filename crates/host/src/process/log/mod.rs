@@ -64,8 +64,8 @@ pub struct Entry {
     pub seq: u64,
     /// Bytes of output before this event, since the process started.
     offset: u64,
-    /// When the event was appended. For an entry from the spill file: when the first entry of its
-    /// block was.
+    /// When the event was appended; for an entry from the spill file, when the first entry of its
+    /// block was appended.
     at: Instant,
     pub event: Event,
 }

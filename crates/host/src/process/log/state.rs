@@ -74,7 +74,7 @@ impl State {
         }
     }
 
-    /// Updates the totals after a change of the contents.
+    /// Updates the totals after a change to the contents.
     pub(super) fn account(&mut self, limits: &LogLimits) {
         let spilled = self.spilled_bytes();
         self.share.update(&limits.totals, self.memory_cost as u64, spilled);
@@ -243,7 +243,8 @@ impl State {
         len: u64,
         entries: &[Entry],
     ) {
-        // Otherwise the entries were confirmed and evicted meanwhile, and the copy is not needed.
+        // Otherwise the entries were confirmed and evicted in the meantime, and the copy is not
+        // needed.
         let still_here = entries.first().is_some_and(|entry| entry.seq == self.first_in_memory());
         if !still_here {
             return;

@@ -22,8 +22,8 @@ impl Lineage {
     }
 
     /// Reads the lineage of a process. Returns `None` if the process is gone or its ancestors
-    /// changed meanwhile. `is_still_meant` checks that the pid still belongs to the process that
-    /// the caller means; it is called last.
+    /// changed in the meantime. `is_still_meant` checks that the pid still belongs to the process
+    /// that the caller means; it is called last.
     ///
     /// A pid may belong to another process a moment later, so a program that exits at the right
     /// time could acquire foreign ancestors. But as long as a child names its parent, the parent

@@ -1,4 +1,4 @@
-//! Encodes a plan as bytes for the way from the server to the keeper.
+//! Encodes a plan as bytes, which the server passes to the keeper.
 //!
 //! Both ends are the same executable, so numbers are in native order and there is no version.
 //! Decoding still trusts nothing: bytes that are not exactly one plan yield `None`, and then no

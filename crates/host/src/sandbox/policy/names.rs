@@ -19,8 +19,8 @@ pub trait Names {
     /// Returns the target of the symlink as it is written.
     fn read_link(&self, path: &Path) -> io::Result<PathBuf>;
 
-    /// Returns at most `max` names of a directory, in any order. A name that was removed meanwhile
-    /// is [`NameKind::Missing`].
+    /// Returns at most `max` names of a directory, in any order. A name that was removed in the
+    /// meantime is [`NameKind::Missing`].
     fn list(&self, directory: &Path, max: usize) -> io::Result<Vec<(OsString, NameKind)>>;
 
     /// Reads at most the first `max` bytes of a regular file.

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn an_installed_program_is_not_to_be_installed() {
+    fn an_installed_program_gets_no_advice_to_install_it() {
         let remedy = |failure| remedy(Mechanism::Bubblewrap, &Err(failure)).unwrap();
         assert!(remedy(Failure::NotInstalled).contains("apt-get install bubblewrap"));
         let refused = remedy(Failure::Refused("Creating new namespace failed".to_owned()));

@@ -17,7 +17,8 @@ pub enum SandboxError {
     #[error("cannot open the network gate: {source}")]
     Gate { source: io::Error },
     #[error(
-        "managedNetwork.loopbackPorts needs a network namespace, which this machine does not have"
+        "managedNetwork.loopbackPorts needs a network namespace, which the server cannot create \
+         here; `exec-server doctor` shows why"
     )]
     LoopbackPorts,
     #[error("cannot start a thread to probe the sandbox mechanisms of this machine")]

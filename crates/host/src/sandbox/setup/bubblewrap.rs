@@ -1,4 +1,5 @@
-//! Sets up the mounts and namespaces of a plan through bubblewrap where this process may not.
+//! Sets up the mounts and namespaces of a plan through bubblewrap, where this process may not
+//! create them itself.
 //!
 //! Bubblewrap works with names, and another process might rename files at the same time. So
 //! [`verify`] checks the result from inside before a program is started there.
@@ -63,8 +64,8 @@ pub(crate) fn options(
     Ok(options.into_words())
 }
 
-/// Checks the place of a mount. A path to regrant may have been removed since; a path to cover may
-/// not.
+/// Checks the place of a mount. A path to regrant may have been removed since; a path to cover must
+/// still exist.
 fn is_there(mount: &Mount) -> Result<bool, Errno> {
     let is_directory = match mount {
         Mount::Cover(cover) => cover.is_directory,

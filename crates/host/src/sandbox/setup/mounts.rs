@@ -1,8 +1,9 @@
 //! Sets up the mounts of a plan in the namespace of the calling process.
 //!
 //! A place is opened once, without following symlinks, and then used by its descriptor. If it is
-//! renamed meanwhile, it is covered under its new name or the mount fails, but nothing else is
-//! covered in its stead. Either everything in the plan is covered, or the process does not start.
+//! renamed in the meantime, it is covered under its new name or the mount fails, but nothing else
+//! is covered in its stead. Either everything in the plan is covered, or the process does not
+//! start.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path};

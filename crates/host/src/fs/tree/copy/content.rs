@@ -50,7 +50,7 @@ pub(super) fn copy(
         };
         at = copy_range(from, to, start..until, cancel)?;
         if at < until {
-            // The source was truncated meanwhile.
+            // The source was truncated in the meantime.
             end = at;
         }
     }
@@ -120,7 +120,7 @@ pub(super) fn replace(
             }
         };
         if at < range.end {
-            // The source was truncated meanwhile.
+            // The source was truncated in the meantime.
             return rustix::fs::ftruncate(to, at).map_err(Failed::Writing);
         }
     }

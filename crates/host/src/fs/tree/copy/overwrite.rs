@@ -120,7 +120,7 @@ fn write(
     }
 }
 
-/// Returns the place of the destination, after symlinks.
+/// Returns the directory and name of the destination, with symlinks followed if allowed.
 fn beside(target: &CopyTarget<'_>) -> Result<Option<Parent>, FsError> {
     match target.symlinks {
         Symlinks::Refuse => Parent::of(target.directory, target.name, &target.path).map(Some),

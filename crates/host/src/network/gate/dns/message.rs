@@ -45,7 +45,7 @@ pub(crate) struct Query {
 pub(crate) enum Kind {
     A,
     Aaaa,
-    /// Another type, or another class than IN.
+    /// Another type, or a class other than IN.
     Other(u16),
 }
 

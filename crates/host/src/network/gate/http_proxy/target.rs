@@ -48,13 +48,13 @@ pub(super) fn request_target<B>(
         }
     };
     if fixed.is_some_and(|fixed| *fixed != target) {
-        return Err("the URI names another host than the connection");
+        return Err("the URI and the connection name different hosts");
     }
     check_host_header(request, &target, HTTP_PORT)?;
     Ok(target)
 }
 
-/// Checks the Host header. A server that trusts the header could otherwise serve another host than
+/// Checks the Host header. A server that trusts the header could otherwise serve a host other than
 /// the one that was judged.
 fn check_host_header<B>(
     request: &Request<B>,
@@ -70,7 +70,7 @@ fn check_host_header<B>(
     let named = named.and_then(|authority| parse(&authority, Some(default_port)));
     match named {
         Some(named) if named == *target => Ok(()),
-        Some(_) => Err("the Host header names another host than the request"),
+        Some(_) => Err("the Host header and the request name different hosts"),
         None => Err("the Host header is malformed"),
     }
 }

@@ -118,7 +118,7 @@ proptest! {
                 layer.decide(&access(&plain, request))
             );
         }
-        // Also for a host that was not parsed from text.
+        // The same holds for a host that was not parsed from text.
         let mapped = Host::Address(IpAddr::V6(address.to_ipv6_mapped()));
         prop_assert_eq!(
             layer.decide(&access(&mapped, request)),

@@ -119,7 +119,7 @@ pub(super) fn start(
     Ok(Wrapped { pid, pidfd, wrapping, gate })
 }
 
-/// Returns bubblewrap's init and the process inside, which is to become the program.
+/// Returns bubblewrap's init and the process inside, which will become the program.
 fn find_wrapping(bwrap: Pid) -> Vec<Pid> {
     let init = descendants::children_of(bwrap).unwrap_or_default();
     let inside = init.iter().flat_map(|init| descendants::children_of(*init).unwrap_or_default());

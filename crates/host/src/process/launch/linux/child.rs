@@ -323,7 +323,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn candidates_are_joined_as_execvp_does() {
+    fn candidates_are_joined_as_in_execvp() {
         let mut buffer = [0; 16];
         assert_eq!(join(&mut buffer, b"/bin", b"ls\0"), Some(&b"/bin/ls\0"[..]));
         assert_eq!(join(&mut buffer, b"", b"ls\0"), Some(&b"ls\0"[..]));

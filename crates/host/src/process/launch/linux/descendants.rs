@@ -9,8 +9,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// SIGKILLs the direct children that `doomed` selects, and returns how many there were.
 ///
-/// Invariant: the caller is their parent, is single-threaded and does not reap meanwhile, so none
-/// of these pids can have been reused.
+/// Invariant: the caller is their parent, is single-threaded and does not reap in the meantime, so
+/// none of these pids can have been reused.
 pub(super) fn kill_children(mut doomed: impl FnMut(Pid) -> bool) -> usize {
     let mut found = 0;
     for child in own_children().into_iter().filter(|child| doomed(*child)) {

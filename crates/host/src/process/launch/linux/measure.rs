@@ -20,7 +20,8 @@ pub(super) fn tree(limits: &Limits, init: Option<Pid>) -> (Use, Vec<Pid>) {
     let mut counted = Vec::new();
     let mut unvisited = descendants::own_children();
     while let Some(pid) = unvisited.pop() {
-        // Parents before their children: a child that is reaped meanwhile is not counted twice.
+        // Parents before their children: a child that is reaped in the meantime is not counted
+        // twice.
         if let Some(stat) = Stat::read(pid).filter(|_| init != Some(pid)) {
             usage.tasks += stat.tasks;
             usage.cpu += stat.cpu();

@@ -76,7 +76,7 @@ pub(super) fn start(task: Task<'_>) -> Result<Entered, Failure> {
         return Err(Failure { stage: Stage::Fork, errno });
     };
     let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
-    // Without an outcome the stage was killed.
+    // If there is no outcome, the stage was killed.
     errand.outcome.unwrap_or(Err(SandboxStep::Namespaces.failed(Errno::INTR).into()))
 }
 

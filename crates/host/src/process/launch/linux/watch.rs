@@ -31,7 +31,7 @@ pub(super) struct TreeWatch {
 }
 
 impl TreeWatch {
-    /// Creates the cgroup if the tree is to have one.
+    /// Creates the cgroup if the tree needs one.
     pub(super) fn prepare(limits: Limits, cgroup: Option<&Path>) -> std::io::Result<Self> {
         let leaf = match cgroup.filter(|_| limits.bound_tree()) {
             Some(base) => Some(Leaf::create(base, &limits)?),

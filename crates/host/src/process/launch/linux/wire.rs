@@ -123,7 +123,7 @@ pub(super) struct Request<'a> {
 #[derive(Debug)]
 pub(super) struct Strings<'a> {
     pub(super) program: &'a [u8],
-    /// Set if the program is to be looked up.
+    /// Set if the program must be looked up.
     pub(super) search_path: Option<&'a [u8]>,
     pub(super) cwd: &'a [u8],
     pub(super) argv: Vec<&'a [u8]>,

@@ -185,8 +185,8 @@ impl<N: Names> Protection<'_, N> {
             .names
             .read_start(file, MAX_POINTER_BYTES)
             .map_err(|source| unreadable(file, source))?;
-        // Strips exactly the bytes that git strips. Otherwise another directory would be protected
-        // than the one that git uses.
+        // Strips exactly the bytes that git strips. Otherwise the protected directory might not be
+        // the one that git uses.
         let Some(path) = content.strip_prefix(prefix) else { return Ok(None) };
         let end = path.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r'));
         Ok(end.map(|last| PathBuf::from(OsStr::from_bytes(&path[..=last]))))

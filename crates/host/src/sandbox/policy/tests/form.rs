@@ -57,7 +57,7 @@ fn equal_policies_are_the_same_key() {
 }
 
 #[test]
-fn the_network_of_an_intersection_is_the_lesser_one() {
+fn an_intersection_has_the_more_restricted_network() {
     let (on, off) =
         (Policy::unrestricted(Network::Enabled), Policy::unrestricted(Network::Restricted));
     assert_eq!(on.intersect(&on).network(), Network::Enabled);

@@ -93,7 +93,7 @@ proptest! {
     }
 
     #[test]
-    fn an_intersection_has_the_lower_access_of_both(
+    fn an_intersection_has_the_lower_access(
         ours in reference(), theirs in reference(), paths in vec(path(6), 1..20),
     ) {
         let both = resolved(&ours).intersect(&resolved(&theirs));

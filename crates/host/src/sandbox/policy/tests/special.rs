@@ -85,7 +85,7 @@ fn an_unknown_path_grants_nothing_and_cannot_be_denied() {
 }
 
 #[test]
-fn temporary_directories() {
+fn temporary_directories_are_tmpdir_and_slash_tmp() {
     let both = ["write tmpdir", "write slash_tmp"];
     asked(&both).tmpdir("/var/tmp/me").gives(&[
         ("/var/tmp/me/a", Write),
