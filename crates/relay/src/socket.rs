@@ -40,15 +40,15 @@ pub enum SocketError {
     Refused { status: u16 },
     #[error(transparent)]
     Dial(DialError),
-    #[error("the rendezvous did not answer within {}s", DIAL_TIMEOUT.as_secs())]
-    TimedOut,
+    #[error("the rendezvous at {host} did not answer within {}s", DIAL_TIMEOUT.as_secs())]
+    TimedOut { host: String },
 }
 
 impl SocketError {
     /// Returns whether another attempt, with a fresh URL, may succeed.
     pub(crate) fn is_temporary(&self) -> bool {
         match self {
-            Self::Refused { .. } | Self::TimedOut => true,
+            Self::Refused { .. } | Self::TimedOut { .. } => true,
             Self::Dial(error) => !error.is_permanent(),
             Self::Unencrypted | Self::InvalidUrl => false,
         }
@@ -65,7 +65,7 @@ impl From<DialError> for SocketError {
     }
 }
 
-/// Opens the socket. The URL carries a credential, and appears in no error.
+/// Opens the socket. The URL carries a credential: errors show at most its host.
 pub(crate) async fn open(url: &str, tls: &TlsOptions) -> Result<Connection, SocketError> {
     let parsed = Url::parse(url).map_err(|_| SocketError::InvalidUrl)?;
     match parsed.scheme() {
@@ -76,7 +76,8 @@ pub(crate) async fn open(url: &str, tls: &TlsOptions) -> Result<Connection, Sock
     }
     let options = DialOptions { bearer_token: None, tls: tls.clone(), keep_alive: KEEP_ALIVE };
     let dialled = tokio::time::timeout(DIAL_TIMEOUT, dial(url, &options)).await;
-    let mut connection = dialled.map_err(|_| SocketError::TimedOut)??;
+    let host = || parsed.host_str().unwrap_or_default().to_owned();
+    let mut connection = dialled.map_err(|_| SocketError::TimedOut { host: host() })??;
     connection.outgoing.send_binary();
     connection.incoming.limit_messages(MAX_FRAME_BYTES);
     connection.incoming.expect_binary();

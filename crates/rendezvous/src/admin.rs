@@ -150,7 +150,11 @@ async fn ask(mut socket: UnixStream, request: &AdminRequest) -> io::Result<Admin
     let mut answer = String::new();
     BufReader::new(socket).read_line(&mut answer).await?;
     // The parser's error may quote the response, which may hold a secret.
-    serde_json::from_str(&answer).map_err(|_| io::ErrorKind::InvalidData.into())
+    let problem = match answer.is_empty() {
+        true => "it closed the connection",
+        false => "its response cannot be read; it may run another version",
+    };
+    serde_json::from_str(&answer).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, problem))
 }
 
 async fn respond(
@@ -184,9 +188,13 @@ async fn create(
     };
     let failed = |message: &str| Ok(AdminResponse::Failed { message: message.to_owned() });
     match (role, environments.is_empty()) {
-        (Role::Operator, false) => return failed("an operator sees all environments; name none"),
+        (Role::Operator, false) => {
+            return failed("the role operator sees all environments; omit --environment");
+        }
         (Role::Environment | Role::Harness, true) => {
-            return failed("a credential with this role needs an environment");
+            return failed(
+                "the roles environment and harness need an environment; name it with --environment",
+            );
         }
         _ => {}
     }

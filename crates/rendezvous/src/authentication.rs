@@ -177,7 +177,9 @@ impl From<AuthenticationError> for Refusal {
     fn from(error: AuthenticationError) -> Self {
         match error {
             AuthenticationError::Directory(error) => error.into(),
-            AuthenticationError::TooMany => Self::too_many_calls(),
+            AuthenticationError::TooMany => {
+                Self::too_many("too many calls with this credential; try again in a second")
+            }
             reason => {
                 tracing::info!(%reason, "refused a caller");
                 Self::unauthorized()

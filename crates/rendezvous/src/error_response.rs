@@ -46,7 +46,7 @@ impl Refusal {
     }
 
     pub(crate) fn not_found() -> Self {
-        Self::new(StatusCode::NOT_FOUND, "not_found", "nothing is served here")
+        Self::new(StatusCode::NOT_FOUND, "not_found", "no such path")
     }
 
     pub(crate) fn method_not_allowed() -> Self {
@@ -69,10 +69,6 @@ impl Refusal {
 
     pub(crate) fn too_many(message: &str) -> Self {
         Self::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests", message)
-    }
-
-    pub(crate) fn too_many_calls() -> Self {
-        Self::too_many("too many calls; try again in a second")
     }
 
     pub(crate) fn draining() -> Self {
@@ -106,12 +102,13 @@ impl From<DirectoryError> for Refusal {
     fn from(error: DirectoryError) -> Self {
         match error {
             DirectoryError::Full => {
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "too many open tickets")
+                let message = "this credential has too many unused tickets; try again in a minute";
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
             }
             // Clients retry after this error.
             error => {
-                tracing::error!(error = with_sources(&error), "the directory failed");
-                let message = "the service cannot use its store";
+                tracing::error!(error = with_sources(&error), "the store failed");
+                let message = "the service cannot use its store; its log has the reason";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
             }
         }

@@ -157,8 +157,8 @@ impl Handler {
             _ => Purpose::Call,
         };
         let caller = self.authentication.authenticate(&parts.headers, purpose, now).await?;
-        let environment: EnvironmentId =
-            decoded(id)?.parse().map_err(|_| Refusal::invalid("the environment id is invalid"))?;
+        let environment = decoded(id)?.parse::<EnvironmentId>();
+        let environment = environment.map_err(|error| Refusal::invalid(error.to_string()))?;
         let answered = match body {
             Ok(body) => self.run(call, &caller, &environment, &body, now).await,
             Err(refusal) => Err(refusal),
@@ -286,7 +286,11 @@ fn ok(body: &impl Serialize) -> HttpReply {
 fn decoded(segment: &str) -> Result<String, Refusal> {
     let text = percent_decode_str(segment).decode_utf8();
     let text = text.ok().filter(|text| text.len() <= MAX_ID_BYTES);
-    text.map(String::from).ok_or_else(|| Refusal::invalid("the id in the path is invalid"))
+    text.map(String::from).ok_or_else(|| {
+        Refusal::invalid(format!(
+            "the id in the path must be UTF-8 of at most {MAX_ID_BYTES} bytes"
+        ))
+    })
 }
 
 /// Returns a query value. Those in URLs of the registry need no percent-decoding.

@@ -270,7 +270,9 @@ impl Registry {
     fn count_connect(&self, environment: &EnvironmentId) -> Result<(), Refusal> {
         match self.connects_of_environments.of(environment).try_take(Instant::now()) {
             true => Ok(()),
-            false => Err(Refusal::too_many_calls()),
+            false => Err(Refusal::too_many(
+                "too many connects to this environment; try again in a second",
+            )),
         }
     }
 }
@@ -284,7 +286,8 @@ fn authorize(caller: &Credential, role: Role, environment: &EnvironmentId) -> Re
         }));
     }
     if !caller.environments.contains(environment) {
-        return Err(Refusal::forbidden("this credential is not for this environment"));
+        let message = format!("this credential is not for the environment {environment}");
+        return Err(Refusal::forbidden(&message));
     }
     Ok(())
 }

@@ -45,16 +45,17 @@ pub enum BindRendezvousError {
     NeedsTls { address: SocketAddr },
     #[error("peers cannot reach {address}; set the URL of the service with --public-url URL")]
     NeedsPublicUrl { address: SocketAddr },
+    /// `url` has no user, query or fragment.
     #[error(
-        "the public and the advertised URL must be http://HOST[:PORT][/PATH] or https://…, without \
+        "{option} {url:?} is not valid; expected http://HOST[:PORT][/PATH] or https://…, without \
          user, query and fragment"
     )]
-    PublicUrl,
+    PublicUrl { option: &'static str, url: String },
     #[error(
-        "refusing a public or advertised URL without TLS, since tokens would be sent unencrypted; \
-         use https://, or add --insecure"
+        "refusing {option} {url} without TLS, since tokens would be sent unencrypted; use \
+         https://, or add --insecure"
     )]
-    PlainPublicUrl,
+    PlainPublicUrl { option: &'static str, url: String },
     #[error(transparent)]
     Listen(#[from] BindError),
     #[error(transparent)]
@@ -107,15 +108,18 @@ impl Rendezvous {
         if !address.ip().is_loopback() && !is_tls && !config.insecure {
             return Err(BindRendezvousError::NeedsTls { address });
         }
-        let public = config.public_url.as_deref().map(read_public_url).transpose()?;
+        let public = config.public_url.as_deref();
+        let public = public.map(|url| PublicUrl::parse("--public-url", url)).transpose()?;
         let advertised = match &config.routing {
             Routing::Direct { advertised_url } => advertised_url.as_deref(),
             Routing::Bus(_) => None,
         };
-        let advertised = advertised.map(read_public_url).transpose()?;
+        let advertised = advertised.map(|url| PublicUrl::parse("--advertise", url)).transpose()?;
         let urls = || public.iter().chain(&advertised);
-        if urls().any(|url| !url.is_safe) && !config.insecure {
-            return Err(BindRendezvousError::PlainPublicUrl);
+        if let Some(PublicUrl { option, url, .. }) = urls().find(|url| !url.is_safe)
+            && !config.insecure
+        {
+            return Err(BindRendezvousError::PlainPublicUrl { option, url: url.clone() });
         }
         if public.is_none() && address.ip().is_unspecified() {
             return Err(BindRendezvousError::NeedsPublicUrl { address });
@@ -366,7 +370,10 @@ fn new_handler(
     }
 }
 
+#[derive(Debug)]
 struct PublicUrl {
+    /// The option of the command line that sets the URL.
+    option: &'static str,
     /// Without a slash at the end.
     url: String,
     host: String,
@@ -374,24 +381,26 @@ struct PublicUrl {
     is_safe: bool,
 }
 
-fn read_public_url(text: &str) -> Result<PublicUrl, BindRendezvousError> {
-    let uri: Uri = text.parse().map_err(|_| BindRendezvousError::PublicUrl)?;
-    let authority = uri.authority().ok_or(BindRendezvousError::PublicUrl)?;
-    let is_valid = matches!(uri.scheme_str(), Some("http" | "https"))
-        && uri.query().is_none()
-        && !text.contains(['#', '@']);
-    match is_valid {
-        true => {
-            let scheme = uri.scheme_str().unwrap_or("https");
-            let path = uri.path().trim_end_matches('/');
-            let url = format!("{scheme}://{authority}{path}");
-            let host = authority.host().trim_start_matches('[').trim_end_matches(']');
-            let is_loopback = host == "localhost"
-                || host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
-            let is_safe = scheme == "https" || is_loopback;
-            Ok(PublicUrl { url, host: authority.to_string(), is_safe })
-        }
-        false => Err(BindRendezvousError::PublicUrl),
+impl PublicUrl {
+    fn parse(option: &'static str, text: &str) -> Result<Self, BindRendezvousError> {
+        let invalid = || {
+            let shown = text.split(['?', '#']).next().and_then(|url| url.rsplit('@').next());
+            let url = shown.unwrap_or_default().to_owned();
+            BindRendezvousError::PublicUrl { option, url }
+        };
+        let uri: Uri = text.parse().map_err(|_| invalid())?;
+        let (Some(scheme @ ("http" | "https")), Some(authority), None, false) =
+            (uri.scheme_str(), uri.authority(), uri.query(), text.contains(['#', '@']))
+        else {
+            return Err(invalid());
+        };
+        let path = uri.path().trim_end_matches('/');
+        let url = format!("{scheme}://{authority}{path}");
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+        let is_loopback =
+            host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
+        let is_safe = scheme == "https" || is_loopback;
+        Ok(Self { option, url, host: authority.to_string(), is_safe })
     }
 }
 
@@ -412,7 +421,7 @@ mod tests {
             ("https://relay.example:8443/", "https://relay.example:8443"),
             ("http://10.0.0.1/base/", "http://10.0.0.1/base"),
         ] {
-            assert_eq!(read_public_url(text).unwrap().url, url);
+            assert_eq!(PublicUrl::parse("--public-url", text).unwrap().url, url);
         }
         for (text, is_safe) in [
             ("https://relay.example", true),
@@ -422,10 +431,12 @@ mod tests {
             ("http://10.0.0.1", false),
             ("http://127.0.0.1.example", false),
         ] {
-            assert_eq!(read_public_url(text).unwrap().is_safe, is_safe, "{text}");
+            let url = PublicUrl::parse("--public-url", text).unwrap();
+            assert_eq!(url.is_safe, is_safe, "{text}");
         }
         for text in ["relay.example", "ws://relay.example", "https://u:p@h", "https://h/?a=b", ""] {
-            assert!(read_public_url(text).is_err(), "{text}");
+            let error = PublicUrl::parse("--advertise", text).unwrap_err().to_string();
+            assert!(error.starts_with("--advertise \"") && !error.contains("u:p"), "{error}");
         }
     }
 }

@@ -70,7 +70,7 @@ impl Handler {
             let released = self.directory.release(&environment, generation, &self.node).await;
             self.report(released);
             if self.router.online_generation(&environment) == Some(generation) {
-                // It reconnected meanwhile.
+                // It reconnected in the meantime.
                 self.claim(&environment, generation).await;
             }
         }
@@ -121,7 +121,7 @@ impl Handler {
         }
         let renewed = self.directory.renew(environment, generation, &self.node).await;
         if renewed.is_ok() && !is_here() {
-            // The environment has left meanwhile, and the renewal may have arrived after the
+            // The environment has left in the meantime, and the renewal may have arrived after the
             // release.
             let released = self.directory.release(environment, generation, &self.node).await;
             self.report(released);
@@ -199,7 +199,7 @@ impl Handler {
     pub(crate) async fn follow_moved(&self) {
         for environment in self.router.awaited() {
             match self.registry.is_elsewhere(&environment).await {
-                // It may have reconnected here meanwhile; then nothing happens.
+                // It may have reconnected here in the meantime; then nothing happens.
                 Ok(true) => self.router.move_away(&environment, 0),
                 Ok(false) => {}
                 Err(error) => return self.report(Err(error)),
@@ -228,7 +228,7 @@ impl Handler {
 
     fn report(&self, outcome: Result<(), DirectoryError>) {
         if let Err(error) = outcome {
-            tracing::error!(error = with_sources(&error), "the directory failed");
+            tracing::error!(error = with_sources(&error), "the store failed");
         }
     }
 }

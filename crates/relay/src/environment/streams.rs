@@ -293,7 +293,7 @@ impl Streams {
         let _ = tokio::time::timeout(END_TIMEOUT, all).await;
     }
 
-    /// Waits for `other`, and handles handshakes and streams that end meanwhile.
+    /// Waits for `other`, and handles handshakes and streams that end in the meantime.
     pub(super) async fn reap_during<T>(&mut self, other: impl Future<Output = T>) -> T {
         let mut other = std::pin::pin!(other);
         loop {

@@ -18,7 +18,7 @@ pub enum FrameError {
     UnsupportedVersion { version: u32 },
     #[error("frame has an invalid stream id")]
     StreamId(#[from] InvalidStreamId),
-    /// Also a kind of body that this program does not know.
+    /// The body is missing, or of a kind that this program does not know.
     #[error("frame has no known body")]
     NoBody,
     #[error("frame has an empty payload")]

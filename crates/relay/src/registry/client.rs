@@ -224,8 +224,9 @@ impl RegistryClient {
                 error.map(|body| (body.error.code, body.error.message)).unwrap_or_default();
             return Err(RegistryError::Refused { call, status, code, message });
         }
-        let invalid = RegistryError::InvalidResponse { call, why: "it is not the expected JSON" };
-        serde_json::from_slice(&self.read_body(response).await?).map_err(|_| invalid)
+        let why = "it is not the expected JSON; check the URL of the registry";
+        serde_json::from_slice(&self.read_body(response).await?)
+            .map_err(|_| RegistryError::InvalidResponse { call, why })
     }
 
     pub(super) async fn post(
@@ -338,6 +339,7 @@ fn detail(code: &str, message: &str) -> String {
 
 fn advice(status: StatusCode, code: &str) -> &'static str {
     match status {
+        StatusCode::NOT_FOUND => "; check the URL of the registry",
         // The response came from something in front of the registry.
         _ if code.is_empty() => "",
         StatusCode::CONFLICT if code == super::messages::ENVIRONMENT_OFFLINE => {

@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_acknowledges_nothing_and_an_ack_frame_shows_that_there_will_be_more() {
+    fn an_ack_frame_of_zero_shows_that_the_peer_acknowledges_but_removes_nothing() {
         let start = Instant::now();
         let mut sender = sent(1, start);
         ack(&mut sender, 0, 0, start);

@@ -40,7 +40,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// `peer_acknowledges`: it acknowledged during the handshake.
+    /// `peer_acknowledges`: the peer acknowledged during the handshake.
     pub(crate) fn new(
         id: StreamId,
         channel: Channel,

@@ -1,5 +1,5 @@
-//! Interoperability with `clatter`, its own algorithms and its own transport: same bytes, and each
-//! end understands the other.
+//! Interoperability with `clatter`, which has its own algorithms and transport: both write the same
+//! bytes, and each end understands the other.
 
 use bytes::{Bytes, BytesMut};
 use clatter::traits::Handshaker;
@@ -18,7 +18,7 @@ fn clatter_environment() -> Clatter<EnvironmentRng> {
     Clatter::new(environment_params(&prologue_bytes())).unwrap()
 }
 
-/// Returns texts from one byte to the limit, and at both sides of AES and GHASH block boundaries.
+/// Returns plaintexts of one byte, of the limit, and around AES and GHASH block boundaries.
 fn plaintexts() -> Vec<Vec<u8>> {
     [1, 15, 16, 17, 255, 4096, MAX_RECORD_PLAINTEXT - 1, MAX_RECORD_PLAINTEXT]
         .map(|len| (0..len).map(|index| (index % 251) as u8).collect())

@@ -31,7 +31,7 @@ pub(crate) use read_limits::ReadLimits;
 pub(crate) use socket::write_frames;
 use stream_table::StreamTable;
 
-/// Any queue has room for the largest frame.
+/// The minimum size of a queue, which has room for the largest frame.
 const LEAST_QUEUE: usize = 2 * MAX_FRAME_BYTES;
 
 const REPLACED: Closing = Closing::new(CloseCode::Policy, "a newer registration replaced this one");
@@ -226,7 +226,7 @@ impl Router {
     }
 
     /// Adds a socket to its environment, under the lock of all environments, so that the
-    /// environment is not forgotten meanwhile.
+    /// environment is not forgotten in the meantime.
     fn add(&self, id: &EnvironmentId, socket: &Arc<Socket>, end: &RelayEnd) -> Arc<Environment> {
         let mut environments = self.lock();
         let (max, of_credentials) =

@@ -102,7 +102,7 @@ async fn harnesses_follow_an_environment_to_another_node() {
     let mut environment = cluster.attach(1, &registered).await;
     let (mut remote, _) = cluster.harness(0, &token, &mut environment).await;
     let (mut local, _) = cluster.harness(1, &token, &mut environment).await;
-    // The first socket is still open, like one behind a load balancer that has lost its other side.
+    // The first socket is still open, as behind a load balancer that has lost the environment.
     let mut moved = cluster.attach(2, &registered).await;
     environment.closed().await;
     remote.closed().await;

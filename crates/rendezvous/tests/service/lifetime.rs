@@ -206,7 +206,7 @@ async fn plain_http_beyond_loopback_is_refused() {
     let public_url = Some("http://relay.example".to_owned());
     let local = RendezvousConfig::new("127.0.0.1:0".parse().unwrap());
     let refused = Rendezvous::bind(RendezvousConfig { public_url, ..local }, directory).await;
-    assert!(matches!(refused, Err(BindRendezvousError::PlainPublicUrl)));
+    assert!(matches!(refused, Err(BindRendezvousError::PlainPublicUrl { .. })));
 }
 
 #[tokio::test]

@@ -19,8 +19,8 @@ struct StreamIdOnly {
     stream_id: String,
 }
 
-/// Checks that the peek finds what `prost` finds, and refuses what `prost` refuses, and also
-/// groups. Whenever an end decodes the whole frame, it gets the same stream id.
+/// Checks that the peek agrees with `prost`, except that it also refuses groups. An end that
+/// decodes the whole frame gets the same stream id.
 fn assert_agrees_with_prost(bytes: &[u8]) {
     let peeked = peek_stream_id(bytes);
     if let Err(PeekError::Group { .. }) = peeked {

@@ -50,8 +50,9 @@ pub(crate) enum NatsError {
     Url { url: String, source: std::io::Error },
     #[error("cannot read the credentials {}", path.display())]
     Credentials { path: PathBuf, source: std::io::Error },
-    #[error("cannot connect to a NATS server")]
-    Connect(#[from] async_nats::ConnectError),
+    /// `servers` have no user and password.
+    #[error("cannot connect to a NATS server ({servers})")]
+    Connect { servers: String, source: async_nats::ConnectError },
     #[error(
         "NATS {version} loses updates of replicated buckets; use {FIRST_WITH_ATOMIC_REPLICAS} or \
          newer, or one replica"
@@ -85,10 +86,11 @@ pub(crate) async fn connect_with(
     options: &NatsOptions,
     change: impl FnOnce(ConnectOptions) -> ConnectOptions,
 ) -> Result<Client, NatsError> {
-    let servers = options.servers.iter().map(|url| {
-        let shown = || url.rsplit('@').next().unwrap_or_default().to_owned();
-        url.parse().map_err(|source| NatsError::Url { url: shown(), source })
-    });
+    let without_user = |url: &str| url.rsplit('@').next().unwrap_or_default().to_owned();
+    let servers = options
+        .servers
+        .iter()
+        .map(|url| url.parse().map_err(|source| NatsError::Url { url: without_user(url), source }));
     let servers: Vec<ServerAddr> = servers.collect::<Result<_, _>>()?;
     let mut connecting = ConnectOptions::new()
         .name("exec-server rendezvous")
@@ -117,7 +119,11 @@ pub(crate) async fn connect_with(
     if let Some(path) = &options.tls_ca {
         connecting = connecting.add_root_certificates(path.clone()).require_tls(true);
     }
-    Ok(change(connecting).connect(servers).await?)
+    let connected = change(connecting).connect(servers).await;
+    connected.map_err(|source| {
+        let servers: Vec<String> = options.servers.iter().map(|url| without_user(url)).collect();
+        NatsError::Connect { servers: servers.join(", "), source }
+    })
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -50,7 +50,8 @@ const SIGNING_SECRET: &str = "secret.signing";
 
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot read the credentials of the cluster within {}s; may this account make consumers?",
+    "cannot read the credentials of the cluster within {}s; check that this NATS account may \
+     create consumers",
     CREDENTIALS_TIMEOUT.as_secs()
 )]
 struct CredentialsTimeout;

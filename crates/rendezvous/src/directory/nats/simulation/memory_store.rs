@@ -1,6 +1,6 @@
 //! An in-memory store of leases: revisions, compare-and-set and expiry by age, as in JetStream.
 //!
-//! Each round trip is one `Pending`, so the caller controls what happens meanwhile.
+//! Each round trip is one `Pending`, so the caller controls what happens in the meantime.
 
 use std::collections::HashMap;
 use std::future::poll_fn;

@@ -92,8 +92,8 @@ fn two_failures_at_once_leave_one_socket_and_one_lease_for_each() {
         assert!(report.all_back < secs(90), "{report}");
         late += usize::from(report.all_back > secs(61));
     }
-    // The node finishes calls whose callers have registered elsewhere meanwhile, and so replaces
-    // those registrations.
+    // The node finishes calls whose callers have registered elsewhere in the meantime, and so
+    // replaces those registrations.
     assert!(late > 0, "no call was late");
 }
 
