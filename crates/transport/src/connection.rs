@@ -95,7 +95,7 @@ enum IncomingTransport {
 }
 
 impl Incoming {
-    /// Returns the peer's next input, or `None` when the connection is over. Cancel-safe.
+    /// Returns the peer's next input, or `None` when the connection has ended. Cancel-safe.
     ///
     /// Pings are answered, pongs processed and the peer's silence measured only while this is
     /// polled.

@@ -52,7 +52,7 @@ impl FailedAttempts {
     }
 }
 
-/// Maps an IPv6 address to its /64. A subscriber has at least a /64, and could use another address
+/// Maps an IPv6 address to its /64. A subscriber has at least a /64, and could use a new address
 /// for each attempt.
 pub(crate) fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {

@@ -106,10 +106,10 @@ pub enum TokenError {
     Expired,
     #[error("it is not yet valid")]
     NotYetValid,
-    #[error("its issuer is not the expected one")]
-    Issuer,
-    #[error("its audience is not the expected one")]
-    Audience,
+    #[error("its issuer is {found:?}, not the one in ws_issuer")]
+    Issuer { found: String },
+    #[error("its audience {found:?} does not include the one in ws_audience")]
+    Audience { found: String },
 }
 
 #[derive(Deserialize)]
@@ -180,10 +180,11 @@ impl TokenRules {
             return Err(TokenError::NotYetValid);
         }
         if self.issuer.is_some() && claims.iss != self.issuer {
-            return Err(TokenError::Issuer);
+            let found = claims.iss.clone().unwrap_or_default();
+            return Err(TokenError::Issuer { found });
         }
         if self.audience.as_ref().is_some_and(|audience| !claims.aud.contains(audience)) {
-            return Err(TokenError::Audience);
+            return Err(TokenError::Audience { found: claims.aud.join(", ") });
         }
         Ok(())
     }
@@ -406,7 +407,9 @@ mod tests {
         let skewed = TokenRules { max_clock_skew: Duration::from_secs(60), ..any.clone() };
         let expects =
             TokenRules { issuer: Some("me".into()), audience: Some("box".into()), ..any.clone() };
-        use TokenError::{Audience, Expired, Issuer, NotYetValid};
+        use TokenError::{Expired, NotYetValid};
+        let issuer = |found: &str| Some(TokenError::Issuer { found: found.to_owned() });
+        let audience = |found: &str| Some(TokenError::Audience { found: found.to_owned() });
         for (claims, rules, expected) in [
             (r#"{"exp":1001}"#, &any, None),
             (r#"{"exp":1001.9}"#, &any, None),
@@ -421,11 +424,11 @@ mod tests {
             (r#"{"exp":2000,"nbf":1061}"#, &skewed, Some(NotYetValid)),
             (r#"{"exp":2000,"iss":"me","aud":"box"}"#, &expects, None),
             (r#"{"exp":2000,"iss":"me","aud":["other","box"]}"#, &expects, None),
-            (r#"{"exp":2000,"aud":"box"}"#, &expects, Some(Issuer)),
-            (r#"{"exp":2000,"iss":"you","aud":"box"}"#, &expects, Some(Issuer)),
-            (r#"{"exp":2000,"iss":"me"}"#, &expects, Some(Audience)),
-            (r#"{"exp":2000,"iss":"me","aud":[]}"#, &expects, Some(Audience)),
-            (r#"{"exp":2000,"iss":"me","aud":"other"}"#, &expects, Some(Audience)),
+            (r#"{"exp":2000,"aud":"box"}"#, &expects, issuer("")),
+            (r#"{"exp":2000,"iss":"you","aud":"box"}"#, &expects, issuer("you")),
+            (r#"{"exp":2000,"iss":"me"}"#, &expects, audience("")),
+            (r#"{"exp":2000,"iss":"me","aud":[]}"#, &expects, audience("")),
+            (r#"{"exp":2000,"iss":"me","aud":"other"}"#, &expects, audience("other")),
         ] {
             assert_eq!(verify(claims, rules).err(), expected, "{claims}");
         }

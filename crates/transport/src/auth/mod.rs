@@ -186,7 +186,7 @@ fn shown(path: &Path) -> String {
     }
 }
 
-/// Whether a text can be a token. A line break would add headers, and a space would end the token.
+/// Whether a string can be a token: a line break would add headers, a space would end the token.
 pub(crate) fn is_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())
 }

@@ -148,9 +148,16 @@ fn distrust(error: &rustls::Error) -> String {
 fn advice(status: StatusCode) -> &'static str {
     match status {
         StatusCode::UNAUTHORIZED => "; it needs a valid token (--token-file) or client certificate",
-        StatusCode::FORBIDDEN => "; it refuses this user, host name or origin",
-        StatusCode::TOO_MANY_REQUESTS => "; this client has too many connections",
-        StatusCode::SERVICE_UNAVAILABLE => "; it is shutting down, or has too many connections",
+        StatusCode::FORBIDDEN => {
+            "; it refuses this user, host name or origin (its settings allow_other_users, \
+             allow_hosts and allow_origins)"
+        }
+        StatusCode::TOO_MANY_REQUESTS => {
+            "; this client has too many connections (max_connections_per_subject)"
+        }
+        StatusCode::SERVICE_UNAVAILABLE => {
+            "; it is shutting down, or has too many connections (max_connections)"
+        }
         _ => "",
     }
 }

@@ -70,7 +70,8 @@ impl Gate {
                 .any(|allowed| origin.as_bytes().eq_ignore_ascii_case(allowed.as_bytes()))
         };
         if !request.headers().get_all(ORIGIN).iter().all(allows_origin) {
-            return Err(answer(StatusCode::FORBIDDEN, "this origin is not allowed"));
+            let text = "this Origin is not allowed; an exec-server allows it with allow_origins";
+            return Err(answer(StatusCode::FORBIDDEN, text));
         }
         let allows_host = |name: &[u8]| match &self.hosts {
             HostRule::Any => true,
@@ -87,7 +88,9 @@ impl Gate {
         // An absolute request target overrides the header, so it must pass as well.
         let target = request.uri().authority().map(|authority| authority.as_str().as_bytes());
         if !header.is_some_and(allows_host) || !target.is_none_or(allows_host) {
-            return Err(answer(StatusCode::FORBIDDEN, "this host name is not allowed"));
+            let text = "this Host is not allowed; use the listener's address, or allow the name: \
+                        allow_hosts of an exec-server, --public-url of a rendezvous";
+            return Err(answer(StatusCode::FORBIDDEN, text));
         }
         Ok(())
     }
@@ -114,7 +117,9 @@ impl Gate {
         }
         if !asks_for_upgrade(request.headers()) {
             if path != "/" {
-                return Err(answer(StatusCode::NOT_FOUND, "nothing is served here"));
+                let text =
+                    "no such path; connect with a WebSocket client, or get /healthz or /readyz";
+                return Err(answer(StatusCode::NOT_FOUND, text));
             }
             let refusal = answer(StatusCode::UPGRADE_REQUIRED, "connect with a WebSocket client");
             return Err(refusal.with(UPGRADE, "websocket"));

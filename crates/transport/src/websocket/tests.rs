@@ -358,7 +358,7 @@ async fn talk(mut peer: WriteHalf<DuplexStream>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_gives_up_a_server_that_sends_but_answers_no_ping() {
+async fn a_client_gives_up_on_a_server_that_sends_but_answers_no_ping() {
     // With no messages to write, and with a stuck message.
     for message in [&[][..], &[b'x'; 1 << 20]] {
         let (client, peer) = client_of(1000);
