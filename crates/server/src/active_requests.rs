@@ -39,7 +39,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_is_idle_once_all_work_is_done() {
+    async fn a_server_is_idle_once_all_work_is_done() {
         let work = ActiveRequests::default();
         assert!(is_idle(&work).await);
         let (first, second) = (work.begin(), work.begin());

@@ -25,7 +25,7 @@ pub struct ServerConfig {
     pub max_sessions: usize,
     /// Maximum number of sessions per subject.
     pub max_sessions_per_subject: usize,
-    /// Maximum number of requests per second and connection, even in one burst; 0 disables the
+    /// Maximum number of requests per second on each connection, even in one burst; 0 disables the
     /// limit. Control requests count but are never refused.
     pub max_requests_per_second: u32,
     /// Closes a connection that sends nothing for this long; zero disables the timeout. Its session
@@ -35,9 +35,9 @@ pub struct ServerConfig {
     pub retained_output_bytes_per_process: usize,
     /// Bytes of unconfirmed output per process that may go to its spill file; 0 disables the file.
     pub spill_output_bytes_per_process: u64,
-    /// Bytes of all logs in memory. Above it, each process keeps only little in memory.
+    /// Bytes of all logs in memory. Beyond that, each process keeps only a little in memory.
     pub max_retained_output_bytes: u64,
-    /// Bytes of all spill files. Above it, processes wait for their readers.
+    /// Bytes of all spill files. Beyond that, processes wait for their readers.
     pub max_spilled_output_bytes: u64,
     /// How long a session survives without a connection, unless its client requests another time.
     pub detached_session_ttl: Duration,

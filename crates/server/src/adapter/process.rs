@@ -252,7 +252,8 @@ impl ManagedProcess {
         match params.write_id.as_deref() {
             Some("") => {
                 let subject = ErrorSubject::Process(id.clone());
-                return Err(RpcError::invalid_params("writeId is empty").about(subject));
+                let message = "writeId must not be empty; omit it, or give each write its own";
+                return Err(RpcError::invalid_params(message).about(subject));
             }
             Some(write_id) => check_name("writeId", write_id)?,
             None => {}
@@ -263,7 +264,7 @@ impl ManagedProcess {
                 None => Written::Waiting(ticket),
             }),
             Err(OfferError::Closed) => Ok(Written::Done(WriteStatus::StdinClosed)),
-            Err(error) => Err(stdin_rpc_error(id, error)),
+            Err(error) => Err(stdin_rpc_error(id, &error)),
         }
     }
 
@@ -277,7 +278,7 @@ impl ManagedProcess {
         match self.process.close_input() {
             Ok(()) => Ok(WriteStatus::Accepted),
             Err(OfferError::Closed) => Ok(WriteStatus::StdinClosed),
-            Err(error) => Err(stdin_rpc_error(&self.id, error)),
+            Err(error) => Err(stdin_rpc_error(&self.id, &error)),
         }
     }
 
@@ -382,14 +383,14 @@ impl ManagedProcess {
     }
 }
 
-fn stdin_rpc_error(process_id: &str, error: OfferError) -> RpcError {
+fn stdin_rpc_error(process_id: &str, error: &OfferError) -> RpcError {
     let message = error.to_string();
     let told = match error {
         OfferError::Full { .. } => {
             let message = format!("{message}; wait for the responses to earlier writes");
             RpcError::invalid_request(message).with_kind(ErrorKind::StdinFull)
         }
-        OfferError::Closed | OfferError::IdReused => RpcError::invalid_params(message),
+        OfferError::Closed | OfferError::IdReused { .. } => RpcError::invalid_params(message),
     };
     told.about(ErrorSubject::Process(process_id.to_owned()))
 }

@@ -332,8 +332,8 @@ impl Reader {
         }
         let principal = self.dispatcher.connection().principal();
         if principal.has_expired(SystemTime::now()) {
-            let error = RpcError::invalid_request("the token of this connection has expired");
-            return Err(error.with_kind(ErrorKind::TokenExpired));
+            let message = "the token of this connection has expired; connect with a new one";
+            return Err(RpcError::invalid_request(message).with_kind(ErrorKind::TokenExpired));
         }
         let confirmed_by = match params.acks {
             Some(true) => ConfirmedBy::Ack,

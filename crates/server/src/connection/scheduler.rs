@@ -2,8 +2,8 @@
 //!
 //! Ordinary requests take a permit, first come, first served. Waiting and control requests take
 //! none; if there is only one permit, waiting requests take it as well, so that everything but
-//! control is serial. Calls that change one process keep their order: a call that overtakes the
-//! queue takes the queued changes of its process along. The close of an upload takes along its
+//! control is serial. Calls that change one process keep their order: before a call overtakes the
+//! queue, the queued changes of its process do. The same holds for the close of an upload and its
 //! queued blocks.
 
 use std::collections::VecDeque;
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_control_call_takes_the_queued_changes_of_its_process_along() {
+    fn a_control_call_runs_after_the_queued_changes_of_its_process() {
         let mut scheduler = RequestScheduler::new(2);
         for (method, process) in
             [("process/start", "p"), ("process/write", "q"), ("process/write", "p")]

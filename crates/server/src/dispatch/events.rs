@@ -43,7 +43,7 @@ impl EventStream {
         }
     }
 
-    /// Waits for room, then sends. A notification is lost if its connection ends meanwhile.
+    /// Waits for room, then sends. A notification is lost if its connection ends in the meantime.
     pub(crate) async fn send(&self, notification: impl Into<ServerNotification>) -> Sent {
         let mut notification = notification.into();
         match self {

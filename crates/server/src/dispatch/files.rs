@@ -132,7 +132,7 @@ impl Dispatcher {
                 let params = scoped.params;
                 claim
                     .fill(FileHandle::Reading(Arc::new(file)))
-                    .map_err(|_| closed(&params.handle_id))?;
+                    .map_err(|_| closed("handleId", &params.handle_id))?;
                 claim.keep();
                 let metadata = params.details.then_some(metadata);
                 Ok(FsHandleResponse { handle_id: params.handle_id, metadata, size: None })
@@ -195,7 +195,7 @@ impl Dispatcher {
                 let size = Some(upload.written_before());
                 claim
                     .fill(FileHandle::Writing(Arc::new(upload)))
-                    .map_err(|_| closed(&handle_id))?;
+                    .map_err(|_| closed("handleId", &handle_id))?;
                 claim.keep();
                 Ok(FsHandleResponse { handle_id, metadata: None, size })
             });
@@ -297,6 +297,6 @@ impl<M: LargeFileCall> LargeCall<M> {
     }
 }
 
-pub(super) fn closed(name: &str) -> RpcError {
-    RpcError::invalid_request(format!("{name:?} was closed while it was being opened"))
+pub(super) fn closed(member: &str, id: &str) -> RpcError {
+    RpcError::invalid_request(format!("{member} {id:?} was closed while it was being opened"))
 }

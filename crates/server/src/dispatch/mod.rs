@@ -229,7 +229,7 @@ impl Dispatcher {
         // Ended synchronously, so that the session ends even if the client hangs up at once.
         let ended = self.state.end_session(&session, Some(&self.connection));
         // Close the connection of an attached client, which would wait for events that never
-        // arrive. A client that closes its own session over a socket hangs up itself.
+        // arrive. A client that closes its own session over a socket disconnects itself.
         let hangs_up_itself = |connection: &ClientConnection| {
             connection.id() == self.connection.id() && connection.socket().is_some()
         };
@@ -501,7 +501,7 @@ fn no_events() -> RpcError {
 }
 
 fn initialized_before() -> RpcError {
-    RpcError::invalid_request("initialize was already called")
+    RpcError::invalid_request("initialize was already called on this connection")
 }
 
 fn close_stdin(session: &Session, process_id: &str) -> Result<CloseStdinResponse, RpcError> {

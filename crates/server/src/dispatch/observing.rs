@@ -44,7 +44,7 @@ impl Dispatcher {
             let watching = scoped.and_then(|scoped| {
                 let watching = connection.resources.files.watches.watch(scoped)?;
                 let task = WatchTask { stop, ended };
-                claim.fill(task).map_err(|_| closed(&watch_id))?;
+                claim.fill(task).map_err(|_| closed("watchId", &watch_id))?;
                 claim.keep();
                 Ok(watching)
             });

@@ -92,7 +92,7 @@ impl SocketFeed {
         *self.state() = FeedState::Retired;
     }
 
-    /// Releases a held feed, without the events that its client has read meanwhile.
+    /// Releases a held feed, without the events that its client has read in the meantime.
     pub(crate) async fn release(&self, next_seq: Option<u64>) {
         if *self.state() != FeedState::Held {
             return;

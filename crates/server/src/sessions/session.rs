@@ -382,8 +382,10 @@ impl State {
         if self.running < limit && !full {
             return Ok(());
         }
-        let what = if full { "unread finished processes" } else { "running processes" };
-        let count = if full { MAX_FINISHED } else { limit };
+        let (count, what) = match full {
+            true => (MAX_FINISHED, "unread finished processes"),
+            false => (limit, "running processes (max_processes_per_session)"),
+        };
         let error = RpcError::invalid_request(format!("the session already has {count} {what}"));
         let subject = ErrorSubject::Process(process_id.to_owned());
         Err(error.with_kind(ErrorKind::TooManyProcesses).about(subject))

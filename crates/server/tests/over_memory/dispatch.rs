@@ -131,7 +131,7 @@ async fn long_polls_delay_no_other_request() {
 }
 
 #[tokio::test]
-async fn with_one_request_at_once_a_wait_holds_all_but_control() {
+async fn with_one_permit_a_wait_blocks_everything_but_control() {
     let config = ServerConfig { concurrent_requests: 1, ..ServerConfig::default() };
     let (mut client, _) = RpcClient::open(&TestServer::new(config), json!({})).await;
     client.start("p", "sleep 1000", json!({})).await;

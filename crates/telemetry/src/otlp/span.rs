@@ -111,7 +111,7 @@ impl Span {
             self.span.is_error = true;
         }
         let mut span = self.span;
-        // The clock may have been set back meanwhile.
+        // The clock may have been set back in the meantime.
         span.end = SystemTime::now().max(span.start);
         if self.tracer.queue.try_send(span).is_err() {
             self.tracer.dropped.inc();

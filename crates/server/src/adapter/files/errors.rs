@@ -60,7 +60,8 @@ fn coded(error: FsError) -> RpcError {
             RpcError::invalid_request(message).with_kind(ErrorKind::FileTooLarge)
         }
         FsError::TooManyEntries { .. } => {
-            kinded(ErrorCode::InvalidRequest, ErrorKind::TooManyEntries)
+            let message = format!("{message}; request pages with limit");
+            RpcError::invalid_request(message).with_kind(ErrorKind::TooManyEntries)
         }
         FsError::Conflict { .. } => kinded(ErrorCode::InvalidRequest, ErrorKind::Conflict),
         FsError::Unsuitable { .. } | FsError::Leased { .. } => RpcError::invalid_request(message),

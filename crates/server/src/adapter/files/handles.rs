@@ -123,13 +123,13 @@ impl Upload {
     fn write_block(&self, offset: u64, bytes: &[u8]) -> Result<(), RpcError> {
         check_block_len(bytes.len() as u64)?;
         let file = self.file.read().unwrap_or_else(PoisonError::into_inner);
-        let file = file.as_ref().ok_or_else(closed)?;
+        let file = file.as_ref().ok_or_else(|| self.closed())?;
         file.write_block(offset, bytes).map_err(to_rpc_error)
     }
 
     /// Gives the file its name.
     pub(crate) fn commit(&self) -> Result<FsCloseResponse, RpcError> {
-        let written = self.take().ok_or_else(closed)?.commit().map_err(to_rpc_error)?;
+        let written = self.take().ok_or_else(|| self.closed())?.commit().map_err(to_rpc_error)?;
         Ok(FsCloseResponse {
             committed: true,
             modified_at_ms: Some(written.modified_at_ms),
@@ -148,17 +148,18 @@ impl Upload {
         drop(self.take());
     }
 
+    fn closed(&self) -> RpcError {
+        let path = self.path.display();
+        let message = format!("{path}: the upload was already committed or discarded");
+        RpcError::new(ErrorCode::NotFound, message).with_kind(ErrorKind::UnknownHandle)
+    }
+
     fn take(&self) -> Option<NewFile> {
         let expected = self.expected_blocks.lock().unwrap_or_else(PoisonError::into_inner);
         let none = self.none_expected.wait_while(expected, |expected| *expected > 0);
         drop(none.unwrap_or_else(PoisonError::into_inner));
         self.file.write().unwrap_or_else(PoisonError::into_inner).take()
     }
-}
-
-fn closed() -> RpcError {
-    RpcError::new(ErrorCode::NotFound, "the file has been closed")
-        .with_kind(ErrorKind::UnknownHandle)
 }
 
 fn check_resume_key(key: Option<&str>) -> Result<(), RpcError> {

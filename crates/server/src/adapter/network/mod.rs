@@ -94,7 +94,11 @@ impl RequestedNetwork {
         policy.check().map_err(|error| bad_rules(&error))?;
         let ask_timeout = ask_timeout(proxy, rules);
         if ask_timeout.is_some() && params.process_id.len() > MAX_ASKED_ID_BYTES {
-            let message = format!("processId is longer than {MAX_ASKED_ID_BYTES} bytes");
+            let message = format!(
+                "processId of {} bytes exceeds the limit of {MAX_ASKED_ID_BYTES} for a process \
+                 whose client decides about hosts",
+                params.process_id.len()
+            );
             return Err(RpcError::invalid_params(message));
         }
         let settings = proxy.map(|network| &network.proxy);
@@ -222,7 +226,11 @@ fn gate_sockets(
         direct_ports.remove(&SOCKS5_PORT);
     }
     if direct_ports.len() > MAX_DIRECT_PORTS {
-        let message = format!("network: more than {MAX_DIRECT_PORTS} loopback ports");
+        let message = format!(
+            "network: {} ports to reach directly exceed the limit of {MAX_DIRECT_PORTS}; name \
+             fewer in loopbackPorts and in host patterns",
+            direct_ports.len()
+        );
         return Err(RpcError::invalid_params(message).with_kind(ErrorKind::BadNetworkRules));
     }
     Ok(GateSockets {

@@ -267,7 +267,8 @@ impl Machine {
         loop {
             let policy = Policy::resolve(policy, &around, &HostNames)
                 .map_err(|error| Arc::new(error.into()))?;
-            // A sandbox that started meanwhile could have created a symlink before the check above.
+            // A sandbox that started in the meantime could have created a symlink before the check
+            // above.
             let written = self.written_roots();
             if written == around.link_trust.written {
                 return Ok(policy);

@@ -56,7 +56,7 @@ impl Recent {
     }
 }
 
-/// Returns the key of a sandbox. The empty text stands for no sandbox, since it is not valid JSON.
+/// Returns the key of a sandbox. An empty string stands for no sandbox: it is not valid JSON.
 fn text(sandbox: Option<&SandboxRequest>) -> &str {
     sandbox.map_or("", |sandbox| sandbox.0.get())
 }

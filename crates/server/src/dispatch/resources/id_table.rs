@@ -62,8 +62,8 @@ impl<T> IdTable<T> {
         }
         if state.entries.len() >= max_entries {
             let message = format!(
-                "this connection already has {max_entries} entries with a {member}, the limit; \
-                 end one of them first"
+                "this connection already uses {max_entries} values of {member}, the limit; end one \
+                 of them first"
             );
             return Err(RpcError::invalid_request(message).with_kind(ErrorKind::TooManyOpen));
         }
@@ -120,7 +120,7 @@ pub(crate) struct Claim<T> {
 }
 
 impl<T> Claim<T> {
-    /// Puts a value under the id, or returns it if the id was removed meanwhile.
+    /// Puts a value under the id, or returns it if the id was removed in the meantime.
     pub(crate) fn fill(&self, value: T) -> Result<(), T> {
         match self.table.lock().entries.get_mut(&self.id) {
             Some((ticket, slot)) if *ticket == self.ticket => {

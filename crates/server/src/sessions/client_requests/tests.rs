@@ -364,7 +364,7 @@ async fn undeliverable_notifications_are_dropped_and_counted() {
     assert_eq!(notification["params"]["source"], "baseline_policy");
     assert_eq!(dropped(), 0);
 
-    // Nothing is sent meanwhile: this test does not yield to the writer.
+    // Nothing is sent in the meantime: this test does not yield to the writer.
     let mut sent = 0;
     while dropped() == 0 {
         session.notify(decision_about("b.test"));

@@ -86,8 +86,8 @@ impl FilePool {
         });
     }
 
-    /// Like [`Self::run`], but passes the job an error if there is no thread. The job must not
-    /// block then.
+    /// Like [`Self::run`], but passes the job an error if there is no thread. With an error, the
+    /// job must not block.
     pub(crate) fn run_or_tell(&self, job: impl FnOnce(Result<(), RpcError>) + Send + 'static) {
         self.run_under(&None, job);
     }

@@ -7,7 +7,7 @@
 //! it calls the next. Several short jobs thus wake one thread, not one each.
 //!
 //! A worker calls [`PoolScheduler::next`] until it is told to end. The *starter*, one thread,
-//! starts workers and keeps the time.
+//! starts workers and waits for the timers.
 
 #[cfg(test)]
 mod tests;
@@ -374,7 +374,7 @@ impl<P: Clone + Eq + Hash, J> PoolScheduler<P, J> {
         while room > 0
             && let Some(starving) = self.budgets[group(&policy)].starving.pop_front()
         {
-            // Its own workers may have run the jobs meanwhile.
+            // Its own workers may have run the jobs in the meantime.
             let needs_worker = |queue: &Queue<J>| queue.needs_worker() && queue.idle.is_empty();
             if self.queues.get(&starving).is_some_and(needs_worker) {
                 self.start_worker(&starving);
