@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exec_server_relay::harness::Harness;
-use exec_server_transport::{Connection, DialOptions, dial, read_token_file};
+use exec_server_transport::{Connection, DialError, DialOptions, DialUrl, dial, read_token_file};
 
 use crate::{
     ConnectError, DisconnectReason, NoiseRendezvousConnectArgs, RemoteExecServerConnectArgs,
@@ -73,7 +73,10 @@ impl Connector for UrlConnector {
                 }
                 Ok(dial(&url, &options).await?)
             });
-            dialled.await.unwrap_or(Err(ConnectError::TimedOut { after: timeout }))
+            dialled.await.unwrap_or_else(|_| {
+                let url: DialUrl = url.parse().map_err(DialError::BadUrl)?;
+                Err(ConnectError::TimedOut { url: url.to_string(), after: timeout })
+            })
         })
     }
 }

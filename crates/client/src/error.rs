@@ -77,12 +77,12 @@ pub enum ExecServerError {
 pub enum DisconnectReason {
     #[error("no reconnect within {deadline:?}; last attempt: {last}")]
     Deadline { deadline: Duration, last: String },
-    #[error("the connection ended and cannot be redialled")]
+    #[error("the connection ended and cannot be re-established")]
     CannotRedial,
     #[error("the client task stopped: its runtime shut down, or it panicked")]
     TaskStopped,
-    #[error("the server program ended: {status}")]
-    ServerExited { status: String },
+    #[error("the server program {program} ended: {status}")]
+    ServerExited { program: String, status: String },
     #[error("the server did not resume the session: {0}")]
     Refused(ExecServerError),
 }
@@ -101,8 +101,9 @@ pub enum ConnectError {
     Credentials(String),
     #[error("no token: the environment variable {name} is not set")]
     TokenVariable { name: String },
-    #[error("cannot connect within {after:?}")]
-    TimedOut { after: Duration },
+    /// `url` has no query, which may hold a token.
+    #[error("cannot connect to {url} within {after:?}")]
+    TimedOut { url: String, after: Duration },
     #[error("cannot start {program}: {source}")]
     Launch { program: String, source: std::io::Error },
     #[error("the connection ended before the server answered initialize")]

@@ -151,8 +151,8 @@ impl Handle {
             error = self.0.over() => return Err(lost_error::<R>(error)),
         };
         match answer {
-            // The next connection was made before this was polled. Its server does not know the
-            // handle.
+            // The next connection was made before this future was polled; the handle does not
+            // exist there.
             Err(ExecServerError::Server(_)) if self.0.is_over() => Err(lost_error::<R>(None)),
             answer => answer,
         }

@@ -16,7 +16,7 @@ use crate::calls::ProcessKey;
 use crate::driver::OpenedResource;
 use crate::leases::{Lease, LeaseId, LeaseMessage, Leases, Target, wait_until};
 use crate::mirror::{Offer, ProcessMirror, WeakMirror};
-use crate::network::NetworkHandlers;
+use crate::network::{NetworkHandlers, too_many_server_requests};
 use crate::notified::read_event;
 use crate::process_state::ProcessState;
 use crate::{ConnectionState, ExecServerError};
@@ -311,8 +311,7 @@ impl ServerRequestHandler for Answers {
         while tasks.try_join_next().is_some() {}
         if tasks.len() >= MAX_SERVER_REQUESTS {
             drop(tasks);
-            let error = RpcError::internal("too many unanswered requests from the server");
-            return respond(Err(error.with_kind(ErrorKind::Overloaded)));
+            return respond(Err(too_many_server_requests()));
         }
         let answer = self.network.clone().answer(call);
         tasks.spawn_on(async move { respond(Ok(answer.await)) }, &self.runtime);

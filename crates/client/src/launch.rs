@@ -55,7 +55,10 @@ impl Connector for ChildServerConnector {
                 return DisconnectReason::CannotRedial;
             };
             match tokio::time::timeout(EXIT_TIMEOUT, child.wait()).await {
-                Ok(Ok(status)) => DisconnectReason::ServerExited { status: status.to_string() },
+                Ok(Ok(status)) => DisconnectReason::ServerExited {
+                    program: self.command.program.display().to_string(),
+                    status: status.to_string(),
+                },
                 Ok(Err(_)) | Err(_) => DisconnectReason::CannotRedial,
             }
         })

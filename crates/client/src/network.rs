@@ -5,8 +5,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use exec_server_protocol::{
-    NetworkDecision, NetworkPolicyDecisionNotification, NetworkPolicyRequestParams,
-    NetworkPolicyResponse, ServerCall, ServerCallResponse,
+    ErrorKind, MAX_SERVER_REQUESTS, NetworkDecision, NetworkPolicyDecisionNotification,
+    NetworkPolicyRequestParams, NetworkPolicyResponse, RpcError, ServerCall, ServerCallResponse,
 };
 
 use crate::ExecServerClientConnectOptions;
@@ -16,8 +16,8 @@ type Deciding = Pin<Box<dyn Future<Output = NetworkDecision> + Send>>;
 /// Decides about hosts that no rule of a process covers, while the process waits.
 ///
 /// Each request runs as a task of the client, so it may wait for a person. If the connection is
-/// lost meanwhile, the future is dropped and the server asks again on the next connection. The
-/// server does not withdraw a request that it has given up on; it ignores the response.
+/// lost in the meantime, the future is dropped and the server asks again on the next connection.
+/// The server does not withdraw a request that it has given up on; it ignores the response.
 #[derive(Clone)]
 pub struct NetworkRequestHandler(Arc<dyn Fn(NetworkPolicyRequestParams) -> Deciding + Send + Sync>);
 
@@ -30,6 +30,13 @@ impl NetworkRequestHandler {
     {
         Self(Arc::new(move |params| Box::pin(decide(params))))
     }
+}
+
+/// The response to a server request that exceeds [`MAX_SERVER_REQUESTS`].
+pub(crate) fn too_many_server_requests() -> RpcError {
+    let message =
+        format!("the client already has {MAX_SERVER_REQUESTS} unanswered requests of the server");
+    RpcError::internal(message).with_kind(ErrorKind::Overloaded)
 }
 
 impl fmt::Debug for NetworkRequestHandler {

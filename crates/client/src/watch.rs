@@ -1,4 +1,4 @@
-//! Watches: changes of files on the server.
+//! Watches: changes to files on the server.
 
 use std::fmt;
 use std::future::poll_fn;

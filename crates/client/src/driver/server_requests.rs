@@ -4,12 +4,13 @@
 use std::collections::HashMap;
 
 use exec_server_protocol::{
-    ErrorKind, MAX_SERVER_REQUESTS, Request, RequestId, RpcError, ServerCall, ServerCallResponse,
+    MAX_SERVER_REQUESTS, Request, RequestId, RpcError, ServerCall, ServerCallResponse,
     error_response,
 };
 use tokio::task::{self, JoinError, JoinSet};
 
 use super::{Driver, MAX_BUFFERED};
+use crate::network::too_many_server_requests;
 
 /// The requests being handled. Dropping this aborts their tasks.
 #[derive(Default)]
@@ -43,8 +44,7 @@ impl Driver {
         let call = match ServerCall::decode(&request) {
             Ok(call) if self.requests.asked.len() < MAX_SERVER_REQUESTS => call,
             Ok(_) => {
-                let error = RpcError::internal("too many unanswered requests from the server");
-                return self.refuse(&request.id, &error.with_kind(ErrorKind::Overloaded));
+                return self.refuse(&request.id, &too_many_server_requests());
             }
             Err(error) => {
                 tracing::debug!(method = %request.method, %error, "refusing a request");

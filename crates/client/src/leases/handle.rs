@@ -69,12 +69,12 @@ impl<Q: Queue> LeaseHandle<Q> {
         self.client.lease_changed(&self.id);
     }
 
-    /// Whether the lease is over, by a lost connection or otherwise.
+    /// Whether the lease has ended, by a lost connection or otherwise.
     pub(crate) fn is_over(&self) -> bool {
         self.inbox.is_over()
     }
 
-    /// Resolves when the lease is over. Returns its error, if any.
+    /// Resolves when the lease has ended. Returns its error, if any.
     pub(crate) async fn over(&self) -> Option<ExecServerError> {
         self.inbox.over().await
     }
@@ -83,7 +83,7 @@ impl<Q: Queue> LeaseHandle<Q> {
 impl<Q: Queue> Drop for LeaseHandle<Q> {
     fn drop(&mut self) {
         self.inbox.abandon();
-        // A lease that is over need not be released.
+        // A lease that has ended need not be released.
         if !self.inbox.is_over() {
             self.client.lease_changed(&self.id);
         }

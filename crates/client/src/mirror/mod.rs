@@ -39,11 +39,11 @@ pub enum MirrorEvent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Offer {
     Accepted,
-    /// The event was accepted before, or the process is over.
+    /// The event was accepted before, or the mirror accepts no more.
     Duplicate,
     /// An earlier event is missing.
     Hole,
-    /// No room until a subscriber consumes.
+    /// There is no room until a subscriber consumes events.
     Full,
 }
 

@@ -152,7 +152,7 @@ async fn resize_and_terminate_are_resent() {
 }
 
 #[tokio::test]
-async fn a_signal_is_interrupted_and_not_resent() {
+async fn a_lost_signal_call_fails_as_interrupted_and_is_not_resent() {
     let server = LoopbackServer::start().await;
     let tap = Tap::on(&server.server);
     let client = tap.client().await;
