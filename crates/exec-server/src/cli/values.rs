@@ -9,7 +9,7 @@ use clap::error::ErrorKind;
 
 use crate::target::remote_path::PathError;
 
-/// Parses a text that must not appear in an error, because it may hold a secret.
+/// Parses a value that must not appear in an error, because it may hold a secret.
 pub(super) fn secret<T: Clone + Send + Sync + 'static>(
     parse: fn(&str) -> Result<T, String>,
 ) -> impl TypedValueParser<Value = T> {

@@ -73,7 +73,7 @@ async fn stay(
     };
     let mut signals = Signals::new().context("cannot listen for signals")?;
     let ending = foreground.stay(client, &process, events, &mut signals).await;
-    match ending.context("cannot attach to the process")? {
+    match ending.with_context(|| format!("cannot attach to {name:?}"))? {
         Ending::Exited { code } => Ok(ExitStatus::of_process(code)),
         Ending::Left => {
             tell(&format!("detached; {name} keeps running"));

@@ -25,7 +25,7 @@ pub(crate) fn main(command: &ClientCommand) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            say(&format!("cannot start the runtime: {error}"));
+            say(&format!("cannot create the event loop: {error}"));
             return failure_of(command).into();
         }
     };

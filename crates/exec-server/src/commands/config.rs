@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_output_is_a_file_with_the_same_meaning() {
+    fn the_output_is_a_file_that_loads_the_same_settings() {
         let environment = [
             variable("EXEC_SERVER_LISTEN", "unix:///tmp/\"quoted\" \\ é#"),
             variable("EXEC_SERVER_ALLOW_ORIGIN", "https://a.example,https://\"b\""),

@@ -15,6 +15,9 @@ use crate::cli::token::NewCredentialOptions;
 use crate::program::say;
 use crate::terminal::{json_line, printable};
 
+pub(super) const UNEXPECTED_RESPONSE: &str =
+    "unexpected response from the rendezvous; it may run another version of exec-server";
+
 /// Creates a credential and returns only its secret.
 pub(super) fn create(
     options: &NewCredentialOptions,
@@ -41,13 +44,13 @@ pub(super) fn create(
             }
             Ok(secret.0 + "\n")
         }
-        _ => bail!("unexpected response from the rendezvous"),
+        _ => bail!(UNEXPECTED_RESPONSE),
     }
 }
 
 pub(super) fn list(store: &Store, json: bool) -> anyhow::Result<String> {
     let AdminResponse::Listed { credentials } = ask(store, AdminRequest::List)? else {
-        bail!("unexpected response from the rendezvous");
+        bail!(UNEXPECTED_RESPONSE);
     };
     Ok(match json {
         true => credentials.iter().map(json_line).collect(),
@@ -61,7 +64,7 @@ pub(super) fn revoke(store: &Store, id: &str) -> anyhow::Result<String> {
         AdminResponse::Revoked { existed: false } => {
             bail!("no token or agent has the id {id:?}; see exec-server token list")
         }
-        _ => bail!("unexpected response from the rendezvous"),
+        _ => bail!(UNEXPECTED_RESPONSE),
     }
 }
 
@@ -69,7 +72,7 @@ pub(super) fn ask(store: &Store, request: AdminRequest) -> anyhow::Result<AdminR
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .context("cannot start the runtime")?;
+        .context("cannot create the event loop")?;
     match store {
         Store::Directory(data) => runtime
             .block_on(administer(data, &request))

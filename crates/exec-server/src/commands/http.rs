@@ -26,7 +26,10 @@ pub(super) async fn run(servers: &Servers<'_>, request: &Http) -> anyhow::Result
     // The server's timeout covers only the head: a streamed body may take forever.
     match tokio::time::timeout(limit, perform(servers, request)).await {
         Ok(outcome) => outcome,
-        Err(_) => anyhow::bail!("no complete response within {limit:?}"),
+        Err(_) => {
+            let host = request.method_and_url().map_or("the host", |(_, url)| host_of(url));
+            anyhow::bail!("no complete response from {host} within {limit:?}")
+        }
     }
 }
 

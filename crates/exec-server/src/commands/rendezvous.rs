@@ -4,20 +4,28 @@ use std::fmt::Write as _;
 use std::io;
 use std::time::{Duration, SystemTime};
 
-use anyhow::{bail, ensure};
+use anyhow::bail;
 use exec_server_rendezvous::{AdminRequest, AdminResponse, NodeStatus};
 
-use super::{credentials, print};
+use super::credentials::{self, UNEXPECTED_RESPONSE};
+use super::print;
+use crate::cli::cluster::Store;
 use crate::cli::rendezvous::RendezvousCommand;
 use crate::terminal::{json_line, printable};
 
 pub(crate) fn run(command: &RendezvousCommand, out: &mut impl io::Write) -> anyhow::Result<()> {
     let RendezvousCommand::Status { json, store } = command;
-    let AdminResponse::Nodes { nodes } = credentials::ask(&store.store()?, AdminRequest::Nodes)?
-    else {
-        bail!("unexpected response from the rendezvous");
+    let store = store.store()?;
+    let AdminResponse::Nodes { nodes } = credentials::ask(&store, AdminRequest::Nodes)? else {
+        bail!(UNEXPECTED_RESPONSE);
     };
-    ensure!(!nodes.is_empty(), "no rendezvous is running there, or it has only just started");
+    if nodes.is_empty() {
+        let place = match &store {
+            Store::Directory(data) => data.display().to_string(),
+            Store::Cluster(_) => "the cluster".to_owned(),
+        };
+        bail!("no rendezvous is running in {place}, or it has only just started");
+    }
     let text = match json {
         true => nodes.iter().map(json_line).collect(),
         false => table(&nodes, SystemTime::now()),

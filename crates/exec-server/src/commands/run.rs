@@ -124,7 +124,7 @@ pub(super) async fn in_foreground(
         }
         _ => session.close_before(signals.asked_to_end()).await,
     }
-    match ending.context("cannot attach to the process")? {
+    match ending.with_context(|| format!("cannot attach to {program}"))? {
         Ending::Exited { code } => Ok(ExitStatus::of_process(code)),
         Ending::TimedOut(end) => {
             say(&format!("{program} timed out{}", end.in_words()));

@@ -5,7 +5,7 @@ use std::io::{self, Read as _, Write};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use exec_server_protocol::{HostRules, Role, SandboxLevel};
 use exec_server_rendezvous::CredentialKind;
 use exec_server_transport::{
@@ -42,7 +42,10 @@ fn sign(options: &Sign, now: SystemTime) -> anyhow::Result<String> {
         "--writable and --sandbox workspace-write must be given together"
     );
     let now = since_1970(now);
-    let expires = now.checked_add(options.ttl).context("--ttl is too long")?;
+    let expires = now.checked_add(options.ttl).with_context(|| {
+        let ttl = humantime::format_duration(options.ttl);
+        format!("--ttl {ttl} is too long: the expiry does not fit into 64 bits")
+    })?;
     let sandbox = options.sandbox.map(|level| SandboxClaim {
         hosts: host_rules(options),
         mode: level.into(),
@@ -88,7 +91,10 @@ fn explain(token: &str, json: bool, now: SystemTime) -> anyhow::Result<String> {
     let claims = match inspect(token) {
         Ok(claims) => claims,
         Err(TokenError::NotAToken) if !json => return Ok(explain_capability(token)),
-        Err(error) => return Err(anyhow::Error::new(error).context("cannot explain the token")),
+        Err(TokenError::NotAToken) => {
+            bail!("--json shows the claims of a signed token, which this is not; omit --json")
+        }
+        Err(error) => return Err(anyhow::Error::new(error).context("cannot inspect the token")),
     };
     if json {
         return Ok(serde_json::to_string(&claims)? + "\n");
@@ -121,7 +127,7 @@ fn explain(token: &str, json: bool, now: SystemTime) -> anyhow::Result<String> {
 }
 
 fn line(text: &mut String, name: &str, value: &str) {
-    // The issuer of the token controls these texts.
+    // The issuer of the token controls these strings.
     let value = printable(value);
     writeln!(text, "{name:<10} {value}").expect("a String accepts every write");
 }

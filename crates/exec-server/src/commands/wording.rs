@@ -7,7 +7,7 @@ use exec_server_protocol::{ErrorData, ErrorSubject, PathUri};
 
 /// Formats the whole chain of causes. A cause that its error already quotes is not repeated.
 pub(crate) fn one_line(error: &anyhow::Error) -> String {
-    let mut causes = error.chain().map(in_words);
+    let mut causes = error.chain().map(|cause| without_errno(&cause.to_string()));
     let mut line = causes.next().unwrap_or_default();
     for cause in causes {
         if !line.contains(&cause) {
@@ -35,15 +35,6 @@ pub(super) fn as_written(path: &Path, root: &Path, written: &Path) -> PathBuf {
         Ok(rest) => written.join(rest),
         Err(_) => path.to_owned(),
     }
-}
-
-/// Formats one cause without its numeric code.
-fn in_words(cause: &(dyn std::error::Error + 'static)) -> String {
-    let text = match cause.downcast_ref() {
-        Some(ExecServerError::Server(error)) => error.message.clone(),
-        _ => cause.to_string(),
-    };
-    without_errno(&text)
 }
 
 /// Removes the number that the standard library appends to the message: ` (os error 2)`.

@@ -1,4 +1,4 @@
-//! The location of a user's file for this program.
+//! The location of a configuration file: a named file, or the user's default one.
 
 use std::ffi::OsString;
 use std::io;

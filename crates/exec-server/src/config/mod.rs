@@ -141,7 +141,8 @@ impl Settings {
         if self.audit_log.is_empty() {
             return match self.audit_commands || self.audit_required {
                 true => Err(ServeError::Settings(
-                    "audit.commands and audit.required have no effect without audit.log".to_owned(),
+                    "audit.commands and audit.required have no effect without audit.log; set audit.log"
+                        .to_owned(),
                 )),
                 false => Ok(None),
             };

@@ -22,7 +22,7 @@ pub(crate) struct RemoteOptions {
 pub(crate) enum RemoteOptionsError {
     #[error("{key} has no effect without remote; set remote, or remove {key}")]
     NoEffect { key: &'static str },
-    #[error("remote needs environment_id")]
+    #[error("remote needs environment_id; set --environment-id or environment_id")]
     NoEnvironmentId,
     #[error("remote: {0}")]
     Registry(RegistryError),

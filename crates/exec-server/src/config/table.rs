@@ -167,9 +167,9 @@ const fn path(field: Field<String>) -> Kind {
     Kind::Text { field, expected: "a path", check: any }
 }
 
-/// A text; empty means not set.
+/// A string; empty means not set.
 const fn text(field: Field<String>) -> Kind {
-    Kind::Text { field, expected: "a text", check: any }
+    Kind::Text { field, expected: "a string", check: any }
 }
 
 /// A limit; absent means none.

@@ -53,7 +53,7 @@ impl Environment {
         Self::local_with(runtime_paths, ServerConfig::default())
     }
 
-    /// Creates the local environment with other limits than the defaults.
+    /// Creates the local environment with limits other than the defaults.
     #[must_use]
     pub fn local_with(runtime_paths: ExecServerRuntimePaths, config: ServerConfig) -> Self {
         Self::new(LOCAL_ENVIRONMENT_ID.to_owned(), Location::Local { runtime_paths, config })

@@ -114,7 +114,7 @@ impl SandboxOptions {
     }
 }
 
-/// Whether a text starts like `$HOME/.ssh` or `${HOME}`.
+/// Whether a string starts like `$HOME/.ssh` or `${HOME}`.
 fn starts_with_variable(text: &str) -> bool {
     let Some(rest) = text.strip_prefix('$') else { return false };
     let name = rest.split('/').next().unwrap_or(rest);
@@ -123,8 +123,8 @@ fn starts_with_variable(text: &str) -> bool {
     !name.is_empty() && name.chars().all(is_of_name)
 }
 
-/// Converts a denial. A text without pattern characters becomes an exact path: then symlinks on the
-/// way are resolved, and a path that is created later is denied too.
+/// Converts a denial. A value without pattern characters becomes an exact path: then symlinks on
+/// the way are resolved, and a path that is created later is denied too.
 fn denied(text: &str, cwd: &PathUri) -> SandboxEntryPath {
     const OF_PATTERNS: &[char] = &['*', '?', '[', ']', '{', '}', '\\'];
     let pattern = || SandboxEntryPath::GlobPattern { pattern: text.to_owned() };

@@ -17,7 +17,7 @@ use crate::process::pieces::Pieces;
 /// Output on other streams is discarded, or collected within a bound ([`Self::collecting_others`]),
 /// so a reader of one stream never waits for a reader of another. Two readers, one per stream,
 /// behave like two pipes: both must be read, or the unread output (1 MiB) of one blocks the process
-/// and thereby the other reader.
+/// and so the other reader.
 ///
 /// End of file means that the process has closed, not only exited: its descendants may still write.
 /// A gap in the output is an error, and so is a lost process. Errors are permanent.

@@ -31,7 +31,7 @@ pub(crate) fn forward(options: &Forward) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .context("cannot start the runtime")?;
+        .context("cannot create the event loop")?;
     runtime.block_on(run(options))
 }
 

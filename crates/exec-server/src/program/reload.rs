@@ -39,7 +39,7 @@ pub(crate) struct RunningSettings {
 }
 
 impl RunningSettings {
-    /// `concerns` tells which settings the service uses.
+    /// `concerns` returns whether the service uses a setting.
     pub(crate) fn new(
         flags: &Flags,
         running: &Configuration,

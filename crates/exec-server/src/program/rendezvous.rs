@@ -41,7 +41,7 @@ pub(super) fn run(
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .context("cannot start the runtime")?;
+        .context("cannot create the event loop")?;
     let otlp = otlp::settings("exec-server-rendezvous")?;
     let outcome = runtime.block_on(serve(options, ServiceContext { otlp, ..context }));
     // The lookup of a collector's name may hang; do not wait for it.

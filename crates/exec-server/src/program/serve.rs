@@ -119,7 +119,7 @@ pub(crate) fn serve(settings: &Settings, context: ServiceContext) -> anyhow::Res
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .context("cannot start the runtime")?;
+        .context("cannot create the event loop")?;
     let context = ServiceContext { otlp: otlp::settings("exec-server")?, ..context };
     let outcome = runtime.block_on(run(settings, &ExecServerRuntimePaths::this_program(), context));
     // A blocking read of a terminal or file on standard input cannot be cancelled; do not wait for

@@ -18,7 +18,7 @@ impl RawModeGuard {
         Ok(guard)
     }
 
-    /// Also used after a stop, because the shell has changed the mode meanwhile.
+    /// Also used after a stop, because the shell has changed the mode in the meantime.
     pub(crate) fn apply(&self) -> io::Result<()> {
         let mut raw = self.original.clone();
         raw.make_raw();

@@ -104,7 +104,7 @@ struct Copying<'a> {
     marker: Option<UnfinishedMarker>,
     /// Set once a connection is lost for good and that has been reported.
     is_lost: Cell<bool>,
-    /// The number of items skipped for that reason, without a message each.
+    /// The number of items skipped for that reason. Only the total is reported.
     left_out: Cell<u64>,
 }
 

@@ -234,7 +234,7 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// Copies all blocks of `range`. Data appended meanwhile is not copied.
+    /// Copies all blocks of `range`. Data appended in the meantime is not copied.
     async fn blocks(
         &self,
         file: &dyn ReadBlocks,

@@ -11,7 +11,12 @@ use super::checks::Check;
 pub(super) async fn checks(options: &NatsOptions) -> Vec<Check> {
     let nodes = match administer_cluster(options, AdminRequest::Nodes).await {
         Ok(AdminResponse::Nodes { nodes }) => nodes,
-        Ok(_) => return vec![Check::fails("NATS", "unexpected response from the directory")],
+        Ok(_) => {
+            return vec![Check::fails(
+                "NATS",
+                "unexpected response instead of the list of nodes; this is a bug",
+            )];
+        }
         Err(error) => {
             return vec![Check::fails("NATS", format!("{:#}", anyhow::Error::new(error)))];
         }

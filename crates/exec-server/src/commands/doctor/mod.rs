@@ -38,7 +38,7 @@ pub(crate) fn run(
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .context("cannot start the runtime")?;
+        .context("cannot create the event loop")?;
     let report = runtime.block_on(examine(cluster));
     let text = if json {
         serde_json::to_string(&report)? + "\n"

@@ -326,7 +326,7 @@ fn errors_in_host_rules_have_a_position() {
 
 /// An operator who sets only `network = false` believes that the network is off.
 #[test]
-fn limits_of_a_ceiling_without_a_ceiling_are_refused() {
+fn ceiling_settings_without_a_required_level_are_refused() {
     let advice = "has no effect without sandbox.require; set that to \"workspace-write\", \"read-only\" or \"none\"";
     assert_eq!(
         error("[sandbox]\nnetwork = false"),
