@@ -22,7 +22,7 @@ KINDS = [
 
 
 class Reader:
-    """The standard output of a process. One command at a time reads."""
+    """The standard output of a process. Only one command reads at a time."""
 
     def __init__(self, process: Process, *, gaps_wanted: bool = False) -> None:
         self.process = process

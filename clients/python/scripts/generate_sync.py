@@ -97,7 +97,7 @@ def generate() -> str:
 
 
 def imports(statements: list[ast.stmt]) -> Iterator[str]:
-    """Import statements, without what `exec_server` and `exec_server.sync` export."""
+    """Import statements, minus the names that `exec_server` and `exec_server.sync` export."""
     for statement in statements:
         if isinstance(statement, ast.ImportFrom):
             known = {*CLASSES, *EXPORTED, "annotations"}

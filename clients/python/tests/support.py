@@ -23,7 +23,7 @@ def environment(**variables: str) -> dict[str, str]:
 
 
 class Server:
-    """A server of its own user directory, at a free port unless `listen` says otherwise."""
+    """A server with its own user directory, on a free port unless `listen` says otherwise."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class Fifo:
         self._file: Any = None
 
     async def readline(self) -> str:
-        """The next line, or nothing once no process has it open any more."""
+        """The next line, or `""` once no process has the pipe open."""
         if self._file is None:
             self._file = await asyncio.to_thread(open, self.path)
         line: str = await asyncio.to_thread(self._file.readline)

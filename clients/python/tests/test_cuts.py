@@ -159,7 +159,7 @@ async def test_a_process_that_has_exited_is_resumed_with_its_exit(url: str) -> N
         assert await p.stdout.read() == b"", "its output was read before"
 
 
-def test_a_state_is_checked_and_has_no_token() -> None:
+def test_an_invalid_state_is_refused() -> None:
     with pytest.raises(ValueError, match="not a state"):
         Machine.resume("{}")
 

@@ -1,4 +1,4 @@
-"""The manual, the README and the example are played as they stand."""
+"""The manual, the README and the example are run as written."""
 
 import ast
 import asyncio

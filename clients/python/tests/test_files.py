@@ -29,7 +29,7 @@ async def test_files_are_read_and_written(url: str, tmp_path: Path) -> None:
         assert await m.files.read(relative) == b"\xff"
 
 
-async def test_files_of_any_size(url: str, tmp_path: Path) -> None:
+async def test_files_of_any_size_are_transferred(url: str, tmp_path: Path) -> None:
     async with Machine.connect(url) as m:
         await m.files.write(tmp_path / "big", BIG, mode=0o600)
         assert (tmp_path / "big").read_bytes() == BIG
@@ -55,7 +55,7 @@ async def test_transfers_go_on_after_a_cut(server: Server, tmp_path: Path) -> No
         assert network.connections == 3
 
 
-async def test_directories(url: str, tmp_path: Path) -> None:
+async def test_directories_are_made_listed_copied_and_removed(url: str, tmp_path: Path) -> None:
     async with Machine.connect(url) as m:
         await m.files.make_dir(tmp_path / "a/b")
         await m.files.make_dir(tmp_path / "a/b")

@@ -50,7 +50,7 @@ def site() -> Iterator[str]:
         server.shutdown()
 
 
-async def test_whole_responses(url: str, site: str) -> None:
+async def test_whole_responses_are_returned(url: str, site: str) -> None:
     async with Machine.connect(url) as m:
         response = await m.http.get(site, headers={"Accept": "*/*"})
         assert (response.status, response.text) == (200, "hello")
@@ -62,7 +62,7 @@ async def test_whole_responses(url: str, site: str) -> None:
         assert posted.text == "text!"
 
 
-async def test_bodies_in_pieces(url: str, site: str) -> None:
+async def test_bodies_arrive_in_pieces(url: str, site: str) -> None:
     async with Machine.connect(url) as m:
         async with await m.http.stream("GET", f"{site}/big") as response:
             assert response.status == 200 and response.headers

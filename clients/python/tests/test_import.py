@@ -1,4 +1,4 @@
-"""What `import exec_server` costs."""
+"""The cost of `import exec_server`."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The log of a process: order, holes, gaps, acks and what is asked for again."""
+"""The log of a process: order, holes, gaps, acks and repeated reads."""
 
 from base64 import b64encode
 from typing import Any
@@ -119,7 +119,7 @@ def test_exit_and_close_take_the_numbers_that_are_missing() -> None:
         assert (log.next_seq, log.is_over) == (next_seq, is_closed)
 
 
-def test_an_exit_beyond_a_cut_answer_waits_for_the_next() -> None:
+def test_an_exit_beyond_a_truncated_response_waits_for_the_next() -> None:
     log = ProcessLog("p")
     log.handle_read(0, over([1, 2], 3, True))
     assert log.exit is None
@@ -127,7 +127,7 @@ def test_an_exit_beyond_a_cut_answer_waits_for_the_next() -> None:
     assert drain(log) == ["1:1", "2:2", "3:3", "4:exit 4", "5:closed"]
 
 
-def test_a_gap_is_fatal_unless_it_may_be() -> None:
+def test_a_gap_is_fatal_unless_gaps_are_declared() -> None:
     strict = ProcessLog("p")
     strict.handle_read(0, read([5], 6, droppedBytes=9))
     assert isinstance(strict.failure, OutputGap) and strict.failure.dropped_bytes == 9

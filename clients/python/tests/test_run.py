@@ -17,7 +17,7 @@ async def test_a_string_is_run_by_the_shell_and_a_list_is_argv(url: str) -> None
         assert (await m.run(["printf", "%s.", "a b", "$HOME"])).stdout == "a b.$HOME."
 
 
-async def test_directory_and_environment(url: str, tmp_path: Path) -> None:
+async def test_run_takes_a_directory_and_variables(url: str, tmp_path: Path) -> None:
     (tmp_path / "below").mkdir()
     async with Machine.connect(url) as m:
         assert (await m.run("pwd", cwd=tmp_path)).stdout == f"{tmp_path}\n"
@@ -39,7 +39,7 @@ async def test_input_is_ended_and_bytes_are_kept(url: str) -> None:
         assert (await m.run("true", input=data)).ok, "a command need not read its input"
 
 
-async def test_a_signal_and_a_timeout(url: str, fifo: Fifo) -> None:
+async def test_a_result_reports_a_signal_and_a_timeout(url: str, fifo: Fifo) -> None:
     async with Machine.connect(url) as m:
         killed = await m.run("kill -9 $$")
         assert (killed.exit_code, killed.signal, killed.timed_out) == (137, 9, False)
@@ -80,7 +80,7 @@ async def test_a_limit_ends_the_command(url: str) -> None:
         assert late.limit == "wallTime" and late.timed_out
 
 
-async def test_output_as_it_comes(url: str) -> None:
+async def test_callbacks_get_output_as_it_arrives(url: str) -> None:
     async with Machine.connect(url) as m:
         out: list[str] = []
         err: list[str] = []
@@ -141,7 +141,7 @@ async def test_cancelling_ends_the_command_and_all_that_it_started(url: str, fif
         assert await fifo.readline() == ""
 
 
-async def test_a_program_that_does_not_exist(url: str) -> None:
+async def test_a_missing_program_is_an_error(url: str) -> None:
     async with Machine.connect(url) as m:
         with pytest.raises(ServerError, match="no-such-program") as refused:
             await m.run(["no-such-program"])

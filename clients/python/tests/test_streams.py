@@ -39,7 +39,7 @@ def test_the_oldest_output_goes_while_the_stream_is_not_read() -> None:
     assert len(buffer.take_rest()) == 2 * STREAM_LIMIT
 
 
-def test_what_is_unread_has_its_gaps() -> None:
+def test_unread_output_includes_its_gaps() -> None:
     buffer = StreamBuffer("p")
     buffer.add(b"abc")
     buffer.add_gap(OutputGap("p", 7))

@@ -31,7 +31,7 @@ def public(of: type) -> set[str]:
     return {name for name in vars(of) if not name.startswith("_")}
 
 
-def test_commands_and_processes(url: str) -> None:
+def test_commands_and_processes_work(url: str) -> None:
     with Machine.connect(url) as m:
         seen: list[str] = []
         result = m.run("cat; echo $A", input="in\n", env={"A": "1"}, on_stdout=seen.append)
@@ -58,7 +58,7 @@ def test_commands_and_processes(url: str) -> None:
         m.run("true")
 
 
-def test_files_watches_searches_and_http(url: str, tmp_path: Path) -> None:
+def test_files_watches_searches_and_http_work(url: str, tmp_path: Path) -> None:
     with Machine.connect(url) as m, m.watch(tmp_path) as watch:
         m.files.write(tmp_path / "file", "needle\n")
         assert next(watch).changes[0].path == f"{tmp_path}/file"

@@ -45,8 +45,8 @@ class Call:
         self.reply = reply
         self.replay = replay
         self.losses = 0
-        #: The lease that the call opens. It lives from the sending of the call to the end of the
-        #: connection.
+        #: The lease that the call opens. It lasts from when the call is sent until the connection
+        #: ends.
         self.lease: Lease | None = None
         self.size = 0
 

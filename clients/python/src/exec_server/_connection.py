@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._calls import REPLAYABLE, Call, PendingCalls, Reply, ignore, resolve
 from ._lease import Lease
-from ._link import MAX_MESSAGE, Connector, Link
+from ._link import MAX_MESSAGE, Connector, Link, without_secrets
 from ._processes import EVENTS, Processes
 from ._recovery import Admit, CatchUp, Dial, GiveUp, HangUp, Recovery, RecoveryPolicy
 from .errors import (
@@ -160,16 +160,16 @@ class Connection:
             raise
 
     def close_lease(self, lease: Lease) -> None:
-        """Tells the server, if the connection of the lease is still there."""
+        """Releases a lease on the server, unless its connection has ended."""
         if self._leases.pop(lease.id, None) is not None and self._final is None:
             self.send_and_forget(*lease.release)
 
     def forget_lease(self, lease: Lease) -> None:
-        """The server has ended it."""
+        """Forgets a lease that the server has ended."""
         self._leases.pop(lease.id, None)
 
     def notify(self, method: str, params: Mapping[str, object]) -> None:
-        """A notification on the connection of this moment."""
+        """Sends a notification on the current connection, if there is one."""
         if self._link is not None:
             self._link[1].send(_encode({"method": method, "params": params}).encode())
 
@@ -183,7 +183,7 @@ class Connection:
                     self._attempt = self._loop.create_task(self._dial(generation))
                 case HangUp():
                     if self._attempt is not None or self._link is not None:
-                        self._last_failure = ConnectFailed("the server did not answer in time")
+                        self._last_failure = self._timed_out()
                     self._drop_link()
                 case CatchUp(generation):
                     self._catch_up(generation)
@@ -209,10 +209,10 @@ class Connection:
             if self._dialing == generation:
                 self._attempt = None
             failure = error
-            if not isinstance(
-                failure, ConnectFailed
-            ):  # Such as one of the caller's token function.
-                failure = ConnectFailed(f"cannot connect: {error!r}")
+            # Such as one of the caller's token function.
+            if not isinstance(failure, ConnectFailed):
+                text = f"cannot connect to {self._peer()}: {type(error).__name__}: {error}"
+                failure = ConnectFailed(text)
                 failure.__cause__ = error
             self._lost(generation, failure, permanent=failure.permanent)
             return
@@ -236,7 +236,10 @@ class Connection:
             if error is None and not isinstance(result, dict):
                 error = ProtocolViolation("the response to initialize is not an object")
             if error is None and self.session_id not in (None, result.get("sessionId")):
-                error = ProtocolViolation("the server resumed another session")
+                error = ProtocolViolation(
+                    f"the server resumed session {result.get('sessionId')} "
+                    f"instead of {self.session_id}"
+                )
             if isinstance(error, ExecServerError):
                 # The old connection may not know yet that it is dead.
                 retry = isinstance(error, ServerError) and error.code == SESSION_ATTACHED
@@ -286,7 +289,10 @@ class Connection:
         self.processes.handle_connection_lost()
         for call in self._calls.lose(too_big=too_big):
             if too_big and call.replay:
-                text = f"{call.method}: the server closed the connection over a too large message"
+                text = (
+                    f"{call.method}: the server closed the connection "
+                    "because a message exceeded its limit"
+                )
                 call.reply(None, MessageTooLarge(text))
             else:
                 call.reply(None, Interrupted(call.method))
@@ -294,11 +300,19 @@ class Connection:
         for lease in leases.values():
             lease.fail(Interrupted(lease.method))
 
+    def _timed_out(self) -> ConnectFailed:
+        options = self._options
+        limit = options.recovery.attempt if self._opened.done() else options.connect_timeout
+        return ConnectFailed(f"{self._peer()} did not answer within {limit:g} s")
+
+    def _peer(self) -> str:
+        return without_secrets(self.url) if self.url else "the server"
+
     def _final_error(self, reason: str) -> ExecServerError:
         last = self._last_failure
         ended = isinstance(last, ServerError) and last.kind == "unknownSession"
         if reason == "never connected" and not ended:
-            return last or ConnectFailed("the server did not answer in time")
+            return last or self._timed_out()
         if reason == "deadline":
             text = (
                 f"no connection for {self._options.recovery.deadline:g} s; the last attempt: {last}"
@@ -387,7 +401,7 @@ class Connection:
             call.reply(response.get("result"), None)
 
     def _refuse(self, request_id: Any, method: str) -> None:
-        """Requests of the server: this client knows none."""
+        """Refuses a request from the server: this client supports none."""
         error = {"code": -32601, "message": f"method {method!r} is not known to this client"}
         if self._link is not None:
             self._link[1].send(_encode({"id": request_id, "error": error}).encode())

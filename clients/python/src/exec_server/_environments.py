@@ -1,4 +1,4 @@
-"""`environments.toml`: which machines there are and how to reach them."""
+"""`environments.toml`: the available machines and how to reach them."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def find(name: str | None, path: str | None) -> Environment:
         close = get_close_matches(name, entries, 1)
         advice = f"; did you mean {close[0]!r}?" if close else ""
         known = ", ".join(entries) or "none"
-        where = path or "environments.toml (not there)"
-        raise ConnectFailed(f"unknown environment {name!r}{advice} ({where} has: {known})")
+        where = f"{path} has" if path else "there is no environments.toml; known"
+        raise ConnectFailed(f"unknown environment {name!r}{advice} ({where}: {known})")
     return _read(entry, path or "")
 
 
@@ -87,8 +87,8 @@ def _read(entry: dict[str, Any], path: str) -> Environment:
         argv = (entry["program"], *entry.get("args", []))
         return common._replace(argv=argv, env=entry.get("env"), cwd=beside("cwd"))
     if "remote" in entry:
-        # The binary speaks the relay's protocol, and recovers below it. Over there, a second server
-        # on stdio speaks to this client.
+        # The binary speaks the relay's protocol, and recovers below it. At the other end, a second
+        # server on stdio serves this client.
         nested = ("run", "--on", entry["id"], "--", "exec-server", "--listen", "stdio")
         variables = {"EXEC_SERVER_ENVIRONMENTS": path}
         return common._replace(argv=(find_binary(), *nested), env=variables)
@@ -107,7 +107,7 @@ def _token(file: str | None, variable: str | None) -> Callable[[], str] | None:
                 raise ConnectFailed(f"cannot read the token in {file}: {error}") from error
         value = os.environ.get(str(variable))
         if not value:
-            raise ConnectFailed(f"the variable {variable} has no token")
+            raise ConnectFailed(f"no token: the environment variable {variable} is not set")
         return value
 
     return read if file is not None or variable is not None else None

@@ -16,7 +16,7 @@ class Lease:
         self.id = lease_id
         #: The call that opened it.
         self.method = method
-        #: The call that tells the server that it is not wanted any more.
+        #: The call that releases it on the server.
         self.release = release
         #: Replaces the queue when it is full. Leases without it rely on the server's flow control.
         self.overflow: dict[str, Any] | None = None

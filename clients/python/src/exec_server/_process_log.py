@@ -16,11 +16,11 @@ from typing import Any
 from .errors import ExecServerError, OutputGap, ProtocolViolation, ServerError
 from .events import Event, Exit, Exited, Gap, Output, OutputClosed, read_exit
 
-#: The most that a log holds of events that were not taken yet.
+#: The maximum size of the events in a log that were not taken yet.
 CAPACITY = 4 << 20
 #: A log that refused events asks for them again once it holds less than this.
 PULL_BELOW = 512 << 10
-#: How much one read may bring.
+#: The maximum size of one read.
 PULL_BYTES = 2 << 20
 #: Output is acknowledged after this much of it was taken, or `ACK_DELAY` seconds later.
 ACK_BYTES = 64 << 10
@@ -132,7 +132,7 @@ class ProcessLog:
             return
         self._stalled = False
         self._announced = max(self._announced, seq)
-        # An exit that is unknown when the process closes lies in a gap. A read tells it.
+        # An exit that is unknown when the process closes lies in a gap. A read will report it.
         if not (isinstance(event, OutputClosed) and self.exit is None):
             self._offer(event)
 
@@ -213,9 +213,9 @@ class ProcessLog:
     def poll_pull(self) -> tuple[int, int] | None:
         """`afterSeq` and `maxBytes` of a read that is needed now, if any.
 
-        A read acknowledges its `afterSeq`, so it begins after what was taken, and some of what it
-        brings is here already. Where gaps are declared it begins after what is here: a gap is told
-        once.
+        A read acknowledges its `afterSeq`, so it begins after the last event taken, and repeats
+        events that are here already. If gaps are declared, it begins after the last event here, so
+        that each gap is reported once.
         """
         if not self.is_behind or self._pulling or self._stalled or self._cost > PULL_BELOW:
             return None
@@ -234,7 +234,7 @@ class ProcessLog:
             if self._cost and self._cost + cost > CAPACITY:
                 return False
         elif isinstance(event, Exited):
-            if self.exit is not None:  # Told by a read that had no other place for it.
+            if self.exit is not None:  # From a read that had no other number for it.
                 self._next += 1
                 return True
             self.exit, self._exit_seq = event.exit, event.seq

@@ -72,7 +72,7 @@ class Processes:
         self.settle(log)
 
     def discard(self, log: ProcessLog) -> None:
-        """The process runs on unread."""
+        """Drops the output of a process that runs on without a reader."""
         log.discard()
         self.settle(log)
 
@@ -85,8 +85,8 @@ class Processes:
         if log.is_drained:
             del self._tracked[log.process_id]
             if log.taken > 0:
-                # No later acknowledgement makes up for the last one, without which the server keeps
-                # the process as long as the session. A read is repeated when it is lost.
+                # If the last acknowledgement was lost, none would follow, and the server would keep
+                # the process as long as the session. So it is a read, which is repeated if lost.
                 self._connection.send_and_forget("process/read", _read_params(log, log.taken, 0))
             return
         if seq is not None and self.acks:
@@ -103,13 +103,13 @@ class Processes:
 
     def handle_notification(self, method: str, params: dict[str, Any]) -> None:
         tracked = self._tracked.get(params["processId"])
-        # A session id is for observers of other sessions.
+        # Only events for observers of other sessions have a session id.
         if tracked is not None and "sessionId" not in params:
             tracked.log.handle_notification(method, params)
             self._changed(tracked)
 
     def positions(self) -> dict[str, int]:
-        """The last event of each process that needs no repetition."""
+        """For each process, the last event that need not be sent again."""
         return {name: tracked.log.taken for name, tracked in self._tracked.items()}
 
     def handle_connection_lost(self) -> None:
@@ -154,7 +154,7 @@ class Processes:
         tracked.changed()
 
     def _drain(self, log: ProcessLog) -> None:
-        """A process whose output cannot be trusted is ended, and acknowledged to its end."""
+        """Ends a process whose output cannot be trusted, and acknowledges its remaining events."""
         rest = ProcessLog(log.process_id, after=log.next_seq - 1, gaps_declared=True, attached=True)
         rest.discarding = True
         self._tracked[log.process_id] = _Tracked(rest, lambda: None)

@@ -1,8 +1,7 @@
 """When to dial, how long to wait, and when to give up: decisions only.
 
 Events and the time come in by `handle_*`, actions and the next moment of interest go out by
-`poll_*`. No socket, no clock and no session is known here, so a test can play every sequence of
-events.
+`poll_*`. This module knows no socket, clock or session, so a test can play any sequence of events.
 """
 
 from __future__ import annotations
@@ -176,7 +175,7 @@ class Recovery:
                 self._pause(since, failed, now)
 
     def poll_timeout(self) -> float | None:
-        """When `handle_timeout` wants to be called."""
+        """When `handle_timeout` should be called."""
         match self._state:
             case _Opening(until):
                 return until

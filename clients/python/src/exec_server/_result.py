@@ -30,7 +30,7 @@ class Result(NamedTuple):
     stderr_bytes: bytes
     #: Whether output in the middle was left out, because there was more than `max_output`.
     truncated: bool
-    #: The signal that killed it; `exit_code` is 128 + signal then.
+    #: The signal that killed it; then `exit_code` is 128 + signal.
     signal: int | None
     #: The limit that ended it, such as `memory` or `wallTime`.
     limit: str | None

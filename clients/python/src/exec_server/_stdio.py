@@ -1,5 +1,4 @@
-"""A server of this client: started as a child, spoken to over its stdin and stdout, ended with
-it."""
+"""A server that this client starts as a child, reaches over stdin and stdout, and ends."""
 
 from __future__ import annotations
 
@@ -32,7 +31,8 @@ def find_binary() -> str:
 
 
 def _bundled_binary() -> str | None:
-    """The installer knows where scripts went: a venv, the system, or the user's directory."""
+    """The binary installed with this package. Only the installer's record says where it is: in a
+    venv, the system, or the user's directory."""
     from importlib import metadata
 
     try:

@@ -121,7 +121,7 @@ class StreamBuffer:
         return first
 
     def _take_items(self, whole: int, end: int) -> bytes:
-        """So many whole items, and the next one up to `end`."""
+        """The first `whole` items, and the next one up to `end`."""
         parts = []
         for _ in range(whole):
             parts.append(self.take(1 << 62) or b"")
@@ -195,7 +195,8 @@ class StreamWriter:
     def write(self, data: bytes | str) -> None:
         """Queues input. Text is sent as UTF-8."""
         if self._ended:
-            raise BrokenPipeError("write after write_eof")
+            name = self._process.process_id
+            raise BrokenPipeError(f"cannot write to process {name!r} after write_eof")
         if self._error is not None:
             return  # `drain` raises it.
         data = data.encode() if isinstance(data, str) else bytes(data)
@@ -242,7 +243,12 @@ class StreamWriter:
     def _handle_write(self, result: Any, error: Exception | None) -> None:
         if error is None and result["status"] != "accepted":
             name = self._process.process_id
-            error = BrokenPipeError(f"process {name!r} takes no input: {result['status']}")
+            status = result["status"]
+            reason = {
+                "stdinClosed": "its stdin is closed",
+                "unknownProcess": "the server no longer knows it",
+            }.get(status, status)
+            error = BrokenPipeError(f"cannot write to process {name!r}: {reason}")
         self._settle(result, error)
 
     def _settle(self, result: Any, error: Exception | None) -> None:

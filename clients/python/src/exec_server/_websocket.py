@@ -104,7 +104,7 @@ def _refused(where: str, response: Response) -> ConnectFailed:
     status = response.status_code
     advice = {
         401: "; check the token",
-        403: "; the server does not admit this client",
+        403: "; it refuses this user, host name or origin",
     }.get(status, "")
     permanent = 400 <= status < 500 and status not in (408, 409, 429)
     return ConnectFailed(f"{where} answered {status}{advice}", permanent=permanent)
@@ -250,7 +250,7 @@ class _WebSocketLink(asyncio.Protocol):
             receiver.handle_end(error, too_big=code == MESSAGE_TOO_BIG)
 
     def _fail_opening(self, error: Exception) -> None:
-        """Reported by `dial`, and by nothing else."""
+        """Fails the attempt. Only `dial` reports the error."""
         if not self.opened.done():
             self._receiver = None
             self.opened.set_exception(error)

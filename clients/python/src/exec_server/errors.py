@@ -11,7 +11,7 @@ SESSION_ATTACHED = -32010
 
 
 class ExecServerError(Exception):
-    """Every error of this package is one."""
+    """The base class of all errors of this package."""
 
 
 class ConnectFailed(ExecServerError):
@@ -31,8 +31,8 @@ class SessionLost(ExecServerError):
 class Interrupted(ExecServerError):
     """The connection was lost before the response.
 
-    The request may or may not have been carried out, and repeating it could do it twice. The
-    machine itself recovers: look, then decide whether to call again.
+    The request may or may not have been carried out, and repeating it could carry it out twice. The
+    machine itself recovers: check the outcome, then decide whether to call again.
     """
 
     def __init__(self, method: str) -> None:
@@ -53,7 +53,7 @@ class ServerError(ExecServerError):
 
     @property
     def kind(self) -> str | None:
-        """A word for programs that does not change, such as `unknownProcess`."""
+        """A stable word for programs, such as `unknownProcess`."""
         kind = self.data.get("kind") if isinstance(self.data, dict) else None
         return kind if isinstance(kind, str) else None
 
@@ -91,7 +91,8 @@ class CommandFailed(ExecServerError):
     """`run(check=True)`: the command did not exit with 0."""
 
     def __init__(self, result: Result) -> None:
-        super().__init__(f"the command exited with {result.exit_code}: {result.stderr[-500:]}")
+        end = result.stderr[-500:].strip()
+        super().__init__(f"the command exited with {result.exit_code}" + (f": {end}" if end else ""))
         self.result = result
 
 

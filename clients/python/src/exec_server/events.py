@@ -19,7 +19,7 @@ class Exit(NamedTuple):
     """How a process ended."""
 
     code: int
-    #: The signal that killed it; `code` is 128 + signal then.
+    #: The signal that killed it; then `code` is 128 + signal.
     signal: int | None = None
     denied: Denied | None = None
     timed_out: bool = False

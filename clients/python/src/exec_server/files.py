@@ -146,7 +146,7 @@ class Files:
         return True
 
     async def remove(self, path: AnyPath, *, recursive: bool = False, force: bool = False) -> None:
-        """Removes a file, a symlink or a directory. `force`: it need not exist."""
+        """Removes a file, a symlink or a directory. With `force` it need not exist."""
         params: FsRemoveParams = {
             "path": await self._uri(path),
             "recursive": recursive,
@@ -259,7 +259,7 @@ class Files:
                 opened: FsHandleResponse = await self._connection.open_lease(
                     lease, "fs/create", opening
                 )
-                # Blocks that were under way at the loss may be missing before the end.
+                # Blocks in flight when the connection was lost may be missing before the end.
                 offset = max(0, (opened.get("size") or 0) - BLOCKS_IN_FLIGHT * BLOCK)
                 await self._send_blocks(lease, offset - offset % BLOCK, block)
             except Interrupted:
@@ -272,7 +272,7 @@ class Files:
                     raise
                 await asyncio.sleep(RELEASE_PAUSE)
                 continue
-            # Not repeated: whether it took effect must be looked up.
+            # Not repeated: the caller must check whether it took effect.
             self._connection.forget_lease(lease)
             await self._connection.call("fs/close", {"handleId": lease.id})
             return

@@ -28,7 +28,7 @@ class HttpResponse(NamedTuple):
 class HttpStream:
     """A response whose body comes in pieces: iterate it. A slow reader holds the download back.
 
-    It ends with its connection: it raises `Interrupted` then.
+    It ends with its connection, by raising `Interrupted`.
     """
 
     def __init__(self, connection: Connection, lease: Lease, head: HttpHead) -> None:

@@ -73,7 +73,7 @@ class Machine:
 
     @staticmethod
     def local(binary: str | None = None) -> Opening[Machine]:
-        """This machine: starts the bundled `exec-server`, which ends with the machine."""
+        """This machine, through the bundled `exec-server`, which ends with the `Machine`."""
         argv = [binary or find_binary(), "--listen", "stdio"]
         return Opening(StdioConnector(argv), Options(), Machine)
 
@@ -104,10 +104,10 @@ class Machine:
         connect_timeout: float = 10.0,
         recovery: RecoveryPolicy = RecoveryPolicy(),
     ) -> Opening[Process]:
-        """A process that was saved by `Process.save()`, also by another program, at the next byte.
+        """Resumes a process saved by `Process.save()`, even by another program, at the next byte.
 
         Its session comes with it, as `process.machine`, and must have no other connection. `url` is
-        needed if the server has another one here. Leaving `async with` ends the session.
+        needed if the server has a different URL here. Leaving `async with` ends the session.
         """
         saved = read_state(state)
         connector = LazyWebSocket(
@@ -195,7 +195,7 @@ class Machine:
         """
         if background and (check or input is not None or on_stdout or on_stderr):
             raise ValueError(
-                "input, on_stdout, on_stderr and check do not go with background=True; "
+                "input, on_stdout, on_stderr and check cannot be combined with background=True; "
                 "use the process that it returns"
             )
         started = await self.start(
@@ -272,7 +272,7 @@ class Machine:
         return Process(self, log, news, tty=tty, stdin=stdin)
 
     async def attach(self, state: str) -> Process:
-        """Continues a process of this session where `Process.save` was, at the next byte."""
+        """Continues a process of this session after `Process.save`, at the next byte."""
         saved = read_state(state)
         if saved["session"] != self.session_id:
             raise ExecServerError(
@@ -326,7 +326,7 @@ class Machine:
         hidden: bool = False,
         ignored: bool = False,
     ) -> list[str]:
-        """Paths below `path` that match; `**` crosses directories, `!` in front excludes."""
+        """Paths below `path` that match; `**` crosses directories, a leading `!` excludes."""
         root = to_uri(path, await self._base())
         return await glob(self._connection, root, patterns, hidden=hidden, ignored=ignored)
 

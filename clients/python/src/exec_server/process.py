@@ -92,7 +92,7 @@ class Process:
             if self._log.failure is not None:
                 raise self._log.failure
             if self._log.is_behind:
-                # The log is full, so the exit would be refused here: ask.
+                # The log is full and would refuse the exit, so ask the server for it.
                 params = {"processId": self.process_id}
                 result: WaitResponse = await self._connection.call("process/wait", params)
                 code = result["exitCode"]
@@ -119,9 +119,9 @@ class Process:
         return b"".join(parts["stdout"] + parts["pty"]), b"".join(parts["stderr"])
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """Everything that happens, in order and each once: instead of `stdout` and `stderr`."""
+        """All events, each once and in order. Use it instead of `stdout` and `stderr`."""
         for name, buffer in self._buffers.items():
-            # One by one: what is left when the consumer stops stays unread.
+            # One by one, so that the rest stays unread if the consumer stops.
             while (item := buffer.take_item()) is not None:
                 if isinstance(item, bytes):
                     yield Output(self._log.taken, name, item)
@@ -151,7 +151,7 @@ class Process:
         name = signal if isinstance(signal, str) else _SIGNALS.get(signals.Signals(signal))
         if name is None:
             known = ", ".join(_SIGNALS.values())
-            raise ValueError(f"signal {signal} cannot be sent; these can: {known}")
+            raise ValueError(f"signal {signal} is not supported; expected one of {known}")
         params: SignalParams = {"processId": self.process_id, "signal": name}
         await self._connection.call("process/signal", params)
 
@@ -173,8 +173,8 @@ class Process:
         await self._connection.call("process/resize", params)
 
     def save(self) -> str:
-        """A state for `Machine.resume` and `Machine.attach`, also in another program: the process
-        continues there at the next byte. The state has no token in it."""
+        """The state from which `Machine.resume` and `Machine.attach` continue at the next byte,
+        even in another program. It contains no token."""
         if self._connection.url is None:
             raise ExecServerError(
                 "a local server ends with this client, so its processes cannot be resumed; "
@@ -253,7 +253,7 @@ _STATE_MEMBERS = {
 
 
 class News:
-    """Wakes those who wait for a process. It does not know the process, which can be dropped."""
+    """Wakes the waiters of a process. It has no reference to it, so the process can be dropped."""
 
     def __init__(self) -> None:
         self._waiters: list[asyncio.Future[None]] = []
@@ -275,14 +275,15 @@ def read_state(state: str) -> dict[str, Any]:
     try:
         saved = json.loads(state)
         if not saved.keys() >= _STATE_MEMBERS:
-            raise ValueError("members are missing")
+            missing = ", ".join(sorted(_STATE_MEMBERS - saved.keys()))
+            raise ValueError(f"it lacks {missing}")
     except (ValueError, AttributeError, TypeError) as error:
         raise ValueError(f"this is not a state that Process.save() returned: {error}") from None
     return dict(saved)
 
 
 def load(machine: Machine, state: dict[str, Any], *, resumed: bool = False) -> Process:
-    """A handle that continues where `Process.save` was."""
+    """A handle that continues after `Process.save`."""
     log = ProcessLog(
         state["process"],
         after=state["after"],

@@ -27,8 +27,8 @@ class Sandbox:
     def workspace_write(
         cls, writable: Sequence[AnyPath] = (), *, network: bool = False, temporary: bool = True
     ) -> Sandbox:
-        """Also the working directory, `writable` (absolute paths) and, unless `temporary` is false,
-        the temporary directories may be written."""
+        """Like `read_only`, but the working directory, `writable` (absolute paths) and, unless
+        `temporary` is false, the temporary directories may be written."""
         for path in writable:
             if not os.fsdecode(path).startswith("/"):
                 raise ValueError(f"writable path {os.fsdecode(path)!r} is not absolute")
@@ -44,12 +44,12 @@ class Sandbox:
 
     @classmethod
     def none(cls) -> Sandbox:
-        """No sandbox, also where the environment has one. A ceiling of the operator holds."""
+        """No sandbox, even if the environment has one. The operator's ceiling still applies."""
         return cls({"type": "danger-full-access"})
 
     @classmethod
     def profile(cls, wire: SandboxRequest) -> Sandbox:
-        """The object of the protocol as it is, for entries that the other constructors lack."""
+        """A sandbox object of the protocol, for entries that no other constructor can express."""
         return cls(wire)
 
     def to_wire(self) -> SandboxRequest:

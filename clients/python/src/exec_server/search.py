@@ -43,7 +43,7 @@ class Summary(NamedTuple):
 class Search:
     """Iterate it for the matches; `summary` is there at the end. Leaving `async with` cancels it.
 
-    A search ends with its connection: it raises `Interrupted` then.
+    A search ends with its connection, by raising `Interrupted`.
     """
 
     def __init__(

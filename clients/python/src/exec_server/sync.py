@@ -196,7 +196,7 @@ class Files:
         return run(self._async.exists(path))
 
     def remove(self, path: AnyPath, *, recursive: bool = False, force: bool = False) -> None:
-        """Removes a file, a symlink or a directory. `force`: it need not exist."""
+        """Removes a file, a symlink or a directory. With `force` it need not exist."""
         return run(self._async.remove(path, recursive=recursive, force=force))
 
     def rename(self, source: AnyPath, target: AnyPath, *, replace: bool = True) -> None:
@@ -224,7 +224,7 @@ class Files:
 class HttpStream:
     """A response whose body comes in pieces: iterate it. A slow reader holds the download back.
 
-    It ends with its connection: it raises `Interrupted` then.
+    It ends with its connection, by raising `Interrupted`.
     """
 
     def __init__(self, original: _http.HttpStream) -> None:
@@ -367,7 +367,7 @@ class Machine:
 
     @staticmethod
     def local(binary: str | None = None) -> Machine:
-        """This machine: starts the bundled `exec-server`, which ends with the machine."""
+        """This machine, through the bundled `exec-server`, which ends with the `Machine`."""
         return Machine(run(_machine.Machine.local(binary)))
 
     @staticmethod
@@ -389,10 +389,10 @@ class Machine:
         connect_timeout: float = 10.0,
         recovery: RecoveryPolicy = RecoveryPolicy(),
     ) -> Process:
-        """A process that was saved by `Process.save()`, also by another program, at the next byte.
+        """Resumes a process saved by `Process.save()`, even by another program, at the next byte.
 
         Its session comes with it, as `process.machine`, and must have no other connection. `url` is
-        needed if the server has another one here. Leaving `with` ends the session.
+        needed if the server has a different URL here. Leaving `with` ends the session.
         """
         return Process(
             run(
@@ -548,7 +548,7 @@ class Machine:
         )
 
     def attach(self, state: str) -> Process:
-        """Continues a process of this session where `Process.save` was, at the next byte."""
+        """Continues a process of this session after `Process.save`, at the next byte."""
         return Process(run(self._async.attach(state)))
 
     def watch(self, path: AnyPath, *, recursive: bool = True) -> Watch:
@@ -596,7 +596,7 @@ class Machine:
         hidden: bool = False,
         ignored: bool = False,
     ) -> list[str]:
-        """Paths below `path` that match; `**` crosses directories, `!` in front excludes."""
+        """Paths below `path` that match; `**` crosses directories, a leading `!` excludes."""
         return run(self._async.glob(patterns, path, hidden=hidden, ignored=ignored))
 
     def info(self) -> EnvironmentInfo:
@@ -677,7 +677,7 @@ class Process:
         return run(self._async.communicate(input))
 
     def events(self) -> Iterator[Event]:
-        """Everything that happens, in order and each once: instead of `stdout` and `stderr`."""
+        """All events, each once and in order. Use it instead of `stdout` and `stderr`."""
         return iterate(self._async.events())
 
     def send_signal(self, signal: int | SignalName) -> None:
@@ -700,8 +700,8 @@ class Process:
         return run(self._async.resize(rows, cols))
 
     def save(self) -> str:
-        """A state for `Machine.resume` and `Machine.attach`, also in another program: the process
-        continues there at the next byte. The state has no token in it."""
+        """The state from which `Machine.resume` and `Machine.attach` continue at the next byte,
+        even in another program. It contains no token."""
         return call(self._async.save)
 
     def __enter__(self) -> Process:
@@ -715,7 +715,7 @@ class Process:
 class Search:
     """Iterate it for the matches; `summary` is there at the end. Leaving `with` cancels it.
 
-    A search ends with its connection: it raises `Interrupted` then.
+    A search ends with its connection, by raising `Interrupted`.
     """
 
     def __init__(self, original: _search.Search) -> None:
@@ -751,7 +751,7 @@ class Search:
 
 
 class Watch:
-    """Iterate it. It is established with `with`, or by the first item that is asked for."""
+    """Iterate it. The watch begins with `with`, or when the first item is requested."""
 
     def __init__(self, original: _watch.Watch) -> None:
         self._async = original

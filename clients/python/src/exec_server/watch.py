@@ -1,4 +1,4 @@
-"""Changes of files as they happen."""
+"""File changes as they happen."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Change(NamedTuple):
 
 class Changes(NamedTuple):
     changes: list[Change]
-    #: Changes were lost: look again at everything. So it is after a lost connection.
+    #: Changes were lost, as after a lost connection: look at everything again.
     rescan: bool
 
 
 class Watch:
-    """Iterate it. It is established with `async with`, or by the first item that is asked for."""
+    """Iterate it. The watch begins with `async with`, or when the first item is requested."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Watch:
         except Interrupted:
             return await self._open()  # A repetition is harmless: the lost watch is gone.
         self._lease = lease
-        if self._closed:  # By another task, meanwhile.
+        if self._closed:  # By another task in the meantime.
             await self.close()
         return lease
 
