@@ -31,15 +31,15 @@ interface Command {
 
 const NEWLINE = 10;
 
-/** The standard output of a process, as far as it was read. */
+/** The standard output read from a process. */
 class Output {
   exitCode: number | null = null;
   readonly gaps: number[] = [];
   readonly #events: AsyncIterator<ProcessEvent, void>;
-  /** Came and was not returned yet. */
+  /** Received but not returned yet. */
   #pieces: Buffer[] = [];
   #ended = false;
-  /** One command at a time reads. */
+  /** Only one command reads at a time. */
   #last: Promise<unknown> = Promise.resolve();
 
   constructor(

@@ -66,7 +66,7 @@ export interface CallOptions {
 
 /** Largest message in either direction. */
 const MAX_MESSAGE = 64 << 20;
-/** Positions beyond this many processes might not fit into the first message of a connection. */
+/** The positions of more processes might not fit into the first message of a connection. */
 const MAX_POSITIONS = 4096;
 
 export class Connection {
@@ -203,7 +203,7 @@ export class Connection {
   }
 
   #perform(): void {
-    // Ending the session fails what recovers it, which must not decide anything after that.
+    // Once the session has ended, its failing recovery must not cause any action.
     if (this.#over !== null) return;
     for (let action = this.#recovery.pollAction(); action; action = this.#recovery.pollAction()) {
       this.#performOne(action);
@@ -218,7 +218,11 @@ export class Connection {
       if (recovering)
         this.options.onState?.({ type: "recovering", failedAttempts: recovering.failed });
     } else if (action.type === "hangUp") {
-      this.#lastFailure = new ConnectError("the server did not answer initialize in time");
+      const { recovering, policy } = this.#recovery;
+      const seconds = (recovering ? policy.attempt : this.options.connectTimeout) / 1000;
+      this.#lastFailure = new ConnectError(
+        `the server did not answer initialize within ${seconds} s`,
+      );
       this.#dropTransport();
     } else if (action.type === "catchUp") {
       this.#catchUp(action.generation);
@@ -261,7 +265,7 @@ export class Connection {
     const { clientName, detachedTtl } = this.options;
     const params: InitializeParams = { clientName, acks: true };
     if (this.sessionId !== null) params.resumeSessionId = this.sessionId;
-    // 2^64 - 1 is not a number of this language; no server grants as much as this either.
+    // JavaScript has no exact 2^64 - 1, and no server grants even this much.
     if (detachedTtl !== undefined)
       params.detachedTtlMs = Math.min(detachedTtl, Number.MAX_SAFE_INTEGER);
     if (this.sessionId !== null && this.#processes.size <= MAX_POSITIONS) {
@@ -293,7 +297,9 @@ export class Connection {
     if (this.sessionId !== null && result.sessionId !== this.sessionId) {
       return this.#refused(
         generation,
-        new ProtocolError("the server gave another session than was asked for"),
+        new ProtocolError(
+          `the server resumed session ${result.sessionId} instead of ${this.sessionId}`,
+        ),
       );
     }
     this.sessionId = result.sessionId;
@@ -308,7 +314,7 @@ export class Connection {
   #known = new Set<string>();
 
   #refused(generation: number, error: Error): void {
-    // The connection was lost, or the session was ended, and that is being handled.
+    // The connection was lost, or the session ended; both are handled elsewhere.
     if (error instanceof DisconnectedError || this.#over !== null) return;
     this.#lastFailure = error;
     // The old connection may not know yet that it is dead.
@@ -442,7 +448,7 @@ export class Connection {
   #lost(generation: number, error: Error, permanent = false): void {
     if (generation !== this.#recovery.generation) return;
     this.#lastFailure ??= error;
-    // First, so that a lease that is told of the loss can call again and waits for the next
+    // First, so that a call that a lease makes when it learns of the loss waits for the next
     // connection.
     this.#recovery.handleLost(generation, permanent || !this.dialer.canRedial, performance.now());
     this.#dropTransport();
@@ -472,7 +478,7 @@ export class Connection {
     if (reason === "deadline") {
       const seconds = this.#recovery.policy.deadline / 1000;
       return new SessionLostError(
-        `no connection to the server for ${seconds} s, the last failure being: ${cause}`,
+        `no connection to the server for ${seconds} s, the last attempt: ${cause}`,
       );
     }
     return new SessionLostError(`the session is lost: ${cause}`, { cause: last });

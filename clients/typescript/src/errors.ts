@@ -1,6 +1,6 @@
 /** Errors, by what a caller would do differently. */
 
-/** Every error of this package. */
+/** The base class of all errors of this package. */
 export class ExecServerError extends Error {
   override get name(): string {
     return this.constructor.name;
@@ -9,7 +9,7 @@ export class ExecServerError extends Error {
 
 /** No connection could be made. */
 export class ConnectError extends ExecServerError {
-  /** Whether another attempt cannot change the outcome, such as a wrong token. */
+  /** Whether another attempt would be pointless, as with a wrong token. */
   readonly permanent: boolean;
   constructor(message: string, options: { permanent?: boolean; cause?: unknown } = {}) {
     super(message, { cause: options.cause });
@@ -31,7 +31,7 @@ export class DisconnectedError extends ExecServerError {
   }
 }
 
-/** The server no longer has the session, or the time for recovery is over. Connect anew. */
+/** The server no longer has the session, or the recovery timed out. Connect again. */
 export class SessionLostError extends ExecServerError {}
 
 /** The client was closed by its owner. */
@@ -66,9 +66,10 @@ export class GapError extends ExecServerError {
   readonly processId: string;
   readonly droppedBytes: number;
   constructor(processId: string, droppedBytes: number) {
+    const amount = droppedBytes > 0 ? `${droppedBytes} bytes` : "an unknown amount";
     super(
-      `process "${processId}": ${droppedBytes} bytes of output are missing; ` +
-        `read events() to be told of gaps instead`,
+      `process "${processId}": ${amount} of output is missing; ` +
+        `read events() to be told of gaps instead of failing`,
     );
     this.processId = processId;
     this.droppedBytes = droppedBytes;

@@ -36,7 +36,7 @@ export interface ExecResult<T = string> {
    * `fileSize`.
    */
   limit: string | null;
-  /** What the sandbox refused, if the command failed because of it. */
+  /** The access that the sandbox denied, if that seems to be why the command failed. */
   denied: { path?: string; call?: string; host?: string } | null;
 }
 
@@ -50,7 +50,7 @@ export async function collect(
   const [stdout, stderr] = [new Kept(limit), new Kept(limit)];
   let exit: ExitStatus | undefined;
   let dropped = false;
-  // A program that does not read all of its input is no error.
+  // It is not an error if a program does not read all of its input.
   if (options.input !== undefined) feed(process, options.input).catch(() => {});
   try {
     await process.consume((event) => {

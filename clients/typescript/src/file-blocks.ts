@@ -103,7 +103,10 @@ export class FileWriter extends Handle {
     if (!committed)
       throw this.#offset > 0
         ? new DisconnectedError("fs/close")
-        : new ExecServerError("the file was not written");
+        : new ExecServerError(
+            "the file was not written: the connection was lost before its first block; " +
+              "write it again",
+          );
   }
 
   discard(): Promise<void> {

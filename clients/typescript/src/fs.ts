@@ -26,7 +26,7 @@ export interface FsOptions extends SandboxOptions {
 
 export interface WriteOptions extends FsOptions {
   mode?: number;
-  /** Readers and crashes see the whole old or the whole new content. */
+  /** Readers, even after a crash, see all of the old or all of the new content. */
   atomic?: boolean;
   /** `wx` fails if the file exists. */
   flag?: "w" | "wx";
@@ -75,8 +75,8 @@ export class FileSystem {
   }
 
   /**
-   * Replaces the content. With `ifModifiedAtMs` and `ifSize` only if the file is the one that was
-   * seen.
+   * Replaces the content. With `ifModifiedAtMs` and `ifSize`, only if the file still has that
+   * modification time and size.
    */
   async writeFile(
     path: PathLike,
@@ -247,7 +247,7 @@ export class FileSystem {
     await this.#call("fs/setPermissions", path, { mode }, options);
   }
 
-  /** Files below `path` that match: `**` crosses directories, `!` in front excludes. */
+  /** Files below `path` that match: `**` crosses directories, a leading `!` excludes. */
   async glob(
     patterns: string | string[],
     path: PathLike,
@@ -259,12 +259,12 @@ export class FileSystem {
     return entries.map((entry) => fromUri(entry.path));
   }
 
-  /** Changes of a file or directory, from now on. */
+  /** Watches a file or directory for changes. */
   watch(path: PathLike, options: WatchOptions = {}): Promise<Watch> {
     return Watch.open(this.#connection, path, options);
   }
 
-  /** Lines below `path` that match a regular expression, or a text with `literal`. */
+  /** Lines below `path` that match a regular expression, or a string if `literal` is set. */
   search(pattern: string, path: PathLike, options: SearchOptions = {}): Search {
     return new Search(this.#connection, pattern, path, options);
   }
@@ -284,7 +284,7 @@ export class FileSystem {
     }
   }
 
-  /** Reading twice is harmless, so a lost connection only means to begin again. */
+  /** Reading twice is harmless, so after a lost connection it starts over. */
   async #readLarge(path: PathLike, options: FsOptions): Promise<Uint8Array> {
     for (;;) {
       try {
@@ -316,7 +316,7 @@ function wireOptions(options: FsOptions): { sandbox?: SandboxRequest; followSyml
   return { sandbox: wireSandbox(options.sandbox), followSymlinks: options.followSymlinks };
 }
 
-/** A name, percent-encoded, that sorts before this one with hardly any other between. */
+/** A percent-encoded name that sorts before this one, with hardly any name in between. */
 function before(name: string): string {
   const bytes =
     decodeURIComponent(name).length > 0 ? new TextEncoder().encode(decodeURIComponent(name)) : [];

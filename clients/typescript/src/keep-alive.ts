@@ -3,7 +3,7 @@
  * cheap request is the probe. No I/O and no clock.
  */
 export class KeepAlive {
-  /** How often `tick` wants to be called, in milliseconds. */
+  /** How often `tick` should be called, in milliseconds. */
   readonly interval = 4_000;
   #heard = true;
   #unanswered = 0;

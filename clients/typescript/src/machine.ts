@@ -133,7 +133,8 @@ export class Machine {
   attach(state: ProcessState): Process {
     if (state.sessionId !== this.sessionId) {
       throw new RangeError(
-        `process "${state.processId}" is of another session; use Machine.resume`,
+        `process "${state.processId}" belongs to session ${state.sessionId}, and this machine is ` +
+          `session ${this.sessionId}; use Machine.resume(state)`,
       );
     }
     return this.#attach(state);
@@ -184,12 +185,12 @@ export class Machine {
     return { shell: shell.path, cwd: fromUri(cwd), tempDir: fromUri(tempDir) };
   }
 
-  /** Any method of the protocol, as docs/protocol.md has it. */
+  /** Calls any method of the protocol; see docs/protocol.md. */
   call<M extends Method>(method: M, ...[params]: OptionalIfEmpty<Params<M>>): Promise<Result<M>> {
     return this.#connection.call(method, params ?? ({} as Params<M>));
   }
 
-  /** `fs.watch`, under the name that the other clients have. */
+  /** `fs.watch`, under the name that the other clients use. */
   watch(path: PathLike, options?: WatchOptions): Promise<Watch> {
     return this.fs.watch(path, options);
   }

@@ -15,7 +15,7 @@ export interface ExitStatus {
   /** The number of the signal that killed it. */
   signal: number | null;
   sandboxDenied: boolean;
-  /** What the sandbox refused, as far as the program named it. */
+  /** The access that the sandbox denied, as far as the program named it. */
   denied: { path?: string; call?: string; host?: string } | null;
   timedOut: boolean;
   serverStopped: boolean;
@@ -47,9 +47,9 @@ export interface Subscriber {
   readonly wanted: Wanted;
   /** The number of the next event that it wants. */
   position: number;
-  /** Output that was evicted before it subscribed; it is told of that first. */
+  /** Bytes of output evicted before it subscribed; reported first, as a gap. */
   missed: number;
-  /** The exit was evicted before it subscribed; `all` is told of that, too. */
+  /** The exit was evicted before it subscribed; an `all` subscriber still gets it. */
   missedExit: boolean;
   /** Called once when there is something new. */
   wake: (() => void) | null;
@@ -60,7 +60,7 @@ interface Stored {
   event: ProcessEvent;
 }
 
-/** The most that a log holds: output, and something for each event. */
+/** The maximum size of a log: its output, plus `COST_OF_AN_EVENT` for each event. */
 export const CAPACITY = 4 << 20;
 /** Consumed output that is kept for late subscribers. */
 const RETAINED = 1 << 20;
@@ -121,7 +121,7 @@ export class ProcessLog {
       if (this.#cost > 0 && this.#cost + cost > CAPACITY) return "full";
     } else if (event.type === "exited") {
       if (this.exit !== null) {
-        // Known before, from a read that had no other place for it.
+        // Known already, from a read that had no other number for it.
         this.#skip(seq + 1);
         return "accepted";
       }
@@ -172,7 +172,7 @@ export class ProcessLog {
     this.onConsumed(0);
   }
 
-  /** What the subscriber gets next, if it is there. */
+  /** Takes the next event for the subscriber, if there is one. */
   take(subscriber: Subscriber): ProcessEvent | undefined {
     if (subscriber.missed > 0) {
       const droppedBytes = subscriber.missed;

@@ -83,7 +83,7 @@ export class ProcessSync {
       this.#tellExit(exit);
       this.log.offer(seq, { type: "exited", ...exit });
     } else if (method === "process/closed") {
-      // Without an exit before it, the exit lies in a gap; a read knows it.
+      // If no exit came before it, the exit lies in a gap; a read will report it.
       if (this.log.exit !== null) this.log.offer(seq, { type: "closed" });
     } else if (seq === this.log.next) {
       const data = decodeBase64(params.chunk as string);
@@ -106,7 +106,7 @@ export class ProcessSync {
       const exit = readExit(response);
       if (exit !== null) this.#tellExit(exit);
       applyRead(this.log, after, response);
-      // An announced event that did not come is no reason to ask as fast as possible.
+      // An announced event that did not arrive must not cause a busy loop.
       if (this.log.next === before) this.#stalledUntil = now + ACK_DELAY;
     } catch (error) {
       this.#fail(error as Error);
@@ -132,7 +132,7 @@ export class ProcessSync {
     this.log.expectNoSubscriber();
   }
 
-  /** What has to be sent now. Called only while the session is connected. */
+  /** Returns the messages to send now. Called only while the session is connected. */
   collect(acks: boolean, now: number): Outbound[] {
     const outbound: Outbound[] = [];
     const { consumed } = this.log;
@@ -185,8 +185,8 @@ export class ProcessSync {
   #confirm(seq: number, ended: boolean): Outbound {
     const { processId } = this;
     if (!ended) return { type: "notify", method: "process/ack", params: { processId, seq } };
-    // No later confirmation makes up for this one, and without it the server keeps the process as
-    // long as the session. A read confirms too, and is sent again when it is lost.
+    // If this last confirmation were lost, none would follow, and the server would keep the process
+    // as long as the session. A read confirms too, and is sent again if it is lost.
     return {
       type: "call",
       method: "process/read",

@@ -35,7 +35,7 @@ export class Process {
   readonly #subscribers: Partial<Record<Wanted, Subscriber>> = {};
   readonly #resumed: ProcessState["consumed"] | undefined;
   #writes = 0;
-  /** Settles after the long write that is being made, and the input that waits for it. */
+  /** Settles after the current long write and the input queued behind it. */
   #longWrite: Promise<void> | null = null;
   #stdout: ReadableStream<Uint8Array> | undefined;
   #stderr: ReadableStream<Uint8Array> | undefined;
@@ -58,7 +58,7 @@ export class Process {
       this.#log.onFailed = reject;
       if (this.#log.exit !== null) resolve(this.#log.exit);
     });
-    // A caller may not wait for the exit; then a lost session must not end the program.
+    // If no caller awaits the exit, a lost session must not end the program.
     this.exited.catch(() => {});
   }
 
@@ -133,7 +133,7 @@ export class Process {
     await this.#connection.call("process/resize", { processId: this.id, ...size });
   }
 
-  /** What `Machine.resume` takes, in this program or another: it continues at the next byte. */
+  /** Returns the state from which `Machine.resume` continues, in this program or another. */
   save(): ProcessState {
     if (this.#url === "") {
       throw new ExecServerError(

@@ -2,7 +2,7 @@
  * When to dial, how long to wait, and when to give up: decisions only.
  *
  * Events and the time (milliseconds) come in by `handle*`; actions and the next moment of interest
- * go out by `poll*`. No socket, no clock and no session is known here.
+ * go out by `poll*`. It knows no socket, clock or session.
  */
 
 /** How a lost connection is made again; times are in milliseconds. */

@@ -13,7 +13,7 @@ export interface SearchOptions {
   literal?: boolean;
   ignoreCase?: boolean;
   word?: boolean;
-  /** Which files; `!` in front excludes. */
+  /** The files to search; a leading `!` excludes. */
   globs?: string[];
   hidden?: boolean;
   /** Include what .gitignore excludes. */

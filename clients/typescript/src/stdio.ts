@@ -101,7 +101,7 @@ function closeServer(child: ChildProcess): void {
   child.stdout?.resume();
 }
 
-/** A program that has not answered may be none that ends with its input. */
+/** A program that has not answered may not exit at the end of its input, so it is killed. */
 function killProgram(child: ChildProcess): void {
   child.kill("SIGKILL");
   // Its children may have these pipes, and would keep this program alive.

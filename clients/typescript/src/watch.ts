@@ -1,4 +1,4 @@
-/** Changes of files. A watch ends with its connection and is established again, with `rescan`. */
+/** File changes. A watch ends with its connection and is established again, with `rescan`. */
 import type { Connection } from "./connection.js";
 import { DisconnectedError } from "./errors.js";
 import type { ChangedNotification, FileChange, FsWatchParams } from "./generated.js";
@@ -72,7 +72,7 @@ export class Watch implements AsyncIterable<Changes> {
     signal?.addEventListener("abort", this.#abort, { once: true });
   }
 
-  /** What has changed since the last call; null after `close`. */
+  /** The changes since the last call; null after `close`. */
   async next(): Promise<Changes | null> {
     for (;;) {
       if (this.#closed) return null;
@@ -120,7 +120,7 @@ export class Watch implements AsyncIterable<Changes> {
         if (!(error instanceof DisconnectedError)) throw error;
       }
     }
-    // It was closed meanwhile, and the server may have taken the requests in the other order.
+    // It was closed in the meantime, and the server may have handled the requests in reverse order.
     if (this.#closed) await this.#unwatch();
   }
 

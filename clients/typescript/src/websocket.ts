@@ -9,8 +9,14 @@ import type { Dialer, Transport, TransportEvents } from "./transport.js";
 const EXPECTED_URL = "expected ws://HOST:PORT, wss://HOST:PORT or unix:///PATH";
 const UNIX = "unix://";
 const PROTOCOL = "exec-server.v1";
-/** What a subprotocol may consist of (RFC 7230, token). */
+/** The characters allowed in a subprotocol (RFC 7230, token). */
 const SUBPROTOCOL = /^[A-Za-z0-9!#$%&'*+.^_`|~-]+$/;
+
+/** The advice for a refusal with this HTTP status. */
+const REMEDIES: Partial<Record<number, string>> = {
+  401: "; check the token",
+  403: "; it refuses this user, host name or origin",
+};
 
 /**
  * A token, or a function that is asked for one before each connection, so that it may be renewed.
@@ -36,7 +42,7 @@ export class WebSocketDialer implements Dialer {
     try {
       parsed = new URL(url);
     } catch {
-      throw new TypeError(`"${url}" is not a URL; ${EXPECTED_URL}`);
+      throw new TypeError(`"${withoutSecrets(String(url))}" is not a URL; ${EXPECTED_URL}`);
     }
     if (parsed.protocol !== "ws:" && parsed.protocol !== "wss:")
       throw new TypeError(`cannot connect to a ${parsed.protocol} URL; ${EXPECTED_URL}`);
@@ -71,7 +77,7 @@ export class WebSocketDialer implements Dialer {
     const socket = new WebSocket(url.href, protocols);
     socket.binaryType = "arraybuffer";
     return new Promise((resolve, reject) => {
-      // Until it is open, the rejection alone tells how the attempt ended.
+      // Until it is open, only the rejection reports a failure.
       let [opened, ended] = [false, false];
       const close = () => {
         ended = true;
@@ -125,7 +131,7 @@ export class WebSocketDialer implements Dialer {
       allowSynchronousEvents: true,
     });
     return new Promise((resolve, reject) => {
-      // Until it is open, the rejection alone tells how the attempt ended.
+      // Until it is open, only the rejection reports a failure.
       let [opened, ended] = [false, false];
       const close = () => {
         ended = true;
@@ -142,7 +148,7 @@ export class WebSocketDialer implements Dialer {
       socket.on("unexpected-response", (_request, response) => {
         const status = response.statusCode ?? 0;
         const permanent = status === 401 || status === 403;
-        const remedy = permanent ? "; check the token" : "";
+        const remedy = REMEDIES[status] ?? "";
         reject(
           new ConnectError(`${this.url} refused the connection with HTTP ${status}${remedy}`, {
             permanent,
@@ -169,7 +175,12 @@ export class WebSocketDialer implements Dialer {
   }
 }
 
-/** The path of a `unix://` URL: as it is, like the server's `--listen`, or decoded from a `URL`. */
+/** A URL, which need not be valid, without user, password and query, which may hold a token. */
+function withoutSecrets(url: string): string {
+  return url.split(/[?#]/)[0]!.replace(/^([a-z]+:\/\/)?.*@/i, "$1");
+}
+
+/** The path of a `unix://` URL: verbatim for a string, as in `--listen`; decoded for a `URL`. */
 function socketPathOf(url: string | URL): string | undefined {
   const text = String(url);
   if (!text.startsWith(UNIX)) return undefined;

@@ -57,7 +57,7 @@ export function encodeBase64(bytes: Uint8Array): string {
   if (buffer)
     return buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString("base64");
   let text = "";
-  // `fromCharCode` takes its bytes as arguments, of which there may not be too many.
+  // `fromCharCode` takes the bytes as arguments, whose number is limited.
   for (let at = 0; at < bytes.length; at += 0x8000) {
     text += String.fromCharCode(...bytes.subarray(at, at + 0x8000));
   }
@@ -78,7 +78,7 @@ export function decodeText(bytes: Uint8Array): string {
 
 /** An id that no other client has chosen. */
 export function uniqueId(): string {
-  // Not `randomUUID`: pages of plain http have none.
+  // Not `randomUUID`: pages loaded over plain http do not have it.
   const bytes = crypto.getRandomValues(new Uint8Array(12));
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }

@@ -7,7 +7,7 @@ import { FileWriter } from "../dist/file-blocks.js";
 import { ProcessSync } from "../dist/process-sync.js";
 import { uniqueId } from "../dist/wire.js";
 
-/** A server that answers what `answer` has a result for, by the number of the connection. */
+/** Answers each request for which `answer(connection, method)` returns a result. */
 class Server {
   canRedial = true;
   connections = 0;
@@ -25,7 +25,7 @@ class Server {
     return { send: (text) => this.#take(connection, JSON.parse(text), events), close() {} };
   }
 
-  /** Resolves when this request has come on that connection. */
+  /** Resolves when this request has arrived on that connection. */
   async request(connection, method) {
     const name = `${connection} ${method}`;
     while (!this.requests.includes(name)) await new Promise((resolve) => (this.#seen = resolve));
@@ -56,7 +56,7 @@ async function connected(answer) {
 
 const session = { sessionId: "s", positions: {} };
 
-test("a close while initialize is unanswered is told as a close", async () => {
+test("a close while initialize is unanswered is reported as closed", async () => {
   const { server, connection, states } = await connected((number, method) =>
     number === 1 && method === "initialize" ? session : undefined,
   );
@@ -68,7 +68,7 @@ test("a close while initialize is unanswered is told as a close", async () => {
   await assert.rejects(connection.call("environment/info", {}), ClosedError);
 });
 
-test("a close while processes catch up is told as a close", async () => {
+test("a close while processes catch up is reported as closed", async () => {
   const { server, connection, states } = await connected((_, method) =>
     method === "initialize" ? session : undefined,
   );
@@ -107,7 +107,7 @@ test("a file whose write has failed is closed", async () => {
   ]);
 });
 
-test("ids are made without what pages of plain http lack", (context) => {
+test("ids need no randomUUID, which pages on plain http lack", (context) => {
   const { randomUUID } = crypto;
   Object.defineProperty(crypto, "randomUUID", { value: undefined, configurable: true });
   context.after(() => Object.defineProperty(crypto, "randomUUID", { value: randomUUID }));

@@ -1,4 +1,4 @@
-// A lost connection at any message loses nothing and doubles nothing.
+// A lost connection at any message loses nothing and duplicates nothing.
 import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
 import test from "node:test";
@@ -14,7 +14,7 @@ import {
 
 const LINES = ["one\n", "two\n", "three\n"];
 
-/** Writes lines to `cat` and reads them back; what became of it. */
+/** Writes lines to `cat` and reads them back. Returns the outcome. */
 async function converse(url) {
   const machine = await Machine.connect(url);
   try {
@@ -45,7 +45,7 @@ async function converse(url) {
 }
 
 for (const fate of ["drop", "deliver"]) {
-  test(`a cut at any message loses and doubles nothing (${fate})`, needsServer, async (context) => {
+  test(`a cut at any message loses and repeats nothing (${fate})`, needsServer, async (context) => {
     const server = await startServer(context);
     let interrupted = 0;
     // The first two messages are those of the first handshake, which is not repeated. A start may
@@ -112,7 +112,7 @@ async function startLosing(context, ...messages) {
   return { machine, recovering, status: () => machine.call("environment/status") };
 }
 
-test("what begins during a recovery works after it", needsServer, async (context) => {
+test("operations begun during a recovery succeed after it", needsServer, async (context) => {
   const { machine, recovering, status } = await startLosing(context, "initialize");
   const directory = temporaryDirectory(context);
   await machine.fs.writeFile(`${directory}/x`, "needle");
@@ -129,7 +129,7 @@ test("what begins during a recovery works after it", needsServer, async (context
   assert.equal((await watch.next()).changes[0].path, `${directory}/y`);
 });
 
-test("a watch is established again, also when that is cut", needsServer, async (context) => {
+test("a watch is established again, even if that is cut too", needsServer, async (context) => {
   const { machine, status } = await startLosing(context, "fs/watch", "fs/watch");
   const directory = temporaryDirectory(context);
   const watch = await machine.watch(directory);
@@ -139,7 +139,7 @@ test("a watch is established again, also when that is cut", needsServer, async (
   assert.equal((await watch.next()).changes[0].path, `${directory}/x`);
 });
 
-test("what lives as long as its connection says so", needsServer, async (context) => {
+test("an upload fails with its connection", needsServer, async (context) => {
   const { machine, status } = await startLosing(context);
   const directory = temporaryDirectory(context);
   const writer = machine.fs.writeStream(`${directory}/x`).getWriter();
@@ -149,7 +149,7 @@ test("what lives as long as its connection says so", needsServer, async (context
   assert.equal(await machine.fs.exists(`${directory}/x`), false);
 });
 
-test("a write whose response is lost is made once", needsServer, async (context) => {
+test("a write whose response is lost takes effect once", needsServer, async (context) => {
   const server = await startServer(context);
   let writes = 0;
   const proxy = await startProxy(context, server.url, (_, direction, message) => {

@@ -60,7 +60,7 @@ test("the other blocks of the documentation work in order", needsServer, async (
   }
 });
 
-test("the agent of the examples survives a cut on stage", needsServer, async (context) => {
+test("the agent of the examples survives a cut", needsServer, async (context) => {
   if (await skipWithoutSandbox(context, await connect(context))) return;
   const directory = project(context);
   copyFileSync(join(repository, "examples/agent.mjs"), join(directory, "agent.mjs"));

@@ -1,4 +1,4 @@
-// machine.exec: a command to its end.
+// machine.exec: runs a command to its end.
 import assert from "node:assert/strict";
 import { existsSync } from "node:fs";
 import { join } from "node:path";
@@ -70,7 +70,7 @@ test(
   },
 );
 
-test("exec tells of timeouts, limits and truncated output", needsServer, async (context) => {
+test("exec reports timeouts, limits and truncated output", needsServer, async (context) => {
   const machine = await connect(context);
   assert.equal((await machine.exec("sleep 1000", { timeout: 50 })).limit, "wallTime");
   const large = await machine.exec("head -c 2000 /dev/zero > file", {
@@ -102,7 +102,7 @@ test("output that the server dropped makes the result truncated", needsServer, a
   assert.equal(result.truncated, true);
 });
 
-test("a sandbox denies, and the result says what", needsServer, async (context) => {
+test("the result reports that the sandbox denied access", needsServer, async (context) => {
   const machine = await connect(context);
   if (await skipWithoutSandbox(context, machine)) return;
   const [cwd, other] = [temporaryDirectory(context), temporaryDirectory(context)];

@@ -43,7 +43,7 @@ test("files are written, read and described", needsServer, async (context) => {
   await assert.rejects(fs.readFile("relative"), TypeError);
 });
 
-test("conditions keep a file that has changed", needsServer, async (context) => {
+test("a conditional write does not replace a changed file", needsServer, async (context) => {
   const { fs, at } = await start(context);
   await fs.writeFile(at("x"), "old", { flag: "wx", atomic: true });
   await assert.rejects(fs.writeFile(at("x"), "new", { flag: "wx" }), { kind: "conflict" });
@@ -99,7 +99,7 @@ test("files of any size are streams", needsServer, async (context) => {
   assert.equal(Buffer.compare(await fs.readFile(at("huge")), large), 0);
 });
 
-test("requests for files have a sandbox, too", needsServer, async (context) => {
+test("file requests obey their sandbox", needsServer, async (context) => {
   const { fs, at } = await start(context);
   await assert.rejects(fs.writeFile(at("x"), "", { sandbox: "read-only" }), (error) => {
     return ["sandboxDenied", "permissionDenied", "sandboxUnavailable"].includes(error.kind);
@@ -107,7 +107,7 @@ test("requests for files have a sandbox, too", needsServer, async (context) => {
   assert.equal(await fs.exists(at("x")), false);
 });
 
-test("search and glob", needsServer, async (context) => {
+test("search and glob find files and lines", needsServer, async (context) => {
   const { machine, fs, directory, at } = await start(context);
   await fs.writeFile(at("a.txt"), "hay\nneedle one\n");
   await fs.mkdir(at("sub"));
@@ -142,7 +142,7 @@ test("search and glob", needsServer, async (context) => {
   assert.deepEqual(await fs.glob(["*", "!*.md"], directory, { maxEntries: 1 }), [at("a.txt")]);
 });
 
-test("a watch tells what has changed until it is closed", needsServer, async (context) => {
+test("a watch reports changes until it is closed", needsServer, async (context) => {
   const { machine, fs, directory, at } = await start(context);
   const abort = new AbortController();
   const watch = await machine.watch(directory, { recursive: true, signal: abort.signal });

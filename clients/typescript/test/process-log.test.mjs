@@ -67,7 +67,7 @@ test("only consumed output is confirmed", () => {
   assert.deepEqual(one.made.collect(true, 0), []);
 });
 
-test("little output is confirmed a little later", () => {
+test("a small amount of output is confirmed after a delay", () => {
   const one = sync();
   notify(one.made, output(1));
   taken(one);
@@ -119,7 +119,7 @@ test("a late reader misses only what was evicted of its own stream", () => {
   assert.ok(made.log.subscribe("stdout").missed > 0);
 });
 
-test("missing output ends the process, or is told where that was asked for", () => {
+test("missing output ends the process, or is reported if gaps are declared", () => {
   const fatal = sync();
   const { log } = fatal.made;
   fatal.made.pulled(0, response([5], 6, { droppedBytes: 9 }), 0);
@@ -137,7 +137,7 @@ test("a gap does not count output that is here", () => {
   assert.deepEqual(taken(one), ["output 1", "output 2", "gap 20", "output 7"]);
 });
 
-test("an exit that is only in a read has its place", () => {
+test("an exit known only from a read gets its place in the order", () => {
   const one = sync();
   notify(one.made, output(1));
   one.made.pulled(0, response([1], 4, { exited: true, exitCode: 3, closed: true }), 0);

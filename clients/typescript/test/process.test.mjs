@@ -165,7 +165,7 @@ test("a reader that does not read loses nothing", needsServer, async (context) =
 });
 
 test(
-  "output that the server had to drop is a gap, told or thrown",
+  "output that the server had to drop is a gap, reported or thrown",
   needsServer,
   async (context) => {
     const machine = await connect(

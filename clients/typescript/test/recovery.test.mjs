@@ -79,7 +79,7 @@ test("attempts are spaced and end at the deadline", () => {
   assert.equal(recovery.pollTimeout(), null);
 });
 
-test("an attempt that hangs is hung up, and counted once", () => {
+test("an attempt that hangs is aborted and counted once", () => {
   const recovery = connected();
   recovery.handleLost(1, false, 1_000);
   actions(recovery);

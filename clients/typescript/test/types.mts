@@ -1,4 +1,4 @@
-// What a program in TypeScript sees, also without the types of the DOM. It is compiled and not run.
+// The types that a TypeScript program sees, even without those of the DOM. Compiled, not run.
 import { Machine, ServerError, type Sandbox, type wire } from "../dist/index.js";
 
 export async function use(machine: Machine): Promise<void> {
