@@ -1,5 +1,5 @@
-//! Pages in a real browser get in with a token from an allowed origin, and not without either. One of them runs the
-//! TypeScript client.
+//! Pages in a real browser get in with a token from an allowed origin, and not without either. One
+//! of them runs the TypeScript client.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};

@@ -114,7 +114,7 @@ async fn every_waiting_call_reports_how_a_launched_server_ended() {
         client.environment_status(Empty {}).await.unwrap_err(),
     ] {
         let ExecServerError::Disconnected(lost) = error else { panic!("{error}") };
-        let DisconnectReason::ServerExited { status } = &*lost else { panic!("{lost}") };
+        let DisconnectReason::ServerExited { status, .. } = &*lost else { panic!("{lost}") };
         assert!(status.contains('9'), "{status}");
     }
     everything.wait_until_all_end();

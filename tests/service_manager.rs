@@ -278,7 +278,7 @@ fn a_rendezvous_notifies_the_service_manager() {
     assert_eq!(running.finish().0.code(), Some(0));
 }
 
-/// The service manager keeps the socket while the service restarts; clients wait meanwhile.
+/// The service manager keeps the socket while the service restarts; clients wait in the meantime.
 #[test]
 fn no_connection_is_refused_between_two_servers_on_one_socket() {
     const RESTART: &str = r#"

@@ -1,5 +1,5 @@
 //! Limits of processes hold against real bombs, the exit names the limit, and other clients are
-//! served meanwhile.
+//! served in the meantime.
 
 mod guest;
 

@@ -44,7 +44,7 @@ pub(super) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
     ])
 }
 
-/// A program on a terminal of a server that echoes its input.
+/// A program that echoes its input, on a terminal of a server.
 #[derive(Debug)]
 pub(super) struct RemoteTerminal {
     client: Client,

@@ -21,7 +21,7 @@ pub(super) struct Row {
     target: Option<Target>,
 }
 
-/// The result of the other side, such as that of the machine without a server.
+/// The result to compare with, such as that of the same work without a server.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limit {
     pub(super) value: f64,

@@ -21,7 +21,7 @@ pub(crate) struct WireSchema {
 
 impl WireSchema {
     pub(crate) fn sent(&mut self, text: &str) {
-        // Some tests send texts that are not JSON.
+        // Some tests send text that is not JSON.
         let message: Value = serde_json::from_str(text).unwrap_or_default();
         if let (Some(id), Some(method)) = (message.get("id"), message["method"].as_str()) {
             let request = (method.to_owned(), message["params"].clone());

@@ -39,7 +39,7 @@ pub(super) enum Request<'a> {
     Walk {
         path: &'a str,
     },
-    /// Searches for a text in all files below the path.
+    /// Searches for a string in all files below the path.
     Search {
         path: &'a str,
         text: &'a str,

@@ -17,7 +17,7 @@ use super::{Conditions, Cut, Way};
 
 const READ_CHUNK: usize = 16 << 10;
 
-/// Maximum number of waiting bytes. Beyond that, the sender is not read.
+/// Maximum number of waiting bytes. Beyond that, nothing is read from the sender.
 const MAX_WAITING: usize = 256 << 10;
 
 pub(super) struct Direction {

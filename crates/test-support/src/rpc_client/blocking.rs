@@ -6,7 +6,7 @@ use super::{RpcClient, answers, is_notification, notification, outcome};
 pub trait BlockingWire {
     fn send(&mut self, text: &str);
 
-    /// Returns the next message, or `None` when the connection is over.
+    /// Returns the next message, or `None` when the connection has ended.
     fn receive(&mut self) -> Option<String>;
 }
 
@@ -65,7 +65,7 @@ impl<W: BlockingWire> RpcClient<W> {
         }
     }
 
-    /// Returns the next message of any kind, or `None` when the connection is over.
+    /// Returns the next message of any kind, or `None` when the connection has ended.
     pub fn receive(&mut self) -> Option<Value> {
         self.wire.receive().map(|text| self.read(text.as_bytes()))
     }
