@@ -9,7 +9,7 @@ use exec_server_host::process::launch::Launcher;
 use exec_server_host::process::launch::{SPAWNER_ARG, run_spawner};
 use exec_server_host::sandbox::{PROBE_ARG, run_probe};
 
-/// The path of the program that runs the keepers of process trees.
+/// The path of the program that starts the keepers of process trees.
 #[derive(Debug, Clone)]
 pub struct ExecServerRuntimePaths {
     spawner: Option<PathBuf>,
@@ -32,7 +32,7 @@ impl ExecServerRuntimePaths {
         Self { spawner: Some(program.into()) }
     }
 
-    /// Uses no such program: only process groups can be ended, and `environment/info` reports that.
+    /// Uses no spawner: only process groups can be ended, and `environment/info` reports that.
     #[must_use]
     pub fn without_helpers() -> Self {
         Self { spawner: None }
@@ -40,6 +40,10 @@ impl ExecServerRuntimePaths {
 
     pub(crate) fn launcher(&self) -> io::Result<Launcher> {
         match &self.spawner {
+            // Otherwise each helper would start a helper, endlessly.
+            Some(_) if helper().is_some() => Err(io::Error::other(
+                "this process was started as a helper; call run_spawner_if_asked first in `main`",
+            )),
             Some(program) => Launcher::with_spawner(program.clone()),
             None => Ok(Launcher::plain()),
         }
@@ -51,10 +55,38 @@ impl ExecServerRuntimePaths {
 /// Otherwise returns `None`.
 #[must_use]
 pub fn run_spawner_if_asked() -> Option<ExitCode> {
+    helper().map(|run| run())
+}
+
+/// Returns the function to run if this process was started to help a server.
+fn helper() -> Option<fn() -> ExitCode> {
     let asked_for = std::env::args_os().nth(1)?;
     #[cfg(target_os = "linux")]
     if asked_for == SPAWNER_ARG {
-        return Some(run_spawner());
+        return Some(run_spawner);
     }
-    (asked_for == PROBE_ARG).then(run_probe)
+    (asked_for == PROBE_ARG).then_some(run_probe)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// Started as a spawner, the test program runs the tests with [`SPAWNER_ARG`] in their names.
+    #[test]
+    #[expect(non_snake_case, reason = "the name contains the argument")]
+    #[expect(clippy::disallowed_methods, reason = "starts the test program again")]
+    fn a_program_that_ignores_the_spawner_argument_starts_no_helpers__spawner() {
+        if helper().is_some() {
+            let refused = ExecServerRuntimePaths::this_program().launcher().err().unwrap();
+            assert!(refused.to_string().contains("call run_spawner_if_asked"), "{refused}");
+            return;
+        }
+        let program = std::env::current_exe().unwrap();
+        let run = Command::new(program).arg(SPAWNER_ARG).output().unwrap();
+        let printed = String::from_utf8_lossy(&run.stdout);
+        assert!(run.status.success() && printed.contains("1 passed"), "{printed}");
+    }
 }
