@@ -16,7 +16,7 @@ use crate::calls::{Answer, Call, ReplyTo};
 use crate::in_process::CallResult;
 use crate::{ExecServerError, Violation};
 
-/// Room for the rest of a request around its params.
+/// Upper bound on the size of a request without its params.
 const ENVELOPE_BYTES: usize = 1024;
 
 /// A pending response. Dropping it does not cancel the call.
@@ -44,7 +44,7 @@ impl<R: Rpc> PendingReply<R> {
     }
 
     pub(crate) async fn answer(self) -> Result<R::Response, ExecServerError> {
-        // Every call is answered; the sender is gone only if its runtime is.
+        // Every call is answered; the sender is dropped early only if its runtime shuts down.
         match self.receiver {
             Receiver::Json(receiver) => {
                 let answer = receiver.await.unwrap_or(Err(ExecServerError::Closed))?;
@@ -57,7 +57,7 @@ impl<R: Rpc> PendingReply<R> {
         }
     }
 
-    /// Returns the response once, if it has arrived.
+    /// Takes the response, if it has arrived. Must not be called again after it returns `Some`.
     pub(crate) fn answer_if_there(&mut self) -> Option<Result<R::Response, ExecServerError>> {
         use oneshot::error::TryRecvError;
         match &mut self.receiver {
@@ -77,7 +77,7 @@ impl<R: Rpc> PendingReply<R> {
 
 fn read_returned<R: Rpc>(returned: CallResult) -> Result<R::Response, ExecServerError> {
     let response = returned.map_err(ExecServerError::Server)?;
-    Ok(R::from_response(response).expect("a server in this program answers the call it was given"))
+    Ok(R::from_response(response).expect("the response belongs to the method of its call"))
 }
 
 /// Makes a call and the receiver of its response.
@@ -109,8 +109,8 @@ pub(crate) fn read_result<T: DeserializeOwned>(
         .map_err(|source| Violation::Result { method: method.name(), source }.into())
 }
 
-/// Rejects messages that the server would refuse unread. The server could not answer those by their
-/// id, so the caller would wait forever.
+/// Rejects messages that the server would refuse unread. Its error could not name the id of the
+/// request, so the caller would wait forever.
 fn check_size(method: Method, params: &RawValue) -> Result<(), ExecServerError> {
     let len = params.get().len() + ENVELOPE_BYTES;
     let checked = if len > MAX_MESSAGE_BYTES {
@@ -126,8 +126,8 @@ fn check_size(method: Method, params: &RawValue) -> Result<(), ExecServerError> 
     })
 }
 
-/// An upper bound on the number of values: each value but the first follows one of these bytes.
-/// Long strings contain few of them, and counting is many times faster than parsing.
+/// An upper bound on the number of values: each value but the first follows `,`, `:`, `[` or `{`.
+/// Long strings contain few of these bytes, and counting is many times faster than parsing.
 fn most_values(params: &RawValue) -> usize {
     let before_a_value = |&byte: &u8| {
         u8::from(byte == b',')

@@ -1,4 +1,5 @@
-//! Calls that wait for their responses, and their fate when the connection is lost.
+//! Calls that wait for their responses. Decides which are resent and which fail when the connection
+//! is lost.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -21,7 +22,7 @@ pub(crate) struct Call {
     pub(crate) params: Box<RawValue>,
     /// Whether the call may be resent if the connection is lost before the response.
     pub(crate) replay: bool,
-    /// How often the connection was lost before the response.
+    /// How many times the connection was lost before the response.
     pub(crate) losses: u32,
     pub(crate) reply_to: ReplyTo,
 }
@@ -44,32 +45,32 @@ pub(crate) enum ReplyTo {
     Nobody,
 }
 
-/// A driver's query about a process. Identifies that process, so that a late response does not
-/// reach another one.
+/// The driver's query about a process. Identifies the process, so that a late response does not
+/// reach its successor under the same key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ProcessQuery {
     pub(crate) key: ProcessKey,
-    /// Distinguishes processes that had the same key.
+    /// Distinguishes successive processes with the same key.
     pub(crate) identity: u64,
     /// The last event received before the query.
     pub(crate) after: u64,
 }
 
-/// Names a process of this session or of an observed one.
+/// Names a process of this session or of an observed session.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct ProcessKey {
     pub(crate) observed_session: Option<String>,
     pub(crate) process_id: String,
 }
 
-/// After this many losses a call fails: it may itself be the cause of each loss.
+/// A call fails after this many lost connections: the call itself may break them.
 pub(crate) const MAX_LOSSES: u32 = 100;
 
 #[derive(Debug, Default)]
 pub(crate) struct PendingCalls {
     next_id: i64,
-    /// Calls below this id have left the server's queue, because the server has answered a later
-    /// one.
+    /// Calls below this id have left the server's queue: the server has answered the last of them,
+    /// or their connection is lost.
     taken_up_to: i64,
     /// In the order sent.
     in_flight: BTreeMap<i64, Call>,
@@ -80,7 +81,8 @@ pub(crate) struct PendingCalls {
 }
 
 impl PendingCalls {
-    /// Returns the text of the request. [`Self::answered`] finds the call of its response.
+    /// Records the call as sent and returns the text of its request. [`Self::answered`] returns the
+    /// call when its response arrives.
     pub(crate) fn send(&mut self, call: Call) -> Vec<u8> {
         let id = self.next_id;
         self.next_id += 1;
@@ -130,8 +132,8 @@ impl PendingCalls {
         failed
     }
 
-    /// Returns the next call to resend. Skips calls whose caller is gone, except those that open a
-    /// process: their response lets the client terminate a process without a handle.
+    /// Returns the next call to resend. Skips calls whose caller is gone, except those that attach
+    /// to or observe a process: when their response arrives, the driver forgets the process.
     pub(crate) fn next_lost(&mut self) -> Option<Call> {
         loop {
             let call = self.lost.pop_front()?;
@@ -181,7 +183,8 @@ impl ReplyTo {
 }
 
 impl Call {
-    /// A call by the driver itself. The driver handles its loss.
+    /// Makes a call for the driver itself. By default it is not resent when lost: the driver
+    /// handles the loss.
     pub(crate) fn internal(call: &exec_server_protocol::Call, reply_to: ReplyTo) -> Self {
         let (method, params) = (call.method(), call.encode_params());
         Self { method, params, replay: false, losses: 0, reply_to }
@@ -198,7 +201,7 @@ pub(crate) fn read_error(error: &RawValue) -> RpcError {
     serde_json::from_str(error.get()).unwrap_or_else(|_| {
         match serde_json::from_str::<Lenient>(error.get()) {
             Ok(Lenient { code, message }) => RpcError { code, message, data: None },
-            Err(_) => RpcError::internal("cannot decode the server's error"),
+            Err(why) => RpcError::internal(format!("cannot decode the server's error: {why}")),
         }
     })
 }
@@ -227,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn harmless_calls_are_sent_again_in_order_and_others_fail() {
+    fn replayable_calls_are_resent_in_order_and_others_fail() {
         let mut calls = PendingCalls::default();
         let mut waiting = Vec::new();
         for (method, replay) in [

@@ -1,14 +1,15 @@
 //! Turns a `process/read` response into events with sequence numbers.
 //!
-//! The response numbers its chunks, but reports exit and close only as flags. Their numbers are the
-//! ones missing from the sequence.
+//! The response numbers its chunks, but reports exit and close only as flags. Exit and close take
+//! the numbers that are missing from the sequence.
 
 use exec_server_protocol::{ErrorKind, ReadResponse, RpcError};
 
 use crate::mirror::{MirrorEvent, Offer, ProcessMirror};
 use crate::{ExecServerError, Violation};
 
-/// Appends the response to a read after `after`. Fails if required output is missing.
+/// Appends the events of the response to a `process/read` with `afterSeq` = `after`. Fails if the
+/// sequence numbers are invalid, or if output is missing and the mirror allows no gaps.
 pub(crate) fn apply(
     mirror: &ProcessMirror,
     after: u64,
@@ -74,7 +75,8 @@ pub(crate) fn apply(
     Ok(())
 }
 
-/// No honest process reaches this, and sums with such numbers would overflow.
+/// Sequence numbers stay below this. No real process reaches it, and sums with larger numbers could
+/// overflow.
 pub(crate) const MAX_SEQ: u64 = u64::MAX / 2;
 
 fn check_numbers(mirror: &ProcessMirror, response: &ReadResponse) -> Result<(), ExecServerError> {
@@ -87,10 +89,10 @@ fn check_numbers(mirror: &ProcessMirror, response: &ReadResponse) -> Result<(), 
     Err(Violation::Numbers { process_id: mirror.process_id().to_owned() }.into())
 }
 
-/// Returns the first number after a declared gap.
+/// Returns the number at which the events continue after a declared gap.
 ///
-/// The exit may lie within the gap, among the lost output. Then no other number is left for it, and
-/// it takes the last number of the gap.
+/// If the exit lies within the gap, no later number is left for it. The events then continue with
+/// the exit, at the last number of the gap.
 fn after_gap(response: &ReadResponse, exit_is_news: bool) -> u64 {
     let Some(first) = response.chunks.first().map(|chunk| chunk.seq) else {
         let at_the_end = u64::from(exit_is_news) + u64::from(response.closed);
@@ -187,7 +189,10 @@ mod tests {
             apply(&strict, 0, gap(&[5], 6)),
             Err(ExecServerError::Gap { dropped_bytes: 9, .. })
         ));
-        assert!(apply(&strict, 0, response(&[5], 6)).is_err(), "also with an unknown size");
+        assert!(
+            apply(&strict, 0, response(&[5], 6)).is_err(),
+            "a gap of unknown size is fatal, too"
+        );
         let late = ProcessMirror::new("p", GapPolicy::Declared);
         apply(&late, 0, gap(&[5], 6)).unwrap();
         assert_eq!(late.next_seq(), 6);

@@ -29,11 +29,11 @@ use crate::{
     NoiseRendezvousConnectArgs, RemoteExecServerConnectArgs,
 };
 
-/// Calls that may be queued for the driver. Beyond that, callers wait.
+/// Maximum number of calls queued for the driver. Further callers wait.
 const QUEUED_CALLS: usize = 64;
 
-/// Time limit for the steps before `initialize` on a relay: 6 s for the registry, 10 s each for the
-/// rendezvous and the handshake.
+/// Time limit for the steps before `initialize` on a relay: 6 s each for the registry and for
+/// dialling the rendezvous, 10 s for the handshake, and a margin for retries.
 const OPENING_A_STREAM: Duration = Duration::from_secs(26);
 
 /// A session on a server. Clones share it. Dropping the last clone and the last process handle
@@ -69,7 +69,7 @@ struct Handle {
 
 #[derive(Debug)]
 enum Link {
-    /// Through connections made by a task, which replaces lost ones.
+    /// A task makes the connections and replaces lost ones.
     Driver {
         commands: mpsc::Sender<Command>,
         shared: Arc<Shared>,
@@ -92,7 +92,6 @@ impl Drop for Handle {
     }
 }
 
-/// Hangs up when dropped.
 struct HangUpOnDrop<'a>(&'a Link);
 
 impl Drop for HangUpOnDrop<'_> {
@@ -183,8 +182,8 @@ impl ExecServerClient {
         Self::connect_in_process_with(server, &ExecServerClientConnectOptions::default())
     }
 
-    /// Like [`Self::connect_in_process`], with the handlers of the options. The other options
-    /// concern connections and are ignored.
+    /// Like [`Self::connect_in_process`], with the network handlers of `options`. The other options
+    /// are ignored.
     #[must_use]
     pub fn connect_in_process_with(
         server: Arc<dyn ServerLink>,
@@ -213,7 +212,8 @@ impl ExecServerClient {
         self.handle.session.detached_ttl
     }
 
-    /// Changes whenever the connection is lost, recovered or given up.
+    /// Changes when the connection is lost, at each attempt to replace it, when it is recovered,
+    /// and when the client ends.
     #[must_use]
     pub fn connection_state(&self) -> watch::Receiver<ConnectionState> {
         match &self.handle.link {
@@ -268,8 +268,9 @@ impl ExecServerClient {
         self.call::<rpc::ProcessTerminate>(params).await.map(drop)
     }
 
-    /// Returns a handle to an existing process of a resumed session. Its events begin with the
-    /// oldest one that the server still has.
+    /// Returns a handle to an existing process of this session, for example after a resume. Fails
+    /// while this client has another handle to the process. The events begin with the oldest
+    /// retained one.
     pub async fn attach(&self, process_id: &str) -> Result<ExecServerProcess, ExecServerError> {
         if let Link::InProcess(link) = &self.handle.link {
             return self.attach_in_process(link, process_id);
@@ -438,7 +439,8 @@ impl ExecServerClient {
     }
 }
 
-/// Servers that do not support sandboxes, host rules or limits silently ignore them.
+/// Checks that the server enforces what was requested: a server that does not support sandboxes,
+/// host rules or limits ignores them silently.
 fn check_enforced(params: &StartParams, started: &StartResponse) -> Result<(), ExecServerError> {
     let is_wanted = |sandbox: &SandboxRequest| !sandbox.asks_for_nothing();
     let process_id = || params.process_id.clone();
@@ -449,7 +451,8 @@ fn check_enforced(params: &StartParams, started: &StartResponse) -> Result<(), E
     if params.network.is_some() && network.is_none() {
         return Err(ExecServerError::NetworkNotManaged { process_id: process_id() });
     }
-    // `required` alone concerns limits that the operator may have set.
+    // A request with only `required` sets no limit: `required` then concerns the limits of the
+    // operator.
     let asks_for_limits = |limits: &LimitsRequest| !limits.values().is_empty();
     if started.limits.is_none() && params.limits.as_deref().is_some_and(asks_for_limits) {
         return Err(ExecServerError::NotLimited { process_id: process_id() });
@@ -458,8 +461,8 @@ fn check_enforced(params: &StartParams, started: &StartResponse) -> Result<(), E
 }
 
 /// A process whose handle is being created. If the waiting future is dropped after the response
-/// arrived, this guard is the only one left to clean up: it terminates a started process, and stops
-/// a watched one from holding back output.
+/// arrived, only this guard can clean up: it terminates a started process, and stops an attached or
+/// observed one from holding back output.
 struct UnclaimedProcess<'a> {
     mirror: &'a ProcessMirror,
     started: bool,
@@ -489,13 +492,14 @@ impl Drop for UnclaimedProcess<'_> {
     }
 }
 
-/// Generates a client method for each row of the protocol's table. The driver does the handshake.
+/// Generates a client method for each row of the protocol's table but `initialize`, which the
+/// driver sends.
 macro_rules! methods {
     (Initialize initialize = $handshake:literal,
         $scheduling:ident, $replay:ident, $effect:ident: $params:ident => $response:ident;
      $($name:ident $function:ident = $wire:literal,
         $rest_scheduling:ident, $rest_replay:ident, $rest_effect:ident: $rest_params:ident => $rest_response:ident;)*) => {
-        /// One method for each row of the protocol's method table.
+        /// One method for each method of the protocol but `initialize`.
         impl ExecServerClient {
             $(
                 #[doc = concat!("`", $wire, "`")]

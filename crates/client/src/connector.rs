@@ -15,7 +15,7 @@ use crate::{
 /// A connection attempt in progress. Dropping it abandons the attempt.
 pub type Dialing = Pin<Box<dyn Future<Output = Result<Connection, ConnectError>> + Send>>;
 
-/// Determines why a connection was lost for good. Must return quickly.
+/// Determines why a connection was lost for good. Must complete quickly.
 pub type PostMortem<'a> = Pin<Box<dyn Future<Output = DisconnectReason> + Send + 'a>>;
 
 /// Makes the connections of one client: the first one and its replacements.
@@ -81,8 +81,8 @@ impl Connector for UrlConnector {
     }
 }
 
-/// Opens streams through a relay. A stream survives its sockets, so redialling replaces a lost
-/// stream.
+/// Opens streams through a relay. A stream survives the loss of its socket; redialling replaces a
+/// lost stream.
 pub(crate) struct RelayConnector(Arc<Harness>);
 
 impl RelayConnector {

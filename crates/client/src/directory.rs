@@ -6,7 +6,8 @@ use crate::{ExecServerClient, ExecServerError, Violation};
 
 impl ExecServerClient {
     /// Returns all entries of a directory or, if `after` is set, those that follow it. `limit` is
-    /// the page size. A server without paging returns everything, or an error.
+    /// the page size. A server without paging returns everything, or an error if that is too
+    /// large.
     pub async fn list_directory(
         &self,
         params: FsReadDirectoryParams,

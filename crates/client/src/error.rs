@@ -43,7 +43,8 @@ pub enum ExecServerError {
     },
     /// Too much unread data of this call has piled up.
     #[error(
-        "more than {limit} bytes of {method} are unread, and the server has no flow control for them"
+        "more than {limit} bytes from {method} are unread, and the server has no flow control; \
+         read them sooner"
     )]
     NotConsumed { method: &'static str, limit: usize },
     /// The server does not support sandboxes and started the process without the requested one. The
@@ -68,7 +69,10 @@ pub enum ExecServerError {
     )]
     NotLimited { process_id: String },
     /// This handle only observes a process of another session.
-    #[error("process {process_id:?} belongs to another session and can only be observed")]
+    #[error(
+        "process {process_id:?} belongs to another session; only that session's client can write \
+         to it or resize it"
+    )]
     ReadOnly { process_id: String },
 }
 
@@ -101,19 +105,19 @@ pub enum ConnectError {
     Credentials(String),
     #[error("no token: the environment variable {name} is not set")]
     TokenVariable { name: String },
-    /// `url` has no query, which may hold a token.
+    /// `url` lacks its query, user name and password, which may be secrets.
     #[error("cannot connect to {url} within {after:?}")]
     TimedOut { url: String, after: Duration },
     #[error("cannot start {program}: {source}")]
     Launch { program: String, source: std::io::Error },
-    #[error("the connection ended before the server answered initialize")]
+    #[error("the connection ended before the server answered initialize; see the server's log")]
     EndedEarly,
 }
 
 /// A protocol violation by the server.
 #[derive(Debug, thiserror::Error)]
 pub enum Violation {
-    /// For example the banner of a program that is not an exec-server.
+    /// The server sent something other than a message, for example the banner of another program.
     #[error("it sent {start:?}, which is not a message: {source}")]
     Message { start: String, source: exec_server_protocol::DecodeError },
     #[error("{0}")]
@@ -124,15 +128,15 @@ pub enum Violation {
     Notification { method: String, source: serde_json::Error },
     #[error("process {process_id:?} has events with invalid sequence numbers")]
     Numbers { process_id: String },
-    #[error("expected piece {expected} of a body, got piece {got}")]
+    #[error("expected piece {expected} of an HTTP body, got piece {got}")]
     BodyNumbers { expected: u64, got: u64 },
-    #[error("a file block before the end of the file is empty")]
+    #[error("it sent an empty block before the end of the file")]
     EmptyBlock,
     #[error("cannot decode the target of a symlink: {0}")]
     LinkTarget(#[from] exec_server_protocol::LinkTargetError),
     #[error("{0}")]
     PageOrder(#[from] exec_server_protocol::PageOrderError),
-    #[error("it sent more than {limit} unacknowledged bytes of a body")]
+    #[error("it sent more than {limit} unacknowledged bytes of an HTTP body")]
     NotHeldBack { limit: usize },
     #[error("it resumed session {given} instead of {asked}")]
     OtherSession { asked: String, given: String },
@@ -166,7 +170,7 @@ impl ConnectError {
             Self::Dial(error) => error.is_permanent(),
             Self::Relay(error) => !error.is_temporary(),
             Self::Credentials(_) | Self::TokenVariable { .. } | Self::Launch { .. } => true,
-            // The token may be in the middle of being renewed.
+            // The token file may be about to be replaced.
             Self::Token(_) | Self::TimedOut { .. } | Self::EndedEarly => false,
         }
     }

@@ -14,8 +14,8 @@ use crate::mirror::{ProcessMirror, SubscriberId};
 #[derive(Debug, Clone)]
 pub enum ExecProcessEvent {
     Output(OutputChunk),
-    /// Output is missing here, which is not a failure: the start asked for it (`onFull: discard`),
-    /// or the subscriber arrived after the output was evicted.
+    /// Output is missing here. This is not a failure: the start asked for `onFull: discard`, the
+    /// process was attached to or observed, or the output was evicted before the subscription.
     Gap {
         dropped_bytes: u64,
     },
@@ -26,8 +26,8 @@ pub enum ExecProcessEvent {
         seq: u64,
     },
     /// The client lost the process. `ExecServerError::Closed` if the client or environment was
-    /// closed or dropped: then no other event follows, not even the exit of a process that this
-    /// kills.
+    /// closed or dropped: then no other event follows, not even the exit of a process that is
+    /// killed as a result.
     Failed(ExecServerError),
 }
 

@@ -1,4 +1,5 @@
-//! Files on the server, open for reading or writing in blocks. They end with their connection.
+//! Files on the server, open for reading or writing in blocks. Their handles end with the
+//! connection.
 
 use bytes::Bytes;
 use exec_server_protocol::{
@@ -10,17 +11,17 @@ use crate::calls::MAX_LOSSES;
 use crate::leases::{FilePurpose, LeaseHandle, NoItems, Target};
 use crate::{ExecServerClient, ExecServerError};
 
-/// An open file. It refers to the file that was opened, even if that is renamed or replaced.
-/// Dropping the handle closes it. The handle ends with its connection.
+/// An open file. It refers to the file that was opened, even if that file is renamed or replaced
+/// later. Dropping the handle closes it. The handle ends with its connection.
 #[derive(Debug)]
 pub struct OpenFile {
     handle: Handle,
     metadata: FsMetadata,
 }
 
-/// A file being written. It takes its name with [`Self::commit`] and is invisible before. It ends
-/// with its connection. Dropping it discards the data, unless the file has a `resume_key`: then the
-/// server keeps the data for a later attempt.
+/// A file being written. It appears under its path only once [`Self::commit`] succeeds. Dropping
+/// the `NewFile`, or losing the connection, discards the data, unless the file has a `resume_key`:
+/// then the server keeps the data for a later attempt.
 #[derive(Debug)]
 pub struct NewFile {
     handle: Handle,
@@ -44,7 +45,7 @@ impl ExecServerClient {
                 Ok(opened) => {
                     let metadata = match opened.metadata {
                         Some(metadata) => metadata,
-                        None => self.metadata_by_name(params).await?,
+                        None => self.metadata_by_path(params).await?,
                     };
                     return Ok(OpenFile { handle: Handle(handle), metadata });
                 }
@@ -55,8 +56,8 @@ impl ExecServerClient {
         }
     }
 
-    /// Reads the metadata by name, for servers that do not report details of handles.
-    async fn metadata_by_name(&self, params: FsOpenParams) -> Result<FsMetadata, ExecServerError> {
+    /// Reads the metadata by path, for servers that do not support `details`.
+    async fn metadata_by_path(&self, params: FsOpenParams) -> Result<FsMetadata, ExecServerError> {
         let FsOpenParams { path, follow_symlinks, sandbox, .. } = params;
         self.fs_get_metadata(FsGetMetadataParams { path, follow_symlinks, sandbox }).await
     }
@@ -94,8 +95,8 @@ impl OpenFile {
 }
 
 impl NewFile {
-    /// The length written by earlier attempts under the same `resume_key`. Blocks in flight at the
-    /// end of such an attempt may be missing before this offset.
+    /// The length written by earlier attempts under the same `resume_key`. Blocks that were in
+    /// flight when such an attempt ended may be missing below this length.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.written
@@ -113,8 +114,8 @@ impl NewFile {
         lost_error::<rpc::FsWriteBlock>(self.handle.0.over().await)
     }
 
-    /// Gives the file its name. Fails with [`ExecServerError::Interrupted`] if it is unknown
-    /// whether the file took its name.
+    /// Makes the file appear under its path. Fails with [`ExecServerError::Interrupted`] if the
+    /// outcome is unknown.
     pub async fn commit(self) -> Result<FsCloseResponse, ExecServerError> {
         let closed = self.close(false).await?;
         match closed.committed {
@@ -124,7 +125,7 @@ impl NewFile {
         }
     }
 
-    /// Discards all data, including data found by the `resume_key`.
+    /// Discards all data, including that of earlier attempts under the same `resume_key`.
     pub async fn discard(self) -> Result<(), ExecServerError> {
         self.close(true).await.map(drop)
     }
@@ -142,8 +143,8 @@ impl Handle {
         self.0.id().to_owned()
     }
 
-    /// Fails as soon as the connection is lost, without waiting for the next one: the handle does
-    /// not exist there.
+    /// Fails as soon as the connection is lost. Waiting for the next connection would be pointless:
+    /// the handle does not exist there.
     async fn call<R: Rpc>(&self, params: R::Params) -> Result<R::Response, ExecServerError> {
         let answer = tokio::select! {
             biased;

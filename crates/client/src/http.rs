@@ -12,8 +12,8 @@ use crate::{ExecServerClient, ExecServerError};
 
 /// The body of one response. Dropping it cancels the request on the server.
 ///
-/// An unread body holds back the download. It ends with its connection, at once and with an error:
-/// the rest of the body is unknown.
+/// An unread body holds back the download. If the connection is lost, the body ends with an error
+/// after the pieces that have arrived.
 #[derive(Debug)]
 pub struct HttpBody {
     handle: LeaseHandle<Pieces>,

@@ -29,7 +29,7 @@ pub(crate) type CallResult = Result<CallResponse, RpcError>;
 pub(crate) struct InProcess {
     server: Arc<dyn ServerLink>,
     state: watch::Sender<ConnectionState>,
-    /// The processes that still deliver events.
+    /// The mirrors of opened processes. Dropped ones are removed from time to time.
     mirrors: Mutex<HashMap<ProcessKey, WeakMirror>>,
     leases: Mutex<Leases>,
     answers: Arc<Answers>,
@@ -155,7 +155,7 @@ impl InProcess {
 
     fn send_outbound(&self) {
         loop {
-            // Not under the lock: a call may be answered immediately.
+            // Not under the lock: the response may arrive immediately and take it.
             let message = self.lock_leases().poll_outbound();
             match message {
                 None => return,
@@ -249,15 +249,16 @@ impl EventSink for ProcessSink {
         Box::pin(self.mirror.wait_until(|| self.is_gone()))
     }
 
-    /// Has no effect on a process that has closed. Otherwise its subscribers would wait forever.
+    /// Fails the mirror, so that no subscriber waits forever. Has no effect on a process that has
+    /// closed.
     fn end(&self) {
         self.mirror.fail(ExecServerError::Closed);
     }
 }
 
 impl ProcessSink {
-    /// Whether no events are wanted. A started process runs on without a handle; an observed one is
-    /// then unwanted.
+    /// Whether no events are wanted: the start was abandoned, or an observed process has neither a
+    /// handle nor a subscriber. A started process without a handle still needs a reader.
     fn is_gone(&self) -> bool {
         self.mirror.is_unwanted() || (self.is_observed && self.mirror.is_unobserved())
     }
@@ -276,7 +277,7 @@ impl EventSink for LeaseSink {
         if inbox.is_full() {
             return Offered::Full(notification);
         }
-        // No text was sent, and the server waits for room.
+        // A length of 0: no text was sent, and the server waits for room.
         self.0.take(notification, 0);
         Offered::Accepted
     }

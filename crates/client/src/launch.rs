@@ -67,7 +67,7 @@ impl Connector for ChildServerConnector {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "host is not known here; this starts a server, not a job"
+    reason = "this crate does not depend on host; this starts a server, not a job"
 )]
 fn spawn(command: &ExecServerLaunchCommand) -> std::io::Result<Child> {
     let mut launch = Command::new(&command.program);
@@ -76,8 +76,8 @@ fn spawn(command: &ExecServerLaunchCommand) -> std::io::Result<Child> {
         .envs(&command.env)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        // A separate process group: the program may be a wrapper (ssh, a shell), and the client
-        // handles Ctrl-C from the terminal.
+        // In a separate process group, the child of a wrapper (ssh, a shell) is killed with it, and
+        // Ctrl-C in the terminal does not reach the server.
         .process_group(0)
         .kill_on_drop(true);
     if let Some(cwd) = &command.cwd {

@@ -1,4 +1,4 @@
-//! A client of exec-server that reconnects below its process handles.
+//! A client of exec-server whose process handles survive lost connections.
 //!
 //! An [`ExecServerClient`] is one session on one server. If its connection is lost, the client
 //! replaces it: calls wait, processes keep running on the server, and each handle's events resume
@@ -36,8 +36,9 @@
 //!   [`ExecServerError::Interrupted`].
 //! * A start whose response was lost fails as interrupted. If it started a process, the client
 //!   terminates it.
-//! * Each process continues where its handle stopped. If its output is gone, only that process
-//!   fails.
+//! * Each process continues where its handle stopped. If the server no longer has the output that
+//!   follows, the handle reports a gap if gaps are allowed (after a start with `onFull: discard`,
+//!   and for attached and observed processes), and fails otherwise.
 //! * Open files, searches and HTTP bodies belong to the connection and fail at once as interrupted.
 //!   A watch is established again and reports that it may have missed changes.
 //! * After the deadline, every waiting call fails with the same [`ExecServerError::Disconnected`].

@@ -35,7 +35,7 @@ impl NetworkRequestHandler {
 /// The response to a server request that exceeds [`MAX_SERVER_REQUESTS`].
 pub(crate) fn too_many_server_requests() -> RpcError {
     let message =
-        format!("the client already has {MAX_SERVER_REQUESTS} unanswered requests of the server");
+        format!("the client already has {MAX_SERVER_REQUESTS} unanswered server requests");
     RpcError::internal(message).with_kind(ErrorKind::Overloaded)
 }
 
@@ -62,7 +62,7 @@ impl fmt::Debug for NetworkDecisionHandler {
     }
 }
 
-/// Both handlers of a client.
+/// The network handlers of a client.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NetworkHandlers {
     on_request: Option<NetworkRequestHandler>,

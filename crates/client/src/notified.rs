@@ -1,4 +1,4 @@
-//! Routes a notification to its process or lease.
+//! Finds the recipient of a notification.
 
 use exec_server_protocol::{NetworkPolicyDecisionNotification, Notification, ServerNotification};
 use serde::Deserialize;
@@ -24,7 +24,7 @@ pub(crate) enum RoutedNotification {
         notification: ServerNotification,
     },
     Network(NetworkPolicyDecisionNotification),
-    /// An event of a v0 process. This client never starts one.
+    /// An event of a process that was started by a v0 method. This client starts no such process.
     Legacy,
 }
 

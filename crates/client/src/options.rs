@@ -19,9 +19,10 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct ExecServerClientConnectOptions {
     /// Shown by `session/list`.
     pub client_name: String,
-    /// How long the server may take to answer `initialize`.
+    /// Time limit for the response to `initialize` on the first connection.
+    /// [`RecoveryPolicy::attempt`] limits later attempts.
     pub initialize_timeout: Duration,
-    /// Resumes this session, which has lost its connection.
+    /// The session to resume. It must have no connection.
     pub resume_session_id: Option<String>,
     /// How long the session survives without a connection. By default the server decides (30 s).
     pub detached_ttl: Option<Duration>,
@@ -51,7 +52,7 @@ impl Default for ExecServerClientConnectOptions {
 pub struct RemoteExecServerConnectArgs {
     /// `wss://HOST:PORT[/PATH]`, `ws://HOST:PORT[/PATH]`, or `unix:///PATH`.
     pub websocket_url: String,
-    /// Time limit of each connection attempt.
+    /// Time limit for dialling, in each connection attempt.
     pub connect_timeout: Duration,
     /// Sent as `Authorization: Bearer …`.
     pub bearer_token: Option<String>,
@@ -85,7 +86,7 @@ impl RemoteExecServerConnectArgs {
 
 impl fmt::Debug for RemoteExecServerConnectArgs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The user name and the query of a URL may be secrets.
+        // The query, user name and password of a URL may be secrets.
         let url = self
             .websocket_url
             .parse::<DialUrl>()
@@ -105,9 +106,9 @@ impl fmt::Debug for RemoteExecServerConnectArgs {
 /// An environment reachable through a relay.
 #[derive(Debug, Clone)]
 pub struct NoiseRendezvousConnectArgs {
-    /// Provides fresh material for each physical connection.
+    /// Provides a fresh URL and authorization for each physical connection.
     pub provider: Arc<dyn NoiseRendezvousConnectProvider>,
-    /// Trust in the rendezvous. The environment proves its identity with its key.
+    /// Decides which rendezvous is trusted. The environment proves its identity with its key.
     pub tls: TlsOptions,
     pub options: ExecServerClientConnectOptions,
 }

@@ -1,4 +1,4 @@
-//! A handle of one process. It outlives connections.
+//! A handle to one process. It outlives connections.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const END_OF_FILE: &[u8] = b"\x04";
 /// Maximum number of unanswered pieces of one write.
 const PIECES_IN_FLIGHT: usize = 8;
 
-/// A process on the server. Clones are handles of the same process; dropping all of them leaves it
+/// A process on the server. Clones are handles to the same process; dropping all of them leaves it
 /// running.
 #[derive(Debug, Clone)]
 pub struct ExecServerProcess {
@@ -86,14 +86,15 @@ impl ExecServerProcess {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Whether the server itself enforces the `timeoutMs` of the start. With a server that does not
-    /// know that field, the caller must enforce the timeout.
+    /// Whether the server itself enforces the `timeoutMs` of the start. If not, the caller must.
+    /// Always false for an attached or observed process.
     #[must_use]
     pub fn has_deadline(&self) -> bool {
         self.shared.has_deadline
     }
 
-    /// The limits of the process and their enforcement, if this client started it and it has any.
+    /// The limits of the process and their enforcement, if this client started it and it is
+    /// limited.
     #[must_use]
     pub fn limits(&self) -> Option<&EffectiveLimits> {
         self.shared.limits.as_deref()
@@ -139,10 +140,10 @@ impl ExecServerProcess {
     }
 
     /// Writes to the process's stdin, in order and each byte once, across reconnects. Returns when
-    /// the server has accepted everything. If the process does not read its stdin, that may never
-    /// happen.
+    /// the server has accepted everything, so it may never return if the process does not read its
+    /// stdin.
     ///
-    /// If the future is dropped, a part may have been written.
+    /// If the future is dropped, a part of `chunk` may have been written.
     pub async fn write(&self, chunk: impl Into<Bytes>) -> Result<WriteStatus, ExecServerError> {
         self.check_own()?;
         let mut rest: Bytes = chunk.into();
@@ -205,10 +206,10 @@ impl ExecServerProcess {
         self.shared.mirror.wake()
     }
 
-    /// Returns all events that this client retains, then live ones. The first subscriber gets
-    /// everything: until it subscribes, nothing is evicted, and a process that writes more than the
-    /// server's log holds waits for it, unless a `read` is made or all handles are dropped. Later
-    /// subscribers begin with the last 1 MiB.
+    /// Returns the retained events, then live ones. Until the first subscription the client evicts
+    /// nothing, so that the first subscriber gets everything, and a process that fills the server's
+    /// log waits. Calling [`Self::read`] or dropping all handles ends this. Later subscribers begin
+    /// with the last 1 MiB.
     #[must_use]
     pub fn subscribe_events(&self) -> ProcessEvents {
         self.shared.mirror.subscribe()

@@ -15,16 +15,16 @@ use crate::mirror::{GapPolicy, MirrorEvent, Offer, ProcessMirror};
 use crate::processes::OutboundMessage;
 use crate::{ExecServerError, catch_up};
 
-/// Output is confirmed after this many bytes, or after a delay.
+/// Output is confirmed once this many bytes are unconfirmed, or after a delay.
 const ACK_BYTES: usize = 64 << 10;
 
 #[derive(Debug)]
 pub(crate) struct ProcessState {
     pub(crate) key: ProcessKey,
-    /// Distinguishes processes that had the same key.
+    /// Distinguishes successive processes with the same key.
     pub(crate) identity: u64,
     pub(crate) mirror: ProcessMirror,
-    /// The last event that the server has announced, accepted or not.
+    /// The last event that the server has announced, whether or not the mirror accepted it.
     announced: u64,
     /// The last read may have been truncated, so there may be more events than announced.
     unsure: bool,
@@ -33,8 +33,8 @@ pub(crate) struct ProcessState {
     pub(crate) stalled: bool,
     pub(crate) unconfirmed: Unconfirmed,
     pub(crate) started_here: bool,
-    /// The process has no handle, or the outcome of its start is unknown. If it runs, it must be
-    /// terminated.
+    /// The process will never have a handle, its mirror has failed, or the outcome of its start is
+    /// unknown. If it runs, it must be terminated.
     pub(crate) abandoned: bool,
 }
 
@@ -115,7 +115,7 @@ impl ProcessState {
     /// Applies the response to [`Self::request`].
     pub(crate) fn take(&mut self, after: u64, result: &[u8]) -> Result<(), ExecServerError> {
         if self.is_observed() {
-            // The events themselves follow as notifications, from the last accepted one.
+            // The events after the last accepted one follow as notifications.
             self.announced = self.after();
             return Ok(());
         }
@@ -138,14 +138,14 @@ impl ProcessState {
             // The exit lies in a gap. A read will report it.
             return self.announced = self.announced.max(seq);
         }
-        // Events that a slow observer missed are lost, unless the mirror itself had no room for
-        // them.
+        // Skip the events that a slow observer missed. If the mirror has refused events, the next
+        // `process/observe` reports the gap instead.
         if self.is_observed() && dropped_bytes > 0 && self.announced == self.after() {
             let _ = self.mirror.skip_to(seq, dropped_bytes);
         }
         let bytes = match &event {
             MirrorEvent::Output { chunk, .. } => chunk.len(),
-            // Confirm at once: the server may forget a closed process.
+            // Confirm at once, so that the server can forget the process.
             MirrorEvent::Exited { .. } | MirrorEvent::Closed => ACK_BYTES,
         };
         self.announced = self.announced.max(seq);
@@ -160,7 +160,7 @@ impl ProcessState {
         self.unconfirmed.due || self.abandoned || self.is_behind()
     }
 
-    /// Whether the server has announced events that are missing here.
+    /// Whether the mirror lacks events that the server has announced or may have.
     pub(crate) fn is_behind(&self) -> bool {
         (self.unsure || self.announced > self.after()) && !self.mirror.is_over()
     }
@@ -197,8 +197,8 @@ impl ProcessState {
             let params = AckParams { process_id, seq };
             return OutboundMessage::Notify(notification(&params));
         }
-        // No later confirmation replaces this one, and without it the server keeps the process as
-        // long as the session. A read confirms, too, and is resent when lost.
+        // Without this last confirmation, the server would keep the process as long as the session.
+        // So instead of a notification, a `process/read` confirms: it is resent when lost.
         let (after_seq, max_bytes) = (Some(seq), Some(0));
         let params = ReadParams { process_id, after_seq, max_bytes, wait_ms: None };
         OutboundMessage::Call(Call {
@@ -207,7 +207,8 @@ impl ProcessState {
         })
     }
 
-    /// Replaces the mirror with one without handles, to consume the remaining events.
+    /// Replaces the failed mirror with one that has no handle and only consumes the remaining
+    /// events.
     pub(crate) fn drain(&mut self) {
         let process_id = self.key.process_id.clone();
         let next = self.mirror.next_seq();

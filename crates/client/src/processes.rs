@@ -1,5 +1,4 @@
-//! The processes that a client has handles of: routes their events, confirms output, and reads
-//! missing events.
+//! The processes of a client: routes their events, confirms output, and reads missing events.
 //!
 //! Decides and returns what to send; the driver sends it.
 
@@ -17,12 +16,12 @@ use crate::{ExecServerError, Violation, catch_up};
 
 /// Maximum delay before output is confirmed.
 const ACK_DELAY: Duration = Duration::from_millis(100);
-/// The first read after a reconnect only has to prove that nothing is missing; later events follow
-/// as notifications.
+/// Maximum size of the output in the first read after a reconnect. Further reads and notifications
+/// bring the rest.
 const CATCH_UP_BYTES: u64 = 64 << 10;
-/// Maximum size of the positions in `initialize`, for which servers allow 1 MiB.
+/// Maximum size of the positions in `initialize`. Servers allow 1 MiB for that message.
 const MAX_POSITIONS_BYTES: usize = 512 << 10;
-/// The size of a position in JSON, without its id.
+/// Upper bound on the size of a position in JSON, without its id.
 const POSITION_BYTES: usize = 32;
 /// A control character in an id takes this many bytes in JSON.
 const MAX_ESCAPE: usize = 6;
@@ -59,8 +58,12 @@ impl Processes {
         };
         if self.by_key.get(&process.key).is_some_and(|other| !replaceable(other)) {
             let message = match &process.key.observed_session {
-                None => {
+                None if process.started_here => {
                     format!("process {:?} already exists in this session", process.key.process_id)
+                }
+                None => {
+                    let id = &process.key.process_id;
+                    format!("process {id:?} already has a handle or is being terminated")
                 }
                 Some(_) => format!("process {:?} is already observed", process.key.process_id),
             };
@@ -94,10 +97,17 @@ impl Processes {
         }
     }
 
-    /// Called when the connection was lost before the response to a start.
-    pub(crate) fn abandon(&mut self, key: &ProcessKey) {
-        if let Some(process) = self.by_key.get_mut(key) {
-            process.abandoned = true;
+    /// Called when the response to a call that starts, attaches or observes a process will not
+    /// arrive: the connection is lost, or the client is closing. Only a process that this client
+    /// started is terminated; any other fails with `error`, if it already has a newer handle.
+    pub(crate) fn abandon(&mut self, key: &ProcessKey, error: &ExecServerError) {
+        match self.by_key.get_mut(key) {
+            Some(process) if process.started_here => process.abandoned = true,
+            Some(process) => {
+                process.mirror.fail(error.clone());
+                self.by_key.remove(key);
+            }
+            None => {}
         }
     }
 
@@ -117,8 +127,8 @@ impl Processes {
         (bytes <= MAX_POSITIONS_BYTES).then_some(positions)
     }
 
-    /// Returns one read for each process that is not in `known`. For those, the server sends the
-    /// events unasked.
+    /// Returns one call for each observed process, and for each process that is not in `known`. The
+    /// server sends the events of known processes unasked.
     pub(crate) fn catch_up(&mut self, known: &BTreeMap<String, u64>) -> Vec<Call> {
         let mut calls = Vec::new();
         for process in self.by_key.values_mut() {
@@ -143,7 +153,7 @@ impl Processes {
         self.take(question, answer, now);
     }
 
-    /// Returns the process of a query, unless another one took its key.
+    /// Returns the process of a query, unless another process has taken its key.
     fn asked(&mut self, question: &ProcessQuery) -> Option<&mut ProcessState> {
         let process = self.by_key.get_mut(&question.key)?;
         (process.identity == question.identity).then_some(process)
@@ -159,8 +169,8 @@ impl Processes {
             Ok(()) => {}
             Err(error @ ExecServerError::Gap { .. }) => {
                 process.mirror.fail(error);
-                // Terminate it and confirm its last events, or the server would keep them with the
-                // session.
+                // Terminate the process and confirm its last events, or the server would keep them
+                // as long as the session.
                 process.drain();
             }
             Err(error) => {
@@ -226,7 +236,8 @@ impl Processes {
             let key = self.touched.pop()?;
             if let Some(process) = self.by_key.get_mut(&key) {
                 process.collect_outbound(self.acks, &mut self.outbound);
-                // Confirmed, and terminated if necessary. No further message will follow.
+                // The process is confirmed, and terminated if necessary: it needs no further
+                // message.
                 if process.mirror.is_over() {
                     self.by_key.remove(&key);
                 }
@@ -238,5 +249,35 @@ impl Processes {
         for (_, process) in self.by_key.drain() {
             process.mirror.fail(error.clone());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use exec_server_protocol::Method;
+
+    use super::*;
+    use crate::{GapPolicy, ProcessMirror};
+
+    /// Abandons the call that opens a process. Returns the methods that the client then calls.
+    fn calls_after_a_loss(open: fn(ProcessKey, ProcessMirror) -> ProcessState) -> Vec<Method> {
+        let key = ProcessKey { observed_session: None, process_id: "p".to_owned() };
+        let mirror = ProcessMirror::new("p", GapPolicy::Declared);
+        let mut processes = Processes::default();
+        processes.track(open(key.clone(), mirror)).unwrap();
+        processes.abandon(&key, &ExecServerError::Closed);
+        processes.collect_outbound();
+        std::iter::from_fn(|| processes.poll_outbound())
+            .filter_map(|message| match message {
+                OutboundMessage::Call(call) => Some(call.method),
+                OutboundMessage::Notify(_) => None,
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_lost_start_is_terminated_and_a_lost_attach_is_not() {
+        assert!(calls_after_a_loss(ProcessState::started).contains(&Method::ProcessTerminate));
+        assert_eq!(calls_after_a_loss(ProcessState::attached), []);
     }
 }

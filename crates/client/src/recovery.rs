@@ -11,7 +11,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 use tokio::time::Instant;
 
-/// How long and how often to retry a lost connection.
+/// How long to try to replace a lost connection, and how long to pause between attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecoveryPolicy {
     /// Time from the loss until giving up; `None` never gives up. A server keeps a session for 30 s
@@ -36,7 +36,7 @@ impl Default for RecoveryPolicy {
     }
 }
 
-/// Counts connections. Events of an old one have no effect.
+/// The number of a connection or attempt. Events of earlier ones have no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Generation(u64);
 
@@ -105,7 +105,7 @@ enum Step {
     Attempting {
         until: Instant,
     },
-    /// Without a time limit: a slow link is no reason to start over.
+    /// No time limit but the deadline: a slow link is no reason to start over.
     CatchingUp,
 }
 
@@ -249,7 +249,7 @@ impl Recovery {
         Step::Attempting { until: later(now, self.policy.attempt) }
     }
 
-    /// Pauses for half to all of the computed time, so that clients that lost one server do not
+    /// Pauses for half to all of the computed time, so that clients of a lost server do not
     /// reconnect simultaneously.
     fn pause(&mut self, since: Instant, failed: u32, now: Instant) {
         let RecoveryPolicy { first_pause, longest_pause, .. } = self.policy;
@@ -265,7 +265,7 @@ impl Recovery {
     }
 }
 
-/// Adds durations of any size: a moment beyond the range of the clock becomes a distant one.
+/// Adds a duration of any size. A result beyond the range of the clock becomes a year from now.
 fn later(now: Instant, duration: Duration) -> Instant {
     const FAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
     now.checked_add(duration).unwrap_or(now + FAR)
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn unreachable_durations_become_distant_ones() {
+    fn huge_durations_do_not_overflow_the_clock() {
         let policy = RecoveryPolicy {
             deadline: Some(Duration::MAX),
             first_pause: Duration::MAX,

@@ -16,7 +16,7 @@ const VERSION: u32 = 1;
 pub struct SavedProcess {
     #[serde(deserialize_with = "known_version")]
     version: u32,
-    /// Without query, user name and password, which may be secrets.
+    /// The URL without its query, user name and password, which may be secrets.
     pub url: String,
     pub session_id: String,
     pub process_id: String,
@@ -38,7 +38,7 @@ impl SavedProcess {
 
     /// Resumes the session, which its last client must have left, and continues after the saved
     /// event. The events begin with a [`Gap`](crate::ExecProcessEvent::Gap) if the server no longer
-    /// has the next one.
+    /// has the next event.
     pub async fn resume(
         &self,
         mut args: RemoteExecServerConnectArgs,

@@ -10,7 +10,7 @@ use crate::call::PendingReply;
 use crate::leases::{LeaseHandle, Matches, Target};
 use crate::{ExecServerClient, ExecServerError};
 
-/// The results of one search. Dropping it cancels the search. It ends with its connection.
+/// The results of one search. Dropping them cancels the search. A lost connection ends it.
 #[derive(Debug)]
 pub struct SearchResults {
     handle: LeaseHandle<Matches>,

@@ -12,8 +12,8 @@ use crate::calls::MAX_LOSSES;
 use crate::leases::{Changes, LeaseHandle, PendingChanges, Target};
 use crate::{ExecServerClient, ExecServerError};
 
-/// The changes below one path, until this is dropped. Outlives connections: after a loss, the next
-/// call to [`Self::next`] renews the watch and reports a rescan.
+/// The changes below one path, until this is dropped. Outlives connections: after a loss,
+/// [`Self::next`] renews the watch and reports a rescan.
 pub struct WatchEvents {
     watch: EstablishedWatch,
     params: FsWatchParams,
@@ -72,7 +72,7 @@ impl WatchEvents {
                     Ok(watch) => {
                         self.watch = watch;
                         self.state = State::Watching;
-                        // Changes during the interruption are unknown; from here on none is missed.
+                        // Changes during the interruption are unknown; later ones are reported.
                         return Poll::Ready(Some(Ok(Changes::unknown())));
                     }
                     Err(error) => {

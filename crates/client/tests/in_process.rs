@@ -1,6 +1,6 @@
 //! An in-process client follows the same rules as any other.
 
-#![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails its test")]
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -11,7 +11,7 @@ use exec_server_client::{
     ExecServerError, ExecServerProcess, ProcessEvents,
 };
 use exec_server_protocol::{
-    Empty, ErrorKind, FsCreateParams, FsOpenParams, FsReadFileParams, FsSearchParams,
+    Empty, ErrorCode, ErrorKind, FsCreateParams, FsOpenParams, FsReadFileParams, FsSearchParams,
     FsWatchParams, FsWriteFileParams, ListParams, OutputStream, PathUri, SessionCloseParams,
     StartParams, TerminateMode, WriteParams, WriteStatus,
 };
@@ -166,7 +166,8 @@ async fn the_session_is_counted_and_listed_and_cannot_be_resumed() {
     };
     let connection = Served::by(&server).connection;
     let refused = ExecServerClient::connect_over(connection, options).await.unwrap_err();
-    assert!(refused.to_string().contains("-32010"), "{refused}");
+    let attached = ErrorCode::SessionAttached.value();
+    assert!(matches!(&refused, ExecServerError::Server(error) if error.code == attached));
 
     drop((client, _process));
     assert!(server.connect_in_process("third").is_ok());
@@ -259,7 +260,7 @@ async fn is_free(client: &ExecServerClient, id: &str) {
 }
 
 #[tokio::test]
-async fn a_dropped_start_leaves_nothing() {
+async fn a_dropped_start_leaves_no_process() {
     let client = local(ServerConfig::default());
     for _ in 0..20 {
         {
@@ -273,7 +274,7 @@ async fn a_dropped_start_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_start_dropped_after_success_leaves_nothing() {
+async fn a_start_dropped_after_success_leaves_no_process() {
     let directory = tempfile::tempdir().unwrap();
     let flag = directory.path().join("up");
     let client = local(ServerConfig::default());
@@ -289,9 +290,9 @@ async fn a_start_dropped_after_success_leaves_nothing() {
     is_free(&client, "p").await;
 }
 
-/// The process may be over before its feed learns that it is unwanted.
+/// The process may have ended before its feed learns that the start was abandoned.
 #[tokio::test]
-async fn a_dropped_start_of_a_short_process_leaves_nothing() {
+async fn a_dropped_start_of_a_short_process_leaves_no_process() {
     let client = local(ServerConfig::default());
     for _ in 0..50 {
         {
@@ -357,7 +358,7 @@ async fn a_refused_start_keeps_the_process_with_that_id() {
 }
 
 #[tokio::test]
-async fn limits_and_errors_match_the_wire() {
+async fn limits_and_errors_are_the_same_as_over_a_connection() {
     let config = ServerConfig { max_processes_per_session: 1, ..ServerConfig::default() };
     let server = TestServer::new(config);
     let client = connect(&server);
@@ -392,7 +393,7 @@ async fn a_finished_process_is_forgotten_once_it_is_consumed() {
     while unread.subscribe_wake().borrow().to_owned() < 2 {
         tokio::task::yield_now().await;
     }
-    // Only time has to pass now.
+    // From here on the server only waits for time to pass.
     tokio::time::pause();
     while process_ids(&client).await.iter().any(|id| id == "p") {
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -436,7 +437,7 @@ async fn a_process_without_a_handle_runs_on_and_can_be_attached_to() {
 }
 
 #[tokio::test]
-async fn files_work_and_handles_are_unlimited() {
+async fn files_round_trip_and_handles_are_unlimited() {
     let directory = tempfile::tempdir().unwrap();
     let client = local(ServerConfig::default());
     let path = PathUri::from_path(directory.path().join("file")).unwrap();

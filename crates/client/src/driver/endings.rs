@@ -41,13 +41,13 @@ impl Driver {
         self.requests.abandon();
         self.processes.connection_lost();
         for call in self.calls.lose() {
+            let error = ExecServerError::Interrupted { method: call.method.name() };
             if let ReplyTo::Opening(key, _) = &call.reply_to {
-                self.processes.abandon(key);
+                self.processes.abandon(key, &error);
             }
-            let method = call.method.name();
-            call.reply_to.tell(Err(ExecServerError::Interrupted { method }));
+            call.reply_to.tell(Err(error));
         }
-        // After the calls have failed: a caller that observes the end of a lease finds the
+        // After the calls have failed, so that a caller that observes the end of a lease finds the
         // response.
         self.leases.connection_lost();
     }
@@ -98,7 +98,8 @@ impl Driver {
 
     /// Fails everything that waits.
     pub(super) fn settle(&mut self, error: &ExecServerError, state: ConnectionState) {
-        // Before the queue is closed: a caller that finds it closed looks here for the reason.
+        // Set before the queue is closed: a caller that finds the queue closed reads the reason
+        // from here.
         self.shared.state.send_replace(state);
         self.commands.close();
         self.settled = true;

@@ -63,8 +63,8 @@ impl Driver {
                 self.session_id = Some(response.session_id);
                 self.detached_ttl = response.detached_ttl_ms.map(Duration::from_millis);
                 self.processes.confirm_output(response.acks == Some(true));
-                // A server that grants `acks` for output knows body acknowledgements, too. Other
-                // servers may close the connection on such a notification.
+                // A server that grants `acks` for output also supports acknowledgements of bodies.
+                // Other servers may close the connection on such a notification.
                 self.leases.acknowledge(response.acks == Some(true));
                 if let Some(link) = &mut self.link {
                     link.known_events = response.positions.unwrap_or_default();
@@ -86,7 +86,8 @@ impl Driver {
         }
     }
 
-    /// Requests at once the events that each process missed, unless the server sends them unasked.
+    /// Immediately requests the events that each process missed, unless the server sends them
+    /// unasked.
     pub(super) fn catch_up(&mut self, generation: Generation) {
         let known = self.link.as_mut().map(|link| std::mem::take(&mut link.known_events));
         let calls = self.processes.catch_up(&known.unwrap_or_default());

@@ -1,5 +1,5 @@
-//! The task behind a client. It owns the connection, performs the decisions of [`Recovery`], and
-//! carries calls, responses and events. Callers reach it through a bounded queue, which it drains
+//! The task behind a client. It owns the connection, carries out the decisions of [`Recovery`], and
+//! transfers calls, responses and events. Callers reach it through a bounded queue, which it drains
 //! only while calls are admitted.
 
 mod endings;
@@ -81,7 +81,7 @@ pub(crate) struct Driver {
     connector: Box<dyn Connector>,
     options: ExecServerClientConnectOptions,
     commands: mpsc::Receiver<Command>,
-    /// Receives the session's id, or the reason why there is none.
+    /// Gives `connect` the granted session, or the reason why there is none.
     opened: Option<oneshot::Sender<Result<GrantedSession, ExecServerError>>>,
     recovery: Recovery,
     dialing: Option<(Generation, Dialing)>,
@@ -95,7 +95,7 @@ pub(crate) struct Driver {
     requests: ServerRequests,
     /// The reason why the last connection or attempt failed.
     last_failure: Option<ExecServerError>,
-    /// Whether all waiting callers have been failed.
+    /// Whether all waiting callers have received their error.
     settled: bool,
 }
 
@@ -107,9 +107,10 @@ struct Link {
     /// The peer no longer accepts data. Data that it has sent is still read, until the connection
     /// ends or this deadline passes.
     deaf_until: Option<Instant>,
-    /// Processes whose missed events the server sends unasked, each with the server's last event.
+    /// Processes whose missed events the server sends unasked, each with the sequence number of the
+    /// last event that the server has.
     known_events: BTreeMap<String, u64>,
-    /// Catch-up calls without a response.
+    /// The number of catch-up calls without a response.
     catching_up: usize,
 }
 
@@ -244,7 +245,8 @@ impl Driver {
                 }
             }
             Event::Written(Err(error)) => {
-                tracing::debug!(%error, "cannot write to the server");
+                let session = self.session_id.as_deref();
+                tracing::debug!(session, %error, "cannot write to the server");
                 if let Some(link) = &mut self.link {
                     link.deaf_until = Some(Instant::now() + LAST_WORDS);
                 }
@@ -261,7 +263,7 @@ impl Driver {
                 self.recovery.handle_timeout(now);
                 self.processes.handle_timeout(now);
             }
-            Event::HangUp => unreachable!("the loop ends with it"),
+            Event::HangUp => unreachable!("`run` handles this event"),
         }
     }
 
@@ -276,14 +278,14 @@ impl Driver {
                     Some(_) => self.options.initialize_timeout,
                     None => self.options.recovery.attempt,
                 };
-                self.last_failure =
-                    Some(ExecServerError::TimedOut { what: "the response to initialize", after });
+                let what = "connecting to the server, including the response to initialize,";
+                self.last_failure = Some(ExecServerError::TimedOut { what, after });
                 self.drop_connection(generation);
                 self.announce();
             }
             Action::CatchUp(generation) => self.catch_up(generation),
             Action::Admit(_) => self.admit(),
-            Action::GiveUp(_) => unreachable!("the loop ends with it"),
+            Action::GiveUp(_) => unreachable!("`run` handles this action"),
         }
     }
 
@@ -315,10 +317,17 @@ impl Driver {
                     self.answered(call, answer);
                 }
                 None if id == UNKNOWN_REQUEST_ID => {
-                    let error = error.map(read_error);
-                    tracing::warn!(?error, "the server could not read a message from this client");
+                    let (session, error) = (self.session_id.as_deref(), error.map(read_error));
+                    tracing::warn!(
+                        session,
+                        ?error,
+                        "the server could not read a message from this client"
+                    );
                 }
-                None => tracing::debug!(%id, "ignoring a response to an unknown request"),
+                None => {
+                    let session = self.session_id.as_deref();
+                    tracing::debug!(session, %id, "ignoring a response to an unknown request");
+                }
             },
             Ok(Message::Notification(notification)) => {
                 if let Err(violation) = self.notified(&notification) {
@@ -330,8 +339,9 @@ impl Driver {
         }
     }
 
-    /// Handles a notification. An unreadable one fails only its process or lease. If its recipient
-    /// cannot be read either, that is an error: nothing else from the server can be relied on.
+    /// Handles a notification. An unreadable one fails only its process or lease. Returns an error
+    /// if the id of that process or lease is unreadable, too: then nothing else from the server can
+    /// be relied on.
     fn notified(&mut self, notification: &Notification<'_>) -> Result<(), Violation> {
         match ServerNotification::decode(notification) {
             Ok(Some(decoded)) => match RoutedNotification::from(decoded) {
@@ -346,7 +356,8 @@ impl Driver {
                 RoutedNotification::Legacy => {}
             },
             Ok(None) => {
-                tracing::debug!(method = %notification.method, "ignoring an unknown notification");
+                let (session, method) = (self.session_id.as_deref(), &*notification.method);
+                tracing::debug!(session, method, "ignoring an unknown notification");
             }
             Err(source) => self.unreadable(notification, source)?,
         }
@@ -370,7 +381,8 @@ impl Driver {
                 None => return Err(violation),
             },
             Some(NotificationTopic::Network | NotificationTopic::Legacy) | None => {
-                tracing::debug!(%violation, "ignoring a notification");
+                let session = self.session_id.as_deref();
+                tracing::debug!(session, %violation, "ignoring an unreadable notification");
             }
         }
         Ok(())
@@ -390,8 +402,8 @@ impl Driver {
         }
     }
 
-    /// Sends pending messages of processes and leases after each event: confirmations, reads of
-    /// events that had no room, and cancellations.
+    /// Sends the pending messages of processes and leases, such as confirmations, reads of events
+    /// that had no room, and cancellations. Called after each event.
     fn send_outbound(&mut self) {
         if !self.recovery.is_connected() {
             return;
@@ -410,20 +422,21 @@ impl Driver {
         }
     }
 
-    /// Whether another call may be sent. Existing environments behind a relay have a queue that
-    /// must not overflow; every other peer applies backpressure. A response shows that all earlier
-    /// calls have left the queue, so a hundred slow calls hold back all others.
+    /// Whether another call may be sent. Some deployed environments behind a relay have a queue
+    /// that must not overflow; every other peer applies backpressure. A response shows that all
+    /// earlier calls have left the queue. Until a response arrives, a hundred slow calls hold back
+    /// all others.
     fn server_has_room(&self) -> bool {
         let holds_back = self.link.as_ref().is_some_and(|link| link.prober.can_ask());
         holds_back || self.calls.queued_at_most() < MAX_QUEUED
     }
 
-    /// Terminates started processes that have no handle yet: the client ends, so no handle can
-    /// terminate them later.
+    /// Terminates started processes that have no handle yet: the client ends, so they will never
+    /// have a handle.
     fn end_unclaimed_starts(&mut self) {
         let starts: Vec<_> = self.calls.starts_in_flight().cloned().collect();
         for key in starts {
-            self.processes.abandon(&key);
+            self.processes.abandon(&key, &ExecServerError::Closed);
         }
         self.processes.collect_outbound();
         self.send_outbound();

@@ -16,7 +16,7 @@ use crate::network::too_many_server_requests;
 #[derive(Default)]
 pub(super) struct ServerRequests {
     tasks: JoinSet<ServerCallResponse>,
-    // Invariant: requests of the current connection.
+    // Invariant: all of these requests came over the current connection.
     asked: HashMap<task::Id, RequestId>,
 }
 
@@ -47,7 +47,8 @@ impl Driver {
                 return self.refuse(&request.id, &too_many_server_requests());
             }
             Err(error) => {
-                tracing::debug!(method = %request.method, %error, "refusing a request");
+                let (session, method) = (self.session_id.as_deref(), &*request.method);
+                tracing::debug!(session, method, %error, "refusing a server request");
                 return self.refuse(&request.id, &error);
             }
         };
@@ -63,12 +64,15 @@ impl Driver {
         let Some(id) = self.requests.asked.remove(&task) else { return };
         match answered {
             Ok((_, response)) => self.push(&response.encode(&id)),
-            // The handler panicked.
-            Err(_) => self.refuse(&id, &RpcError::internal("the client's request handler failed")),
+            // A panic, not an abort: `abandon` forgets the requests of aborted tasks.
+            Err(_) => {
+                self.refuse(&id, &RpcError::internal("the client's request handler panicked"));
+            }
         }
     }
 
-    /// Refuses a request. A server that does not read gets no refusals: they would fill the memory.
+    /// Refuses a request. Sends nothing to a server that does not read: refusals would pile up in
+    /// memory.
     fn refuse(&mut self, id: &RequestId, error: &RpcError) {
         if self.link.as_ref().is_some_and(|link| link.outgoing.buffered() < MAX_BUFFERED) {
             self.push(&error_response(id, error));

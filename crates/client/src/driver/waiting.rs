@@ -11,7 +11,7 @@ use crate::ConnectError;
 use crate::connector::Dialing;
 use crate::recovery::Generation;
 
-/// Resolves when the caller that asked for the connection is gone before the connection is made.
+/// Resolves when the caller of `connect` has stopped waiting for the first connection.
 pub(super) async fn nobody_waits<T>(opened: &mut Option<oneshot::Sender<T>>) {
     match opened {
         Some(opened) => opened.closed().await,

@@ -12,14 +12,15 @@ const MAX_PENDING: usize = 10_000;
 /// A batch of changes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Changes {
-    /// The changes in order. Repeated modifications of one path are merged.
+    /// The changes in order. A modification is left out if the last change to its path in this
+    /// batch was a creation or a modification.
     pub changes: Vec<FileChange>,
     /// Changes were lost: anything below the watched path may have changed.
     pub rescan: bool,
 }
 
 impl Changes {
-    /// The batch after a period without a watch.
+    /// The batch that reports that changes were lost.
     pub(crate) fn unknown() -> Self {
         Self { changes: Vec::new(), rescan: true }
     }
@@ -37,7 +38,7 @@ impl PendingChanges {
         let ChangedNotification { changed_paths, changes, rescan, .. } = notified;
         self.pending.rescan |= rescan;
         if changes.is_empty() {
-            // A server that does not report the kind of a change.
+            // This server does not report the kinds of changes.
             for path in changed_paths {
                 self.add_change(FileChange { path, kind: ChangeKind::Modified, from: None });
             }
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_replaces_another_can_be_modified_again() {
+    fn modifications_after_a_rename_are_not_merged() {
         let mut pending = PendingChanges::default();
         let mut renamed = change("b", ChangeKind::Renamed);
         renamed.from = Some(PathUri::from_path("/a").unwrap());
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn bare_paths_count_as_modified() {
+    fn paths_without_a_kind_of_change_count_as_modified() {
         let mut pending = PendingChanges::default();
         let changed_paths = vec![PathUri::from_path("/a").unwrap()];
         pending.add(ChangedNotification { changed_paths, ..notified(Vec::new()) });

@@ -39,7 +39,7 @@ pub(crate) trait LeaseInbox: Send + Sync {
 
     fn is_full(&self) -> bool;
 
-    /// Notified when one of the above may have changed.
+    /// Notified when one of these conditions may have changed.
     fn changed(&self) -> &Notify;
 }
 

@@ -7,8 +7,7 @@ use exec_server_protocol::{Method, SearchMatch};
 use super::inbox::Queue;
 use crate::ExecServerError;
 
-/// Maximum number of waiting batches from a server in the same program, where nothing is sent
-/// ahead.
+/// Maximum number of waiting batches from a server in the same program, which then waits for room.
 const MAX_WAITING_BATCHES: usize = 4;
 /// Maximum size of waiting results. A server ends a search long before that.
 const MAX_WAITING_BYTES: usize = 64 << 20;

@@ -1,4 +1,4 @@
-//! Leases: watches, searches, bodies of HTTP responses and file handles, which last as long as one
+//! Leases: watches, searches, bodies of HTTP responses and file handles. None outlives its
 //! connection. Routes their notifications, and releases each lease on the server when it is no
 //! longer wanted.
 //!
@@ -58,7 +58,7 @@ pub(crate) enum Target {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FilePurpose {
     Read,
-    /// On release, the file does not take its name. If it has a resume key, its data is kept.
+    /// A release does not commit the file. If it has a resume key, the server keeps its data.
     Write,
 }
 
@@ -102,7 +102,7 @@ impl Leases {
     pub(crate) fn opened(&mut self, id: &LeaseId, refused: bool, deliver: impl FnOnce()) {
         deliver();
         let Some(lease) = self.by_id.get_mut(id) else { return };
-        // The response to a search is its end.
+        // A search ends with its response.
         if refused || matches!(lease.target, Target::Search(_)) {
             lease.target.inbox().end(Ok(()));
             self.by_id.remove(id);
@@ -147,8 +147,8 @@ impl Leases {
             }
             // For example a complete body: there is nothing to release.
             (Stage::Open, _) if lease.target.inbox().is_over() => drop(self.by_id.remove(id)),
-            // Repeated for each further result: the search may not have started when the first
-            // cancellation arrived.
+            // Repeated after each further notification: the first cancellation may have arrived
+            // before the search or HTTP request had started.
             (Stage::Opening, Target::Search(_) | Target::Body(_)) if given_up => {
                 self.outbound.push_back(LeaseMessage::GiveUp(Box::new(lease.give_up())));
             }
@@ -222,7 +222,7 @@ impl Lease {
 }
 
 impl Target {
-    /// Delivers a notification. Ignores one of another kind under this id.
+    /// Delivers a notification. Ignores a notification of the wrong kind.
     pub(crate) fn take(&self, notification: ServerNotification, text_len: usize) {
         match (self, notification) {
             (Self::Watch(inbox), ServerNotification::FsChanged(changed)) => inbox.put(|pending| {
@@ -254,7 +254,7 @@ impl Target {
 }
 
 impl Drop for Lease {
-    /// Also for a lease that was never sent, so that no holder waits forever.
+    /// Also ends the inbox of a lease whose call was never sent, so that no holder waits forever.
     fn drop(&mut self) {
         self.target.inbox().end(Err(ExecServerError::Closed));
     }

@@ -8,16 +8,16 @@ use exec_server_protocol::{BodyDeltaNotification, Method, RpcError};
 use super::inbox::Queue;
 use crate::{ExecServerError, Violation};
 
-/// Maximum size of waiting pieces from a server in the same program, which waits for room.
+/// Maximum size of waiting pieces from a server in the same program, which then waits for room.
 const FULL_BYTES: usize = 1 << 20;
-/// Maximum size of waiting pieces from a server that waits for acknowledgements. It keeps 2 MiB in
-/// flight.
+/// Maximum size of waiting pieces from a server that waits for acknowledgements. Such a server
+/// pauses while 2 MiB or more are unacknowledged.
 const MAX_HELD_BACK: usize = 16 << 20;
 /// Maximum size of waiting pieces from a server without backpressure.
 const MAX_UNCHECKED: usize = 64 << 20;
-/// The cost of a piece in addition to its bytes, so that empty ones are bounded, too.
+/// The cost of a piece in addition to its bytes, so that the number of tiny pieces is bounded, too.
 const PIECE_OVERHEAD: usize = 64;
-/// The size consumed between two acknowledgements.
+/// An acknowledgement is sent after this many consumed bytes, or [`ACK_PIECES`] consumed pieces.
 const ACK_BYTES: usize = 256 << 10;
 const ACK_PIECES: u64 = 64;
 
@@ -29,8 +29,9 @@ pub(crate) struct Pieces {
     next: u64,
     /// Whether the server waits for acknowledgements.
     acks: bool,
-    /// The last consumed piece, and the last acknowledged one.
+    /// The last consumed piece.
     consumed: u64,
+    /// The last acknowledged piece.
     acknowledged: u64,
     unacknowledged_bytes: usize,
 }
@@ -92,7 +93,7 @@ impl Pieces {
         }
     }
 
-    /// Returns the number to acknowledge now, if any.
+    /// Returns the number of the piece to acknowledge now, if any.
     pub(crate) fn take_ack(&mut self) -> Option<u64> {
         if !self.has_outbound() {
             return None;
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_without_acknowledgements_gets_none() {
+    fn no_acknowledgement_is_due_for_a_server_without_support() {
         let mut pieces = Pieces::default();
         pieces.add(delta(1, 1 << 20)).unwrap();
         pieces.pop().unwrap();

@@ -1,9 +1,10 @@
 //! The client's copy of a process's log: in order, each event once, bounded.
 //!
 //! Events are accepted only in sequence. Events that a current subscriber has not consumed, or that
-//! a first subscriber may want, are never evicted. When that leaves no room, later events are
-//! refused, and the feeder offers them again: it reads a remote process from the server's log, or
-//! makes a local one wait. This module does not know its feeder.
+//! a first subscriber may want, are never evicted. When that leaves no room, the mirror refuses
+//! output until there is room. Over a connection, the feeder then reads the refused output from the
+//! server's log; in the same program, it makes the process wait. This module does not know its
+//! feeder.
 
 mod state;
 
@@ -52,11 +53,12 @@ pub enum Offer {
 pub enum GapPolicy {
     /// The start asked for lossless output, so a gap fails the process for this client.
     Fatal,
-    /// The start asked to discard, or this mirror was created late.
+    /// A gap is declared as an event: the start asked for `onFull: discard`, or this mirror was
+    /// created after the start.
     Declared,
 }
 
-/// A mirror. Clones share it.
+/// A mirror of one process. Clones share it.
 #[derive(Debug, Clone)]
 pub struct ProcessMirror {
     shared: Arc<Shared>,
@@ -81,7 +83,7 @@ struct Shared {
     wake: watch::Sender<u64>,
     /// Notified when there is room again after a refusal.
     room: Arc<Notify>,
-    /// Notified when the process is given away, or loses its handle or a subscriber.
+    /// Notified when the process loses its handle or a subscriber, or will never have a handle.
     abandoned: Notify,
 }
 
@@ -157,6 +159,7 @@ impl ProcessMirror {
     }
 
     /// Continues at `seq` although earlier events, with `dropped_bytes` of output, are missing.
+    /// Fails under [`GapPolicy::Fatal`].
     pub fn skip_to(&self, seq: u64, dropped_bytes: u64) -> Result<(), ExecServerError> {
         let mut state = self.lock();
         if state.is_over() || seq <= state.next {
@@ -194,7 +197,7 @@ impl ProcessMirror {
     }
 
     /// Returns the free capacity if even the largest chunk would fit. Otherwise returns `None`, and
-    /// the mirror notifies `room` later.
+    /// the mirror notifies `room` once that chunk fits.
     pub(crate) fn worthwhile_room(&self) -> Option<usize> {
         let mut state = self.lock();
         state.evict_for(WORTHWHILE_ROOM);
@@ -243,8 +246,8 @@ impl ProcessMirror {
         state.without_handle && state.subscribers.is_empty()
     }
 
-    /// Resolves when the condition holds. It is checked whenever the process is given away, or
-    /// loses its handle or a subscriber.
+    /// Resolves when the condition holds. Checks it first, and again whenever `abandoned` is
+    /// notified.
     pub(crate) async fn wait_until(&self, reached: impl Fn() -> bool + Send) {
         loop {
             let mut told = std::pin::pin!(self.shared.abandoned.notified());
@@ -265,17 +268,18 @@ impl ProcessMirror {
         std::mem::take(&mut self.lock().without_handle)
     }
 
-    /// Returns whether [`Self::give_away`] was called, and resets that.
+    /// Returns whether [`Self::give_away`] was called since the last call of this method.
     pub(crate) fn take_unwanted(&self) -> bool {
         std::mem::take(&mut self.lock().unwanted)
     }
 
-    /// Resolves when there is room for any chunk after an [`Offer::Full`].
+    /// After an [`Offer::Full`], resolves once any chunk fits.
     pub async fn has_room(&self) {
         self.shared.room.notified().await;
     }
 
-    /// Subscribes to the retained events, then live ones. The first subscriber misses nothing.
+    /// Subscribes to the retained events, then live ones. The first subscriber misses nothing,
+    /// unless [`Self::expect_no_subscriber`] was called before.
     #[must_use]
     pub fn subscribe(&self) -> ProcessEvents {
         let mut state = self.lock();

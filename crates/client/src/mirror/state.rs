@@ -1,4 +1,4 @@
-//! The contents and rules of a mirror. The mirror itself adds the lock and the notifications.
+//! The contents and rules of a mirror. `ProcessMirror` adds the lock and the notifications.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
@@ -10,9 +10,9 @@ use super::{MirrorEvent, Offer};
 use crate::ExecServerError;
 use crate::events::{ExecProcessEvent, ProcessExit};
 
-/// Capacity of a mirror: output, and an overhead per event. Refused events are read from the server
-/// again, so this covers what a fast server sends while a subscriber waits to be scheduled on a
-/// busy machine.
+/// Capacity of a mirror: output, and an overhead per event. Refused events must be read from the
+/// server again, so the mirror has room for the output that a fast server sends while a subscriber
+/// waits to be scheduled on a busy machine.
 pub(super) const CAPACITY: usize = 4 << 20;
 /// Output kept for late subscribers once every subscriber has read it.
 pub(super) const RETAINED: usize = 1 << 20;
@@ -33,12 +33,12 @@ pub(super) struct State {
     pub(super) failure: Option<ExecServerError>,
     /// A feeder waits for room and has not been notified yet.
     pub(super) refused: bool,
-    /// No subscriber yet, but one may follow: everything is kept for the first one. Otherwise a
-    /// fast process would lose output between its start and the caller's next line.
+    /// While this is set, nothing is evicted, because a first subscriber may still come: a fast
+    /// process would lose output between its start and the caller's next statement.
     pub(super) awaits_subscriber: bool,
-    /// The process has no handle. Another may be created.
+    /// The process has no handle. A new one may be created.
     pub(super) without_handle: bool,
-    /// The process was started without a handle, and will never have one.
+    /// The start was abandoned, so the process will never have a handle.
     pub(super) unwanted: bool,
     pub(super) subscribers: BTreeMap<u64, Subscriber>,
     pub(super) next_subscriber: u64,
@@ -53,7 +53,7 @@ pub(super) struct StoredEvent {
 #[derive(Debug)]
 pub(super) enum Entry {
     Event(MirrorEvent),
-    /// Stands for all missing events from its number on.
+    /// Stands for all missing events from its number up to that of the next entry.
     Gap {
         dropped_bytes: u64,
     },
@@ -98,7 +98,7 @@ impl State {
         }
         match &event {
             MirrorEvent::Output { .. } => {}
-            // The exit is known already, from a read response that had no other number for it.
+            // A read response has already reported the exit, under a number within a gap.
             MirrorEvent::Exited { .. } if self.exit.is_some() => {
                 self.next = seq + 1;
                 return Offer::Accepted;

@@ -67,7 +67,7 @@ async fn pieces_are_acknowledged_once_consumed() {
 }
 
 #[tokio::test]
-async fn a_server_without_acknowledgements_gets_none_and_may_send_more() {
+async fn a_server_without_support_gets_no_acknowledgements_and_may_send_more() {
     let (client, _listening, mut peer) = connected_to(false).await;
     let (mut body, id) = begun(&client, &mut peer).await;
     for seq in 1..=32 {

@@ -158,7 +158,7 @@ async fn opening_waits_for_the_next_connection() {
 }
 
 #[tokio::test]
-async fn metadata_is_read_by_name_if_the_server_reports_none() {
+async fn metadata_is_read_by_path_if_the_server_reports_none() {
     let (client, _listening, mut peer) = connected().await;
     let serving = async {
         let (id, params) = peer.expect("fs/open").await;

@@ -1,7 +1,7 @@
 //! Tests against a scripted server: leases (watches, searches, bodies and file handles), server
 //! requests, and responses that lack optional members.
 
-#![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails its test")]
 
 mod bodies;
 mod files;

@@ -29,7 +29,7 @@ async fn lines(search: &mut SearchResults) -> Option<Vec<u64>> {
     Some(found.iter().map(|found| found.line_number).collect())
 }
 
-/// Starts a search that has found line 1. Returns it with the id of its call and its own id.
+/// Starts a search that has found line 1. Returns it with its request id and its search id.
 async fn begun(
     client: &exec_server_client::ExecServerClient,
     peer: &mut ScriptedServer,

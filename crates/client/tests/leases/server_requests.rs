@@ -79,7 +79,7 @@ async fn a_client_without_a_handler_denies() {
 }
 
 #[tokio::test]
-async fn unreadable_requests_get_an_error() {
+async fn unknown_and_unreadable_requests_get_an_error() {
     let (options, _questions) = deciding();
     let (client, _listening, mut peer) = connected_with(options, true).await;
     for (id, method, code) in [
@@ -108,7 +108,7 @@ async fn a_panicking_handler_fails_only_its_request() {
 }
 
 #[tokio::test]
-async fn a_response_only_goes_to_the_connection_of_its_request() {
+async fn a_response_goes_only_to_the_connection_of_its_request() {
     let (options, mut questions) = deciding();
     let (client, mut listening, mut peer) = connected_with(options, true).await;
     ask(&mut peer, 1, "a.test").await;

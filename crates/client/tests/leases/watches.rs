@@ -66,7 +66,7 @@ async fn a_watch_survives_a_lost_connection_with_a_rescan() {
         drop(peer);
         peer = listening.accept().await;
         let renewed = async {
-            // The first response is lost as well.
+            // The connection is lost again, before the response to `fs/watch`.
             if round == 1 {
                 peer.expect("fs/watch").await;
                 drop(peer);

@@ -43,7 +43,7 @@ async fn a_silent_listener_times_out() {
 }
 
 #[tokio::test]
-async fn another_kind_of_server_is_refused() {
+async fn a_refused_upgrade_reports_the_http_status() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}", listener.local_addr().unwrap());
     let serving = tokio::spawn(async move {
@@ -172,7 +172,7 @@ impl Drop for UnixRelay {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_unix_socket_recovers() {
+async fn a_client_reconnects_over_a_unix_socket() {
     let directory = tempfile::tempdir().unwrap();
     let upstream = directory.path().join("server socket?");
     let url = format!("unix://{}", upstream.display()).parse().unwrap();

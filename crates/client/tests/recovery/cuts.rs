@@ -11,8 +11,8 @@ use tokio::task::JoinSet;
 
 use crate::support::{LoopbackServer, Transcript, finish, follow, shell, with_stdin};
 
-/// Prints numbered lines, with a pause after each `burst` of them. After a signal that ends the
-/// cuts it prints the number of lines.
+/// Returns a script that prints numbered lines, with a pause after each `burst` of them. USR1 makes
+/// it print the number of lines and exit.
 fn numbered(burst: usize, rest: &str) -> String {
     format!(
         "i=0; trap 'enough=1' USR1; while [ -z \"$enough\" ]; do i=$((i+1)); echo line $i; \
@@ -50,8 +50,8 @@ async fn numbered_lines(cuts: usize) {
     check_numbered(&following.await.unwrap());
 }
 
-/// Signals the end of the cuts. The last cut may hit the signal, which the client does not resend
-/// by itself.
+/// Tells the script to finish. Repeats the call if the last cut interrupts it: the client does not
+/// resend signals.
 async fn say_enough(process: &ExecServerProcess) {
     loop {
         match process.signal(SignalName::User1).await {
@@ -68,7 +68,7 @@ async fn cut_for(client: &ExecServerClient, proxy: &FaultProxy, cuts: usize) {
         tokio::time::sleep(Duration::from_micros(rand::rng().random_range(0..10_000))).await;
         let how = Cut::ALL[rand::rng().random_range(0..Cut::ALL.len())];
         proxy.cut(how).await;
-        // One in four cuts hits the recovery from the previous one.
+        // One in four cuts may hit the recovery from the previous cut.
         if rand::rng().random_range(0..4) > 0 {
             state
                 .wait_for(|state| matches!(state, ConnectionState::Connected))
@@ -139,7 +139,7 @@ async fn twenty_processes_survive_random_cuts() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "10,000 cuts of each kind of process: `just soak-counts`"]
-async fn ten_thousand_cuts() {
+async fn nothing_is_lost_in_ten_thousand_cuts() {
     numbered_lines(10_000).await;
     echo(10_000).await;
     twenty_at_once(10_000).await;

@@ -88,7 +88,8 @@ async fn a_dropped_start_of_a_flooding_process_is_terminated() {
         while !listed().await.iter().any(|process| process.next_seq > 30) {}
     }
     while listed().await.iter().any(|process| process.running) {}
-    // The client frees the id once it has seen the end; then the server refuses the id.
+    // Until the client has seen the end of the process, it refuses the id itself; then the server
+    // does.
     loop {
         let error = client.start(shell("p", "true")).await.unwrap_err();
         assert_eq!(error.kind(), Some(&ErrorKind::DuplicateProcess));
@@ -137,7 +138,7 @@ async fn processes_fail_even_if_a_call_is_not_polled() {
     assert!(matches!(failure(events).await, ExecServerError::Disconnected(_)));
 }
 
-/// Stands for an existing environment, which does not report how far it has read.
+/// Stands for a deployed environment that does not report how far it has read.
 #[derive(Debug)]
 struct SilentPeer;
 

@@ -1,6 +1,6 @@
 //! Tests of the client against a real server, over an unreliable network.
 
-#![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails its test")]
 
 mod calls;
 mod connecting;

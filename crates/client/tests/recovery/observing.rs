@@ -107,7 +107,7 @@ async fn a_slow_observer_gets_a_declared_gap() {
     let end = finish(unread).await;
     assert_eq!(end.exit_code, Some(0));
     assert!(end.stdout.len() < whole.stdout.len(), "the observer was too slow");
-    // An upper bound: the server does not always remember the position of a reader that fell
-    // behind.
+    // `dropped_bytes` is an upper bound: the server does not always remember the position of a
+    // reader that fell behind.
     assert!(end.dropped_bytes + end.stdout.len() as u64 >= whole.stdout.len() as u64);
 }

@@ -8,7 +8,7 @@ use crate::support::{
     LoopbackServer, connect, failure, finish, follow, shell, wait_for, wait_until_gone, with_stdin,
 };
 
-/// Lines with their numbers, 20 MiB of them.
+/// Enough numbered lines for 20 MB of output.
 const LINES: usize = 2_650_000;
 
 fn numbers(count: usize) -> String {
@@ -105,8 +105,8 @@ async fn a_permitted_gap_is_declared() {
     assert_eq!(end.exit_code, Some(0));
     let expected = numbers(LINES);
     assert!(end.stdout.len() < expected.len(), "some output was dropped");
-    // An upper bound: the server does not always remember the position of a reader that fell
-    // behind.
+    // `dropped_bytes` is an upper bound: the server does not always remember the position of a
+    // reader that fell behind.
     assert!(end.dropped_bytes + end.stdout.len() as u64 >= expected.len() as u64);
     assert!(end.stdout.ends_with(b"\n1500000\n"), "the newest output is kept");
 }

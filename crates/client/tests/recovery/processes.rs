@@ -166,8 +166,8 @@ async fn a_process_started_without_a_reader_keeps_all_its_output() {
     client.start_unread(params).await.unwrap();
     let wait = WaitParams { process_id: "p".to_owned(), timeout_ms: None };
     assert_eq!(client.process_wait(wait).await.unwrap().exit_code, Some(0));
-    // The server has sent all output by now. A confirmation of it would arrive before this
-    // response.
+    // By now the server has sent all output. If the client confirmed it, the server would have the
+    // confirmation before the attach.
     let end = follow(&client.attach("p").await.unwrap()).await;
     assert_eq!((end.stdout.len() as u64, end.dropped_bytes), (BYTES, 0));
 }

@@ -178,14 +178,14 @@ pub(crate) async fn wait_until_recovering(client: &ExecServerClient) {
     wait_for_state(client, |state| matches!(state, ConnectionState::Recovering { .. })).await;
 }
 
-/// Whether another client sees a process of a session running.
+/// Whether a process of a session is running, according to another client's `process/list`.
 pub(crate) async fn is_running(watcher: &ExecServerClient, session_id: &str, id: &str) -> bool {
     let params = ListParams { session_id: Some(session_id.to_owned()), within_ms: None };
     let listed = watcher.process_list(params).await.unwrap();
     listed.processes.iter().any(|process| process.process_id == id && process.running)
 }
 
-/// Polls until a process has exited, which no event announces.
+/// Polls until a process has exited: `watcher` receives no events of the process.
 pub(crate) async fn wait_until_gone(watcher: &ExecServerClient, session_id: &str, id: &str) {
     while is_running(watcher, session_id, id).await {
         tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! A connection that ends at one exact message. A network proxy could only cut at random moments.
+//! A connection that ends at a call of a given method. The fault proxy only counts messages.
 
 use std::sync::{Arc, Mutex};
 
@@ -18,7 +18,7 @@ pub(crate) struct Tap {
     shared: Arc<Shared>,
 }
 
-/// The fate of a call that hits its trap.
+/// The fault that a [`Tap`] injects into a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// The connection ends before the server has the request.
@@ -33,7 +33,7 @@ pub(crate) enum Fate {
 }
 
 impl Fate {
-    /// Both ways to lose a call.
+    /// The faults that lose a call and both ends of its connection.
     pub(crate) const LOSSES: [Self; 2] = [Self::RequestLost, Self::AnswerLost];
 }
 
