@@ -1,4 +1,4 @@
-"""Adds the server to the wheel that `scripts/package` builds. Other builds are the client alone."""
+"""Adds the server to the wheel that `scripts/package` builds. Other builds have only the client."""
 
 import os
 from typing import Any

@@ -156,7 +156,7 @@ async def main(url: str) -> None:
         task = asyncio.create_task(adapter.respond(json.loads(line)))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
-    # Without a goodbye: the server keeps the session for another adapter.
+    # Exits without `close`, so that the server keeps the session for another adapter.
     os._exit(0)
 
 

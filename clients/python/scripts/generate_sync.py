@@ -16,7 +16,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "exec_server"
 OUTPUT = PACKAGE / "sync.py"
 
-#: The modules and those of their classes that wait for the server.
+#: For each module, the classes whose methods wait for the server.
 WRAPPED = {
     "_streams": ["StreamReader", "StreamWriter"],
     "files": ["Files"],
@@ -236,7 +236,7 @@ def arguments(parameters: ast.arguments) -> str:
 
 
 def returned(expression: str, annotation: ast.expr | None) -> Iterator[str]:
-    """Returns a value, in its synchronous class if it has one."""
+    """The code that returns a value, wrapped in its synchronous class if there is one."""
     parts = ast.walk(annotation) if annotation is not None else ()
     names = [part.id for part in parts if isinstance(part, ast.Name)]
     wrapped = [name for name in names if name in CLASSES]
@@ -265,7 +265,8 @@ def formatted(source: str) -> str:
         command += ["--stdin-filename", str(OUTPUT)]
         done = subprocess.run(command, input=source, capture_output=True, text=True)
         if done.returncode != 0:
-            raise SystemExit(done.stderr or done.stdout)
+            output = done.stderr or done.stdout
+            raise SystemExit(f"{' '.join(command)} exited with {done.returncode}: {output}")
         source = done.stdout
     return source
 

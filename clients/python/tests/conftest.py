@@ -1,4 +1,4 @@
-"""Fixtures of the end-to-end tests, and test functions that are coroutines."""
+"""Fixtures of the end-to-end tests, and support for test functions that are coroutines."""
 
 import asyncio
 import inspect
@@ -27,7 +27,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def binary() -> str:
     found = find_server()
     if found is None:
-        pytest.skip("SKIPPED: EXEC_SERVER_BINARY does not name a server")
+        pytest.skip("SKIPPED: EXEC_SERVER_BINARY does not name an executable file")
     return found
 
 

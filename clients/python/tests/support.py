@@ -1,4 +1,4 @@
-"""Servers, a network that fails on command, and pipes that tests wait for."""
+"""Servers, a network that fails on command, and pipes that tests read."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ def find_server() -> str | None:
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """For Python programs that import this package."""
+    """The environment of a Python program that imports this package."""
     return {**os.environ, "PYTHONPATH": str(SOURCES), **variables}
 
 
@@ -42,7 +42,7 @@ class Server:
         self.directory = directory
         assert self._child.stdout is not None
         self.url = self._child.stdout.readline().strip()
-        assert self.url, "the server did not say where it listens"
+        assert self.url, f"{binary} printed no URL; its exit status is {self._child.poll()}"
 
     @property
     def port(self) -> int:
@@ -144,7 +144,7 @@ class Proxy:
 
 
 class Fifo:
-    """Lines from processes to a test. It ends when the last process that has it open is dead."""
+    """A pipe from processes to a test. It ends when no process has it open."""
 
     def __init__(self, path: Path) -> None:
         os.mkfifo(path)

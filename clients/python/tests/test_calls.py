@@ -44,7 +44,7 @@ def test_a_call_that_was_too_large_is_not_repeated() -> None:
     assert calls.take_waiting() == [small]
 
 
-def test_the_table_is_that_of_the_protocol() -> None:
+def test_the_replayable_calls_are_those_of_the_protocol() -> None:
     table = Path(__file__).parents[3] / "crates/protocol/src/methods.rs"
     if not table.exists():
         pytest.skip("SKIPPED: the protocol's method table is not beside this package")

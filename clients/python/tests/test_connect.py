@@ -90,7 +90,7 @@ async def test_certificates_are_checked(binary: str, tmp_path: Path) -> None:
 
 
 def make_certificates(directory: Path) -> None:
-    """An authority, and a server and a client that it vouches for."""
+    """Certificates of an authority, and of a server and a client, signed by it."""
 
     def openssl(*arguments: str) -> None:
         command = ["openssl", "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
@@ -117,6 +117,9 @@ async def test_a_failed_token_function_fails_the_connection(url: str) -> None:
 async def test_unreachable_servers_are_errors(tmp_path: Path) -> None:
     with pytest.raises(ConnectFailed, match=r"^localhost:7777 is not wss://"):
         await Machine.connect("localhost:7777?token=secret")
+    for url in ["ws://[::1", "ws://user:pass#word@host"]:
+        with pytest.raises(ConnectFailed, match=r"^the URL of the server is not wss://"):
+            await Machine.connect(url)
     with pytest.raises(ConnectFailed, match=r"cannot connect to unix:///\S+absent"):
         await Machine.connect(f"unix://{tmp_path}/absent")
     with pytest.raises(ConnectFailed, match="is not wss://HOST:PORT"):
@@ -183,6 +186,21 @@ async def test_environments_are_read_from_a_file(
         id = "denied"
         url = "ws://127.0.0.1:1"
         sandbox = {{ mode = "read-only", deny = ["/secret"] }}
+
+        [[environments]]
+        id = "modeless"
+        url = "ws://127.0.0.1:1"
+        sandbox = {{ network = false }}
+
+        [[environments]]
+        id = "online"
+        url = "ws://127.0.0.1:1"
+        sandbox = {{ mode = "read-only", network = true }}
+
+        [[environments]]
+        id = "both"
+        url = "ws://127.0.0.1:1"
+        sandbox = {{ mode = "read-only", writable = ["/tmp"] }}
     """)
     async with from_environments(None, file) as m:
         result = await m.run("pwd; echo $MARK; touch denied")
@@ -192,11 +210,18 @@ async def test_environments_are_read_from_a_file(
         assert (await m.run("true")).ok
     with pytest.raises(ConnectFailed, match="did you mean 'program'"):
         from_environments("progam", file)
-    with pytest.raises(ConnectFailed, match="has deny, which this client cannot apply"):
+    with pytest.raises(ConnectFailed, match=r"'denied' in .*, not deny; use Machine.connect"):
         from_environments("denied", file)
+    for name, complaint in {
+        "modeless": "mode is None; expected 'read-only' or 'workspace-write'",
+        "online": "supports network only with mode = 'workspace-write'",
+        "both": "writable needs mode = 'workspace-write'",
+    }.items():
+        with pytest.raises(ConnectFailed, match=rf"'{name}' in .*: sandbox: .*{complaint}"):
+            from_environments(name, file)
     with pytest.raises(ConnectFailed, match=r"'typo' in .* has no url, remote or program"):
         from_environments("typo", file)
-    # The binary takes part in the relay; here it is replaced by a server on stdio.
+    # The binary would connect through the relay; here a server on stdio replaces it.
     relay = tmp_path / "relay"
     relay.write_text(
         f'#!/bin/sh\necho "$* $EXEC_SERVER_ENVIRONMENTS" >{tmp_path}/started\n'
@@ -218,7 +243,7 @@ async def test_a_killed_server_fails_calls_at_the_deadline(binary: str, tmp_path
     with Server(binary, tmp_path) as server:
         m = await Machine.connect(server.url, recovery=policy)
         server.kill()
-        with pytest.raises(ExecServerError, match="no connection for"):
+        with pytest.raises(ExecServerError, match="no connection to ws://"):
             await m.start("true")
 
 

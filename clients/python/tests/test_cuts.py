@@ -54,7 +54,7 @@ async def test_a_session_that_cannot_be_reached_in_time_is_lost(server: Server) 
     async with Proxy(server.port) as network, Machine.connect(network.url, recovery=policy) as m:
         p = await m.start(["sleep", "1000"])
         await network.refuse()
-        with pytest.raises(SessionLost, match=r"no connection for 0\.05 s"):
+        with pytest.raises(SessionLost, match=r"no connection to ws://\S+ for 0\.05 s"):
             await p.wait()
         with pytest.raises(SessionLost):
             await m.run("true")
@@ -171,7 +171,7 @@ async def test_a_state_has_no_token(server: Server) -> None:
 
 
 async def resumed(state: str) -> Process:
-    """The server may not know yet that the old connection has ended."""
+    """Retries, because the server may not know yet that the old connection has ended."""
     while True:
         try:
             return await Machine.resume(state)

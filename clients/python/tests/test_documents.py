@@ -47,7 +47,7 @@ def test_every_block_of_the_manual_does_what_its_comments_say(
     _, *rest = blocks(MANUAL)
     assert len(rest) == 7
     for block in rest:
-        # The reader's own directory of that name must stay as it is.
+        # The test must not touch a /tmp/demo of the developer.
         block = block.replace("/tmp/demo", f"{tmp_path}/demo")
         names = {name: getattr(exec_server, name) for name in exec_server.__all__}
         code = compile(

@@ -83,7 +83,7 @@ async def test_directories_are_made_listed_copied_and_removed(url: str, tmp_path
         assert not (tmp_path / "c").exists()
 
 
-async def test_any_bytes_are_names(url: str, tmp_path: Path) -> None:
+async def test_names_may_have_any_bytes(url: str, tmp_path: Path) -> None:
     strange = os.fsencode(tmp_path) + b"/\xff%?#\n"
     async with Machine.connect(url) as m:
         await m.files.write(strange, "content")
@@ -183,7 +183,7 @@ async def test_a_search_that_cannot_start_or_is_closed_ends(url: str, tmp_path: 
 
 async def test_a_watch_is_opened_again_after_a_cut(server: Server, tmp_path: Path) -> None:
     async with Proxy(server.port) as network, Machine.connect(network.url) as m:
-        await m.files.exists("absent")  # Relative paths are known from here on.
+        await m.files.exists("absent")  # Fetches the base of paths, so the cut hits fs/watch.
         network.cut_after(1)
         async with m.watch(tmp_path) as watch:
             assert network.connections == 2

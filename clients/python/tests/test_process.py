@@ -119,7 +119,7 @@ async def test_wait_returns_although_output_is_unread(url: str) -> None:
     async with Machine.connect(url) as m:
         p = await m.start(f"head -c {size} /dev/zero")
         assert await p.wait() == 0
-        assert len(await p.stdout.read()) == size, "nothing is lost meanwhile"
+        assert len(await p.stdout.read()) == size, "nothing is lost in the meantime"
 
 
 async def test_leaving_the_context_ends_the_process(url: str, fifo: Fifo) -> None:
@@ -162,7 +162,7 @@ async def test_the_whole_environment_can_be_chosen(url: str) -> None:
         assert await p.stdout.read() == b"A=1\n"
 
 
-async def test_events_leave_unread_output_where_they_stop(url: str) -> None:
+async def test_output_after_the_last_consumed_event_stays_unread(url: str) -> None:
     async with Machine.connect(url) as m:
         p = await m.start("read x", stdin=True)
         assert p.stderr is not None

@@ -70,7 +70,7 @@ def test_a_hole_is_read_from_the_server() -> None:
     assert log.poll_pull() is None
     output(log, 3)
     assert log.is_behind
-    assert log.poll_pull() == (0, PULL_BYTES), "after what was taken, for a read acknowledges"
+    assert log.poll_pull() == (0, PULL_BYTES), "after what was taken: a read acknowledges it"
     assert log.poll_pull() is None, "one at a time"
     log.handle_read(0, read([1, 2, 3], 4))
     assert drain(log) == ["1:x", "2:2", "3:3"]
@@ -133,14 +133,14 @@ def test_a_gap_is_fatal_unless_gaps_are_declared() -> None:
     assert isinstance(strict.failure, OutputGap) and strict.failure.dropped_bytes == 9
     unsaid = ProcessLog("p")
     unsaid.handle_read(0, read([5], 6))
-    assert isinstance(unsaid.failure, OutputGap), "also when the size is not known"
+    assert isinstance(unsaid.failure, OutputGap), "even if its size is unknown"
     late = ProcessLog("p", gaps_declared=True)
     late.handle_read(0, read([5], 6, droppedBytes=9))
     assert drain(late) == ["gap 9", "5:5"]
     behind = ProcessLog("p", gaps_declared=True)
     behind.handle_read(0, read([1, 2], 3))
     behind.handle_read(1, read([5], 6, droppedBytes=9))
-    assert drain(behind) == ["1:1", "2:2", "gap 8", "5:5"], "the log has a byte of the gap"
+    assert drain(behind) == ["1:1", "2:2", "gap 8", "5:5"], "the log has one byte of the gap"
 
 
 def test_an_exit_within_a_gap_is_not_lost() -> None:
@@ -159,7 +159,7 @@ def test_an_exit_within_a_gap_is_not_lost() -> None:
     assert not log.is_over and log.is_behind, "the exit has to be read first"
 
 
-def test_a_resume_acknowledges_again_and_fails_what_is_gone() -> None:
+def test_a_resume_acknowledges_again_and_fails_the_log_of_an_unknown_process() -> None:
     log = ProcessLog("p")
     output(log, 1, bytes(100 << 10))
     log.take()
@@ -181,7 +181,7 @@ def test_a_read_that_brings_nothing_is_not_repeated_at_once() -> None:
     assert log.poll_pull() is not None
 
 
-def test_what_is_discarded_is_acknowledged() -> None:
+def test_discarded_events_are_acknowledged() -> None:
     log = ProcessLog("p")
     output(log, 1)
     log.discard()
@@ -193,7 +193,7 @@ def test_what_is_discarded_is_acknowledged() -> None:
 
 
 @pytest.mark.parametrize("seq", [0, -1, 1 << 63, "1", None])
-def test_a_server_that_lies_about_numbers_is_not_believed(seq: Any) -> None:
+def test_impossible_sequence_numbers_are_refused(seq: Any) -> None:
     log = ProcessLog("p")
     log.handle_notification("process/output", {"seq": seq, "stream": "stdout", "chunk": ""})
     assert isinstance(log.failure, ProtocolViolation)

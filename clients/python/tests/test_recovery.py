@@ -91,7 +91,7 @@ def test_a_connection_that_lives_for_a_moment_is_not_redialled_at_once() -> None
     assert actions(recovery) == [Dial(2)]
 
 
-def test_an_attempt_has_a_deadline_and_catching_up_has_none() -> None:
+def test_an_attempt_has_a_timeout_and_catching_up_has_only_the_deadline() -> None:
     recovery = connected()
     recovery.handle_lost(1, 50.0)
     actions(recovery)
@@ -105,7 +105,7 @@ def test_an_attempt_has_a_deadline_and_catching_up_has_none() -> None:
     assert recovery.poll_timeout() == 75.0, "only the deadline of the recovery"
 
 
-def test_without_a_deadline_it_never_gives_up() -> None:
+def test_without_a_deadline_the_recovery_never_gives_up() -> None:
     recovery = connected(RecoveryPolicy(deadline=None))
     recovery.handle_lost(1, 50.0)
     for action in actions(recovery):
@@ -120,7 +120,7 @@ def test_without_a_deadline_it_never_gives_up() -> None:
             recovery.handle_lost(action.generation, at)
 
 
-def test_a_permanent_refusal_ends_it() -> None:
+def test_a_permanent_refusal_ends_the_recovery() -> None:
     recovery = connected()
     recovery.handle_lost(1, 50.0)
     actions(recovery)

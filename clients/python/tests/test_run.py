@@ -35,7 +35,7 @@ async def test_input_is_ended_and_bytes_are_kept(url: str) -> None:
     async with Machine.connect(url) as m:
         assert (await m.run("cat", input=data)).stdout_bytes == data
         assert (await m.run("cat", input="é")).stdout == "é"
-        assert (await m.run("cat")).stdout == "", "without input it is empty"
+        assert (await m.run("cat")).stdout == "", "without input, stdin is empty"
         assert (await m.run("true", input=data)).ok, "a command need not read its input"
 
 
@@ -161,7 +161,7 @@ async def test_callbacks_may_be_coroutines_and_get_all_text(url: str) -> None:
         assert "".join(texts) == result.stdout == "caf\ufffd"
 
 
-async def test_background_refuses_what_it_would_ignore(url: str) -> None:
+async def test_background_refuses_options_that_it_would_ignore(url: str) -> None:
     async with Machine.connect(url) as m:
         for options in ({"input": "x"}, {"on_stdout": print}, {"check": True}):
             with pytest.raises(ValueError, match="background=True"):

@@ -26,7 +26,7 @@ def test_a_gap_ends_a_line_and_is_raised_once() -> None:
     assert buffer.take_line() == b"whole\n"
 
 
-def test_the_oldest_output_goes_while_the_stream_is_not_read() -> None:
+def test_the_oldest_output_is_dropped_while_the_stream_is_not_read() -> None:
     buffer = StreamBuffer("p")
     for _ in range(3):
         buffer.add(bytes(STREAM_LIMIT // 2))

@@ -1,4 +1,4 @@
-"""`exec_server.sync`: the same API in plain programs."""
+"""`exec_server.sync`: the same API without `async`."""
 
 import inspect
 import os

@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeVar
 T = TypeVar("T")
 P = ParamSpec("P")
 
-#: How long Ctrl-C waits until the interrupted call has told the server.
+#: How long Ctrl-C waits for the interrupted call to clean up at the server.
 CANCEL_TIMEOUT = 2.0
 
 _lock = threading.Lock()
@@ -20,13 +20,13 @@ _thread: threading.Thread | None = None
 
 
 def run(awaitable: Awaitable[T]) -> T:
-    """The result of an awaitable. Ctrl-C cancels it."""
+    """Runs an awaitable on the loop and returns its result. Ctrl-C cancels the awaitable."""
     if threading.current_thread() is _thread:
         if isinstance(awaitable, Coroutine):
             awaitable.close()
         raise RuntimeError(
             "a callback of exec_server.sync cannot call exec_server.sync: "
-            "it runs on the thread of the event loop"
+            "it runs on the thread of the event loop; make the call on another thread"
         )
     ended = threading.Event()
 
@@ -46,7 +46,7 @@ def run(awaitable: Awaitable[T]) -> T:
 
 
 def call(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Calls a plain function on the thread of the loop, to which its state belongs."""
+    """Calls a plain function on the thread of the loop, to which all state of the API belongs."""
 
     async def called() -> T:
         return function(*args, **kwargs)
@@ -74,7 +74,7 @@ def _started_loop() -> asyncio.AbstractEventLoop:
 
 
 def _forget() -> None:
-    """A forked child has no threads, so it starts a loop of its own."""
+    """A forked child does not inherit the thread of the loop, so it starts a new loop."""
     global _lock, _loop
     _lock, _loop = threading.Lock(), None
 

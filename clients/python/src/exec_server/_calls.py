@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ._lease import Lease
 
 #: Calls that may be sent again when the connection is lost before the response: a repetition is
-#: harmless. `process/write` is one because every write of this client has a write id.
+#: harmless. `process/write` is included because every write of this client has a write id.
 REPLAYABLE = frozenset(
     """
     session/list environment/info environment/status server/status process/read process/write
@@ -20,10 +20,10 @@ REPLAYABLE = frozenset(
     fs/readLink fs/unwatch fs/cancelSearch http/cancel
     """.split()
 )
-#: The protocol calls these idempotent as well. Here they belong to a lease, which ends with its
-#: connection, so a repetition would answer for a handle that is gone.
+#: Idempotent calls that are not sent again: in this client they belong to a lease, which ends with
+#: its connection.
 LEASED = frozenset({"fs/open", "fs/readBlock"})
-#: A call that is never answered may itself end the connection each time.
+#: A call fails after this many lost connections: it may be their cause.
 MAX_LOSSES = 100
 #: After a close with 1009 (message too big), calls over this size are not repeated.
 LARGE_REQUEST = 1 << 20
@@ -57,11 +57,11 @@ class PendingCalls:
     def __init__(self) -> None:
         self._next_id = 0
         self._in_flight: dict[int, Call] = {}
-        #: To be sent once calls may go through, lost ones first, in the order they were made.
+        #: Calls to send once connected: lost ones first, in the order in which they were made.
         self._waiting: list[Call] = []
 
     def send(self, call: Call) -> int:
-        """The id under which the call is now in flight."""
+        """Marks the call as in flight, and returns its id."""
         request_id = self._next_id
         self._next_id += 1
         self._in_flight[request_id] = call
@@ -96,7 +96,7 @@ class PendingCalls:
         return calls
 
     def withdraw(self, call: Call) -> bool:
-        """The caller is gone. Returns whether the call was not sent yet, and never will be."""
+        """Drops a call whose caller is gone, unless it was sent. Returns whether it was dropped."""
         if call not in self._waiting:
             return False
         self._waiting.remove(call)
@@ -104,7 +104,7 @@ class PendingCalls:
 
 
 def resolve(future: asyncio.Future[Any]) -> Reply:
-    """Brings the response to a future, unless its caller is gone."""
+    """Returns a `Reply` that settles the future, unless the caller is gone."""
 
     def reply(result: Any, error: Exception | None) -> None:
         if future.done():

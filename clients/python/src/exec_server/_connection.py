@@ -111,7 +111,7 @@ class Connection:
             raise
 
     async def call(self, method: str, params: Mapping[str, object]) -> Any:
-        """The result. A cancelled call is not withdrawn from the server."""
+        """Makes a call and returns its result. Cancelling does not stop a call that was sent."""
         future: asyncio.Future[Any] = self._loop.create_future()
         call = Call(method, params, resolve(future), replay=method in REPLAYABLE)
         self.send(call)
@@ -122,7 +122,7 @@ class Connection:
                 self.withdraw(call)
 
     def withdraw(self, call: Call) -> bool:
-        """The caller is gone. Returns whether the call was never sent."""
+        """Drops a call whose caller is gone, unless it was sent. Returns whether it was dropped."""
         return self._calls.withdraw(call)
 
     def send(self, call: Call) -> None:
@@ -135,11 +135,11 @@ class Connection:
             self._calls.wait(call)
 
     def send_and_forget(self, method: str, params: Mapping[str, object]) -> None:
-        """For calls that must arrive and whose result is not needed."""
+        """Sends a call that must arrive, but whose result is not needed."""
         self.send(Call(method, params, ignore, replay=True))
 
     async def open_lease(self, lease: Lease, method: str, params: Mapping[str, object]) -> Any:
-        """A call that opens something for as long as the connection lives."""
+        """Makes a call that opens a lease: a resource that ends with the connection."""
         future: asyncio.Future[Any] = self._loop.create_future()
 
         def reply(result: Any, error: Exception | None) -> None:
@@ -209,7 +209,7 @@ class Connection:
             if self._dialing == generation:
                 self._attempt = None
             failure = error
-            # Such as one of the caller's token function.
+            # For example, the caller's token function failed.
             if not isinstance(failure, ConnectFailed):
                 text = f"cannot connect to {self._peer()}: {type(error).__name__}: {error}"
                 failure = ConnectFailed(text)
@@ -217,7 +217,7 @@ class Connection:
             self._lost(generation, failure, permanent=failure.permanent)
             return
         if self._dialing != generation or self._final is not None:
-            link.close()  # It ended while it was being opened.
+            link.close()  # The attempt was dropped in the meantime.
             return
         self._attempt = None
         self._link = (generation, link)
@@ -234,14 +234,16 @@ class Connection:
             if isinstance(error, Interrupted):
                 return
             if error is None and not isinstance(result, dict):
-                error = ProtocolViolation("the response to initialize is not an object")
+                error = ProtocolViolation(
+                    f"the response of {self._peer()} to initialize is not an object"
+                )
             if error is None and self.session_id not in (None, result.get("sessionId")):
                 error = ProtocolViolation(
-                    f"the server resumed session {result.get('sessionId')} "
-                    f"instead of {self.session_id}"
+                    f"{self._peer()} resumed session {result.get('sessionId')!r:.100} "
+                    f"instead of {self.session_id!r}"
                 )
             if isinstance(error, ExecServerError):
-                # The old connection may not know yet that it is dead.
+                # The server may not have noticed yet that the old connection is dead.
                 retry = isinstance(error, ServerError) and error.code == SESSION_ATTACHED
                 self._lost(generation, error, permanent=not retry)
                 return
@@ -290,7 +292,7 @@ class Connection:
         for call in self._calls.lose(too_big=too_big):
             if too_big and call.replay:
                 text = (
-                    f"{call.method}: the server closed the connection "
+                    f"{call.method} of {call.size} bytes: the server closed the connection "
                     "because a message exceeded its limit"
                 )
                 call.reply(None, MessageTooLarge(text))
@@ -314,13 +316,12 @@ class Connection:
         if reason == "never connected" and not ended:
             return last or self._timed_out()
         if reason == "deadline":
-            text = (
-                f"no connection for {self._options.recovery.deadline:g} s; the last attempt: {last}"
-            )
+            seconds = f"{self._options.recovery.deadline:g} s"
+            text = f"no connection to {self._peer()} for {seconds}; the last attempt: {last}"
             return SessionLost(text)
         if isinstance(last, ProtocolViolation):
             return last
-        error = SessionLost(f"the session is lost: {last}")
+        error = SessionLost(f"session {self.session_id} is lost: {last}")
         error.__cause__ = last
         return error
 
@@ -330,13 +331,13 @@ class Connection:
             if self._final is None:
                 await self.call("session/close", {})
         except (ExecServerError, OSError):
-            pass  # The server ends a session without a connection by itself.
+            pass  # The server ends a session that stays detached for too long.
         finally:
             self.end(Closed("the machine was closed"))
             await self._connector.wait_closed()
 
     def end(self, error: ExecServerError) -> None:
-        """Ends the connection and fails everything that waits with the same error."""
+        """Ends the connection, and fails all waiting calls and processes with this error."""
         if self._final is not None:
             return
         self._final = error
@@ -345,7 +346,7 @@ class Connection:
             self._timer.cancel()
         if not self._opened.done():
             self._opened.set_exception(error)
-            self._opened.exception()  # There may be no waiter.
+            self._opened.exception()  # Marks it as retrieved: there may be no waiter.
         for call in self._calls.take_all():
             call.reply(None, error)
         self.processes.fail_all(error)
@@ -362,7 +363,10 @@ class Connection:
             self._leases[call.lease.id] = call.lease
         if len(text) > MAX_MESSAGE:
             self._calls.answered(request_id)
-            message = f"{call.method} of {len(text)} bytes exceeds the limit of {MAX_MESSAGE}"
+            message = (
+                f"{call.method} of {len(text)} bytes exceeds the limit of {MAX_MESSAGE} bytes; "
+                "send less at once"
+            )
             call.reply(None, MessageTooLarge(message))
         elif self._link is not None:
             self._link[1].send(text)
@@ -383,7 +387,7 @@ class Connection:
                     lease.deliver(params)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             if self._link is not None:
-                violation = ProtocolViolation(f"a message of the server cannot be read: {error!r}")
+                violation = ProtocolViolation(f"{self._peer()} sent an invalid message: {error!r}")
                 self._lost(self._link[0], violation, permanent=True)
 
     def handle_end(self, generation: int, error: ExecServerError, *, too_big: bool) -> None:
@@ -394,7 +398,12 @@ class Connection:
     def _handle_response(self, response: dict[str, Any]) -> None:
         call = self._calls.answered(response.get("id"))
         if call is None:
-            log.debug("a response without a pending call: %s", response.get("error"))
+            log.debug(
+                "session %s: a response to request %s, which is not pending; error: %s",
+                self.session_id,
+                response.get("id"),
+                response.get("error"),
+            )
         elif response.get("error") is not None:
             call.reply(None, server_error(response["error"]))
         else:
@@ -408,7 +417,7 @@ class Connection:
 
 
 class _LinkReceiver:
-    """Receives from one connection, so that an old one cannot speak for a new one."""
+    """Receives from one connection. The end of an old connection cannot drop a new link."""
 
     def __init__(self, connection: Connection, generation: int) -> None:
         self._connection = connection

@@ -27,7 +27,8 @@ class Environment(NamedTuple):
 
 
 def find(name: str | None, path: str | None) -> Environment:
-    """Raises `ConnectFailed` for a file or a name that is not there."""
+    """Returns the environment of this name, or the default one. Raises `ConnectFailed` if the file
+    cannot be read or lacks it."""
     path = path or _user_file()
     config = _load(path) if path is not None else {}
     entries = {str(entry.get("id")): entry for entry in config.get("environments", [])}
@@ -76,7 +77,7 @@ def _read(entry: dict[str, Any], path: str) -> Environment:
 
     common = Environment(
         connect_timeout=entry.get("connect_timeout_sec", 10.0),
-        sandbox=_sandbox(entry.get("sandbox")),
+        sandbox=_sandbox(entry, path),
     )
     if "url" in entry:
         files = (beside("tls_ca"), entry.get("tls_fingerprint"))
@@ -87,8 +88,8 @@ def _read(entry: dict[str, Any], path: str) -> Environment:
         argv = (entry["program"], *entry.get("args", []))
         return common._replace(argv=argv, env=entry.get("env"), cwd=beside("cwd"))
     if "remote" in entry:
-        # The binary speaks the relay's protocol, and recovers below it. At the other end, a second
-        # server on stdio serves this client.
+        # The binary connects through the relay and recovers lost connections. At the other end, a
+        # second server on stdio serves this client.
         nested = ("run", "--on", entry["id"], "--", "exec-server", "--listen", "stdio")
         variables = {"EXEC_SERVER_ENVIRONMENTS": path}
         return common._replace(argv=(find_binary(), *nested), env=variables)
@@ -107,22 +108,33 @@ def _token(file: str | None, variable: str | None) -> Callable[[], str] | None:
                 raise ConnectFailed(f"cannot read the token in {file}: {error}") from error
         value = os.environ.get(str(variable))
         if not value:
-            raise ConnectFailed(f"no token: the environment variable {variable} is not set")
+            raise ConnectFailed(f"no token: the environment variable {variable} is unset or empty")
         return value
 
     return read if file is not None or variable is not None else None
 
 
-def _sandbox(table: dict[str, Any] | None) -> Sandbox | None:
+def _sandbox(entry: dict[str, Any], path: str) -> Sandbox | None:
+    table = entry.get("sandbox")
     if table is None:
         return None
+    where = f"environment {entry['id']!r} in {path}: sandbox"
     unknown = set(table) - {"mode", "writable", "network"}
     if unknown:
         names = ", ".join(sorted(unknown))
         raise ConnectFailed(
-            f"the sandbox of this environment has {names}, which this client cannot "
-            "apply by default; pass a Sandbox.profile to run instead"
+            f"{where}: the Python client supports only mode, writable and network, not {names}; "
+            "use Machine.connect, and pass a Sandbox.profile to run"
         )
-    if table.get("mode") == "read-only":
-        return Sandbox.read_only()
-    return Sandbox.workspace_write(table.get("writable", ()), network=table.get("network", False))
+    mode, writable, network = table.get("mode"), table.get("writable"), table.get("network", False)
+    if mode == "workspace-write":
+        return Sandbox.workspace_write(writable or (), network=network)
+    if mode != "read-only":
+        raise ConnectFailed(f"{where}: mode is {mode!r}; expected 'read-only' or 'workspace-write'")
+    if writable is not None:
+        raise ConnectFailed(f"{where}: writable needs mode = 'workspace-write'")
+    if network:
+        raise ConnectFailed(
+            f"{where}: the Python client supports network only with mode = 'workspace-write'"
+        )
+    return Sandbox.read_only()

@@ -73,7 +73,7 @@ DecisionReason: TypeAlias = str
 
 class Denial(TypedDict):
     """
-    The access that a failed process seems to have been denied, according to its own output.
+    The access that a failed process seems to have been denied, according to its output or to the network policy.
     """
 
     call: NotRequired[str | None]
@@ -222,7 +222,7 @@ class FsCloseParams(TypedDict):
 
 class FsCloseResponse(TypedDict):
     """
-    Empty unless a written file has taken its name.
+    Empty unless a written file was committed.
     """
 
     committed: NotRequired[bool | None]
@@ -278,7 +278,7 @@ class FsWriteBlockParams(TypedDict):
 
 class FsWriteFileResponse(TypedDict):
     """
-    Empty unless the write had a condition. Then it carries the values for the next condition, read without a window for another writer.
+    Empty unless the write had a condition. If it had one, carries the values for the next condition, read before another request can write the file.
     """
 
     modifiedAtMs: NotRequired[int | None]
@@ -296,7 +296,7 @@ class HttpAckParams(TypedDict):
 
 class HttpCancelParams(TypedDict):
     """
-    Cancels a request whose response is, or was to be, streamed. An unknown id is ignored.
+    Cancels a request, or the stream of its response. An unknown id is ignored.
     """
 
     requestId: str
@@ -586,7 +586,7 @@ class SandboxEntryPathGlobPattern(TypedDict):
 
 class SandboxModeReadOnly(TypedDict):
     """
-    The short form.
+    The short form of a sandbox object.
     """
 
     network_access: NotRequired[bool | None]
@@ -595,7 +595,7 @@ class SandboxModeReadOnly(TypedDict):
 
 class SandboxModeWorkspaceWrite(TypedDict):
     """
-    The short form.
+    The short form of a sandbox object.
     """
 
     cwd: NotRequired[PathUri | None]
@@ -608,7 +608,7 @@ class SandboxModeWorkspaceWrite(TypedDict):
 
 class SandboxModeDangerFullAccess(TypedDict):
     """
-    The short form.
+    The short form of a sandbox object.
     """
 
     type: Literal['danger-full-access']
@@ -616,7 +616,7 @@ class SandboxModeDangerFullAccess(TypedDict):
 
 class SandboxModeExternalSandbox(TypedDict):
     """
-    The short form.
+    The short form of a sandbox object.
     """
 
     network_access: NotRequired[ExternalNetwork | None]
@@ -701,7 +701,7 @@ SpecialFile: TypeAlias = Literal['fifo', 'socket', 'characterDevice', 'blockDevi
 
 class SpecialPath(TypedDict):
     """
-    An unknown kind is kept by name: whether it is an error depends on its access.
+    An unknown kind is kept by name: whether it is an error depends on the access of its entry.
     """
 
     kind: str
@@ -727,7 +727,7 @@ class TerminateModeForce(TypedDict):
 
 class TerminateModeGraceful(TypedDict):
     """
-    TERM, then KILL.
+    TERM, then KILL after `timeoutMs`.
     """
 
     timeoutMs: int
@@ -786,7 +786,7 @@ class WaitResponse(TypedDict):
 
 class WalkOptions(TypedDict):
     """
-    Limits of a walk. Each defaults to the server's maximum.
+    Options of a walk. Each limit defaults to the server's maximum.
     """
 
     followDirectorySymlinks: NotRequired[bool | None]
@@ -842,7 +842,7 @@ class EffectiveLimits(TypedDict):
 
 class Enforcement(TypedDict):
     """
-    The active mechanisms for a process that was started under a sandbox.
+    The mechanisms that confine a process.
     """
 
     bubblewrap: bool
@@ -1263,7 +1263,7 @@ Permissions: TypeAlias = PermissionsManaged | PermissionsDisabled | PermissionsE
 
 class SandboxProfile(TypedDict):
     """
-    The profile form.
+    The profile form of a sandbox object.
     """
 
     cwd: NotRequired[PathUri | None]
@@ -1319,7 +1319,7 @@ class FsCreateDirectoryParams(TypedDict):
 
 class FsCreateParams(TypedDict):
     """
-    Creates a file that takes its name when the handle is closed.
+    Creates a file. It appears under its path only once `fs/close` commits it.
     """
 
     createNew: NotRequired[bool | None]
@@ -1425,7 +1425,7 @@ class FsSetPermissionsParams(TypedDict):
 
 class FsSymlinkParams(TypedDict):
     """
-    Makes `path` a symlink to `target`, or to the bytes of `target_base64` if the target is not UTF-8. The target is not checked.
+    Makes `path` a symlink to `target`, or to the bytes of `targetBase64` if the target is not UTF-8. The target is not checked.
     """
 
     followSymlinks: NotRequired[bool | None]

@@ -1,4 +1,5 @@
-"""Something that lives as long as its connection: an open file, a watch, a search, an HTTP body."""
+"""A resource at the server that ends with its connection: a file handle, watch, search or HTTP
+body."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ class Lease:
 
     def __init__(self, lease_id: str, method: str, release: tuple[str, dict[str, Any]]) -> None:
         self.id = lease_id
-        #: The call that opened it.
+        #: The call that opens the lease.
         self.method = method
-        #: The call that releases it on the server.
+        #: The call that releases the lease on the server.
         self.release = release
-        #: Replaces the queue when it is full. Leases without it rely on the server's flow control.
+        #: The item that replaces a full queue. `None`: the server's flow control bounds the queue.
         self.overflow: dict[str, Any] | None = None
         self._items: deque[dict[str, Any]] = deque()
         self._error: Exception | None = None

@@ -17,21 +17,22 @@ class Receiver(Protocol):
     def handle_message(self, message: bytes | bytearray) -> None: ...
 
     def handle_end(self, error: ExecServerError, *, too_big: bool) -> None:
-        """The link ended. `too_big`: because a message of this client was over the limit."""
+        """The link ended. `too_big`: whether a message over the server's limit ended it."""
 
 
 class Link(Protocol):
     def send(self, message: bytes) -> None:
-        """Queues a message. Messages that wait when the link ends are lost."""
+        """Queues a message. Messages that are still queued when the link ends are lost."""
 
     def close(self) -> None:
-        """Ends the link, and reports nothing more."""
+        """Ends the link. The receiver is not called again."""
 
 
 class Connector(Protocol):
-    #: Whether a lost connection can be made again. A server on stdio takes its session with it.
+    #: Whether a lost connection can be dialled again. A server on stdio, and its session, end with
+    #: the connection.
     can_redial: bool
-    #: The URL that another process could use, if there is one.
+    #: The URL at which another process can reach the server, if there is one.
     url: str | None
 
     async def dial(self, receiver: Receiver) -> Link:
@@ -39,12 +40,17 @@ class Connector(Protocol):
         ...
 
     async def wait_closed(self) -> None:
-        """Waits until closed links are gone."""
+        """Waits until a server that a link started has exited."""
 
 
 def without_secrets(url: str) -> str:
-    """The URL without user, password and query, which may hold a token."""
-    parts = urlsplit(url)
+    """The URL without the parts that may hold a secret: user, password and query."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "the URL of the server"
+    if "@" in parts.query + parts.fragment:  # Perhaps a password with "?" or "#".
+        return "the URL of the server"
     if "://" not in url:
         return url.partition("?")[0].rpartition("@")[2]
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

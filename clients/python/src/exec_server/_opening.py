@@ -1,4 +1,4 @@
-"""The result of `Machine.connect` and its siblings: use it with `await` or `async with`."""
+"""The result of `Machine.connect` and similar methods: use it with `await` or `async with`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T", bound=Opened)
 
 
 class Opening(Generic[T]):
-    """A connection that is made when this is awaited or entered."""
+    """Connects when it is awaited or entered."""
 
     def __init__(
         self, connector: Connector, options: Options, make: Callable[[Connection], T]

@@ -16,5 +16,5 @@ def to_uri(path: AnyPath, base: str = "/") -> str:
 
 
 def from_uri(uri: str) -> str:
-    """Bytes that are not UTF-8 become surrogates, as everywhere in Python."""
+    """Bytes that are not UTF-8 become surrogates, as in `os.fsdecode`."""
     return os.fsdecode(unquote_to_bytes(uri.removeprefix("file://")))

@@ -1,9 +1,9 @@
-"""The log of one process as this client has it: order, holes, gaps, acks. No I/O and no clock.
+"""The client's copy of one process's log: order, holes, gaps, acks. No I/O and no clock.
 
 Events arrive by number, from notifications and from `process/read`. Each is handed out once and in
 order by `take`. Only what was taken is acknowledged, so the server keeps the rest: a client that
-dies, or hands the process to another one, loses nothing. Events that a full log
-refuses are read from the server later.
+dies, or hands the process to another client, loses nothing. Events that a full log refuses are read
+from the server once there is room.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from typing import Any
 from .errors import ExecServerError, OutputGap, ProtocolViolation, ServerError
 from .events import Event, Exit, Exited, Gap, Output, OutputClosed, read_exit
 
-#: The maximum size of the events in a log that were not taken yet.
+#: The maximum total size of the events in a log that were not taken yet.
 CAPACITY = 4 << 20
-#: A log that refused events asks for them again once it holds less than this.
+#: A log that refused events asks for them again once it holds no more than this.
 PULL_BELOW = 512 << 10
 #: The maximum size of one read.
 PULL_BYTES = 2 << 20
-#: Output is acknowledged after this much of it was taken, or `ACK_DELAY` seconds later.
+#: Output is acknowledged once this much has been taken, once the log is drained, or `ACK_DELAY`
+#: seconds after it was taken.
 ACK_BYTES = 64 << 10
 ACK_DELAY = 0.1
 EVENT_COST = 64
-#: No honest process gets that far.
+#: Larger numbers are refused: no process has that many events.
 MAX_SEQ = 1 << 62
 
 
@@ -41,25 +42,25 @@ class ProcessLog:
         starting: bool = False,
     ) -> None:
         self.process_id = process_id
-        #: Whether a gap is an event. Otherwise it fails the process.
+        #: Whether a gap is an event. Otherwise it fails the log.
         self.gaps_declared = gaps_declared
-        #: Whether the response to its start is still to come.
+        #: Whether the response to `process/start` is still to come.
         self.starting = starting
-        #: The last event that was handed out.
+        #: The number of the last event that was handed out.
         self.taken = after
         self.exit: Exit | None = None
         self.failure: ExecServerError | None = None
-        #: The log has no reader: events are taken as they come.
+        #: Whether the log has no reader. Then events count as taken when they arrive.
         self.discarding = False
         self._events: deque[Event] = deque()
         self._cost = 0
         self._next = after + 1
         self._exit_seq = 0
         self._announced = after
-        #: The server may have events that it does not send by itself.
+        #: Whether the server may have events that it sends only in response to `process/read`.
         self._unsure = attached
         self._pulling = False
-        #: The last read brought nothing new; the next one waits for the timer.
+        #: Whether the last read brought nothing new. Then the next read waits for the timer.
         self._stalled = False
         self._closed = False
         self._unacked_bytes = 0
@@ -84,7 +85,7 @@ class ProcessLog:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the server has events that are not here."""
+        """Whether the server has, or may have, events that are not here."""
         return (self._unsure or self._announced >= self._next) and not self.is_over
 
     @property
@@ -93,11 +94,11 @@ class ProcessLog:
         return self.exit if self._exit_seq <= self.taken else None
 
     def restore_exit(self, exit: Exit, *, closed: bool) -> None:
-        """The exit was handed out before this log began."""
+        """Sets the exit, which was handed out before this log began."""
         self.exit, self._exit_seq, self._closed = exit, self.taken, closed
 
     def take(self) -> Event | None:
-        """The next event, if it is here."""
+        """Returns the next event, or `None` if it has not arrived."""
         if not self._events:
             return None
         event = self._events.popleft()
@@ -116,7 +117,7 @@ class ProcessLog:
         try:
             seq = params["seq"]
             if not 0 < seq < MAX_SEQ:
-                raise ValueError(seq)
+                raise ValueError(f"sequence number {seq} is out of range")
             event: Event
             if method == "process/output":
                 if seq != self._next:
@@ -128,7 +129,8 @@ class ProcessLog:
             else:
                 event = OutputClosed(seq)
         except (KeyError, TypeError, ValueError) as error:
-            self.fail(ProtocolViolation(f"{method} of {self.process_id!r}: {error!r}"))
+            text = f"invalid {method} of process {self.process_id!r}: {error!r}"
+            self.fail(ProtocolViolation(text))
             return
         self._stalled = False
         self._announced = max(self._announced, seq)
@@ -137,7 +139,7 @@ class ProcessLog:
             self._offer(event)
 
     def handle_read(self, after: int, result: Any) -> None:
-        """The result of a `process/read` after `after`."""
+        """The result of a `process/read` whose `afterSeq` was `after`."""
         self._pulling = False
         before = self._next
         try:
@@ -147,7 +149,8 @@ class ProcessLog:
         except ExecServerError as error:
             self.fail(error)
         except (KeyError, TypeError, ValueError) as error:
-            self.fail(ProtocolViolation(f"process/read of {self.process_id!r}: {error!r}"))
+            text = f"invalid response to process/read of process {self.process_id!r}: {error!r}"
+            self.fail(ProtocolViolation(text))
         self._stalled = self._next == before
 
     def handle_read_failed(self, error: ExecServerError) -> None:
@@ -158,33 +161,34 @@ class ProcessLog:
         self._pulling = False
 
     def handle_resumed(self, positions: dict[str, Any] | None) -> None:
-        """The session is attached again. `positions` has the processes that the server still
-        has."""
+        """The session is attached again. `positions` has an entry for each process that the server
+        still has."""
         if self.starting:
             return
         if positions is not None and self.process_id not in positions:
-            text = f"process {self.process_id!r} is not known in this session any more"
+            text = f"process {self.process_id!r} is no longer known in this session"
             self.fail(ServerError(-32600, text, {"kind": "unknownProcess"}))
             return
-        # A server without positions sends unacknowledged events; the read fetches the rest.
+        # A response without positions: the server resends only unacknowledged events, so a read
+        # must fetch the rest.
         self._unsure = self._unsure or positions is None
         self._stalled = False
         self._acked = min(self._acked, self.taken - 1)
         self._ack_due = self.taken > 0
 
     def handle_timeout(self) -> None:
-        """`ACK_DELAY` has passed since `wants_timer` was true."""
+        """`ACK_DELAY` has passed since `wants_timer` became true."""
         self._stalled = False
         if self.taken > self._acked:
             self._ack_due = True
 
     def fail(self, error: ExecServerError) -> None:
-        """Ends the log after the events that it holds."""
+        """Ends the log with this error, after the events that it holds."""
         if not self.is_over:
             self.failure = error
 
     def discard(self) -> None:
-        """The log loses its reader."""
+        """The log loses its reader: its events are dropped, and count as taken."""
         self.discarding = True
         self._events.clear()
         self._cost = 0
@@ -225,7 +229,8 @@ class ProcessLog:
     # Details
 
     def _offer(self, event: Event) -> bool:
-        """Whether there was room. Events that are here already, or come too early, are ignored."""
+        """Adds an event. Returns false if the log is full. Ignores events that are here already, or
+        come too early."""
         if self.is_over or event.seq != self._next:
             return True
         cost = _cost(event)
@@ -234,7 +239,7 @@ class ProcessLog:
             if self._cost and self._cost + cost > CAPACITY:
                 return False
         elif isinstance(event, Exited):
-            if self.exit is not None:  # From a read that had no other number for it.
+            if self.exit is not None:  # A read reported it already, under another number.
                 self._next += 1
                 return True
             self.exit, self._exit_seq = event.exit, event.seq
@@ -277,7 +282,7 @@ class ProcessLog:
         expected = after + 1
         if dropped := result.get("droppedBytes") or 0:
             expected = max(expected, _after_gap(chunks, next_seq, is_news, result["closed"]))
-            # The server counts from `after`, and events may have arrived since the request.
+            # The log may already have some of the bytes that the server counts from `after`.
             self._skip_to(expected, max(dropped - self._output_bytes_after(after), 0))
         for chunk in chunks:
             seq = chunk["seq"]
@@ -287,7 +292,7 @@ class ProcessLog:
                 elif news is not None:
                     self._offer(Exited(expected, news))
                     news, expected = None, expected + 1
-                else:  # An older server does not say how much is gone.
+                else:  # An older server does not report the size of a gap.
                     self._skip_to(seq, 0)
                     expected = seq
             if seq >= self._next and not self._offer(
@@ -324,7 +329,7 @@ def _check_numbers(seqs: list[int], next_seq: int) -> None:
 def _after_gap(chunks: list[Any], next_seq: int, exit_is_news: bool, closed: bool) -> int:
     """The first number after a declared gap.
 
-    An exit among the output that is gone has no other number left: it takes the gap's last.
+    If the exit was dropped with the output, it takes the last number of the gap: no other is left.
     """
     if not chunks:
         return next_seq - exit_is_news - closed

@@ -41,7 +41,8 @@ class Processes:
         self.settle(log)
 
     async def start(self, log: ProcessLog, params: StartParams) -> StartResponse:
-        """`process/start`. A process whose start was lost or cancelled is ended."""
+        """Sends `process/start`. If the response is lost or the call is cancelled, the process is
+        ended."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def reply(result: Any, error: Exception | None) -> None:
@@ -58,7 +59,7 @@ class Processes:
             started: StartResponse = await future
         except asyncio.CancelledError:
             if not future.cancelled():
-                self.abandon(log)  # The response came just before.
+                self.abandon(log)  # The response came just before the cancellation.
             elif self._connection.withdraw(call):
                 self._tracked.pop(log.process_id, None)
             raise
@@ -77,7 +78,7 @@ class Processes:
         self.settle(log)
 
     def settle(self, log: ProcessLog) -> None:
-        """Sends due acknowledgements, and reads of missing events."""
+        """Sends a due acknowledgement, or a read that fetches missing events."""
         tracked = self._tracked.get(log.process_id)
         if tracked is None or tracked.log is not log or not self._connection.is_connected:
             return
@@ -85,8 +86,8 @@ class Processes:
         if log.is_drained:
             del self._tracked[log.process_id]
             if log.taken > 0:
-                # If the last acknowledgement was lost, none would follow, and the server would keep
-                # the process as long as the session. So it is a read, which is repeated if lost.
+                # If this last acknowledgement were lost, none would follow, and the server would
+                # keep the process as long as the session. A read, which is repeated, replaces it.
                 self._connection.send_and_forget("process/read", _read_params(log, log.taken, 0))
             return
         if seq is not None and self.acks:
@@ -103,7 +104,7 @@ class Processes:
 
     def handle_notification(self, method: str, params: dict[str, Any]) -> None:
         tracked = self._tracked.get(params["processId"])
-        # Only events for observers of other sessions have a session id.
+        # Only events of other sessions, which this client observes, have a session id.
         if tracked is not None and "sessionId" not in params:
             tracked.log.handle_notification(method, params)
             self._changed(tracked)

@@ -1,7 +1,7 @@
 """When to dial, how long to wait, and when to give up: decisions only.
 
-Events and the time come in by `handle_*`, actions and the next moment of interest go out by
-`poll_*`. This module knows no socket, clock or session, so a test can play any sequence of events.
+Events and the time enter through `handle_*`; actions and the next timeout leave through `poll_*`.
+This module knows no socket, clock or session, so a test can play any sequence of events.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 
 class RecoveryPolicy(NamedTuple):
-    """How long and how often a lost connection is tried again, in seconds."""
+    """How a lost connection is recovered; times are in seconds."""
 
-    #: From the loss to giving up; `None` never gives up. A server keeps a session for 30 s unless
+    #: How long to try after the loss; `None`: forever. A server keeps a session for 30 s unless
     #: it was asked for more, so a longer deadline needs a longer `detached_ttl` too.
     deadline: float | None = 25.0
-    #: The pause after the first failed attempt; it doubles with each one.
+    #: The pause after the first failed attempt. It doubles with each further one.
     first_pause: float = 0.1
     longest_pause: float = 2.0
     #: How long one attempt may take, from dialling to the response to `initialize`.
@@ -49,7 +49,7 @@ class Admit(NamedTuple):
 
 
 class GiveUp(NamedTuple):
-    """Fail every waiting call: `never connected`, `deadline` or `permanent`."""
+    """Fail every waiting call. The reason is `never connected`, `deadline` or `permanent`."""
 
     reason: str
 
@@ -112,7 +112,7 @@ class Recovery:
 
     @property
     def recovering(self) -> tuple[float, int] | None:
-        """Since when the connection is being recovered, and how many attempts have failed."""
+        """When the recovery began, and how many attempts have failed since."""
         match self._state:
             case _Pausing(since, failed, _) | _Attempting(since, failed, _):
                 return since, failed
@@ -148,12 +148,12 @@ class Recovery:
                 self._state = _Connected(now)
                 self._actions.append(Admit(generation))
             case _Attempting(since, failed, _):
-                # No deadline of its own: a slow link is no reason to begin again.
+                # Only the policy's deadline applies now: a slow link is no reason to start over.
                 self._state = _CatchingUp(since, failed)
                 self._actions.append(CatchUp(generation))
 
     def handle_caught_up(self, generation: int, now: float) -> None:
-        """Every process knows which events it missed."""
+        """The missed events of every process are known."""
         if generation == self._generation and isinstance(self._state, _CatchingUp):
             self._state = _Connected(now)
             self._actions.append(Admit(generation))
@@ -175,7 +175,7 @@ class Recovery:
                 self._pause(since, failed, now)
 
     def poll_timeout(self) -> float | None:
-        """When `handle_timeout` should be called."""
+        """When `handle_timeout` should be called; `None`: not at all."""
         match self._state:
             case _Opening(until):
                 return until
@@ -197,7 +197,7 @@ class Recovery:
         self._state = _Attempting(since, failed, now + self._policy.attempt)
 
     def _pause(self, since: float, failed: int, now: float) -> None:
-        """Between half of the pause and all of it, so that clients do not come back together."""
+        """Waits between half of the pause and all of it, so that clients do not return together."""
         policy = self._policy
         pause = min(policy.first_pause * 2.0 ** min(failed, 32), policy.longest_pause)
         until = now + pause * (0.5 + 0.5 * self._jitter())

@@ -12,10 +12,10 @@ from .events import Denied, Exit, Exited, Gap, Output
 if TYPE_CHECKING:
     from .process import Process
 
-#: Gets text as it comes. The result of a coroutine function is awaited before more is read.
+#: Gets text as it arrives. The result of a coroutine function is awaited before more is read.
 OnOutput = Callable[[str], object]
 
-#: How much `run` keeps of each stream unless it is told otherwise.
+#: How many bytes of each stream `run` keeps by default.
 MAX_OUTPUT = 16 << 20
 
 
@@ -23,18 +23,18 @@ class Result(NamedTuple):
     """The exit and the output of a command."""
 
     exit_code: int
-    #: As text; bytes that are not UTF-8 are replaced. A line stands for omitted output.
+    #: As text; bytes that are not UTF-8 are replaced. A line marks omitted output.
     stdout: str
     stderr: str
     stdout_bytes: bytes
     stderr_bytes: bytes
     #: Whether output in the middle was left out, because there was more than `max_output`.
     truncated: bool
-    #: The signal that killed it; then `exit_code` is 128 + signal.
+    #: The signal that killed the command; then `exit_code` is 128 + signal.
     signal: int | None
-    #: The limit that ended it, such as `memory` or `wallTime`.
+    #: The limit that ended the command, such as `memory` or `wallTime`.
     limit: str | None
-    #: The access that the sandbox denied, if the command failed and that seems to be the reason.
+    #: The access that the sandbox denied, if that is probably why the command failed.
     denied: Denied | None
     timed_out: bool
 
@@ -59,7 +59,7 @@ class Collector:
             self._head += data[:room]
             data = data[room:]
         self._tail += data
-        # Twice the bound, so that not every piece moves the whole tail.
+        # Cut only at twice the bound, so that not every piece moves the whole tail.
         if len(self._tail) > 2 * self._tail_bound:
             self._cut()
 
@@ -99,7 +99,8 @@ async def collect(
     for name, decoder in decoders.items():
         await _report(callbacks[name], decoder.decode(b"", final=True))
     if ended is None:
-        raise SessionLost(f"process {started.process_id!r} closed without an exit")
+        text = "has no result: its output closed, but the server reported no exit"
+        raise SessionLost(f"process {started.process_id!r} {text}")
     return _make_result(ended, collectors["stdout"], collectors["stderr"])
 
 

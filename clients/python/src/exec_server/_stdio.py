@@ -65,9 +65,10 @@ class StdioConnector:
     async def dial(self, receiver: Receiver) -> Link:
         loop = asyncio.get_running_loop()
         try:
-            # Its own group: it may be a wrapper (ssh), and Ctrl-C of the terminal is not for it.
+            # In a new session, so that Ctrl-C in the terminal reaches neither the server nor a
+            # wrapper such as ssh.
             _, self._link = await loop.subprocess_exec(
-                lambda: _StdioLink(loop, receiver),
+                lambda: _StdioLink(loop, receiver, self._argv[0]),
                 *self._argv,
                 stderr=None,
                 env=self._env,
@@ -84,7 +85,8 @@ class StdioConnector:
 
 
 class _StdioLink(asyncio.SubprocessProtocol):
-    def __init__(self, loop: asyncio.AbstractEventLoop, receiver: Receiver) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, receiver: Receiver, program: str) -> None:
+        self._program = program
         self._ended: asyncio.Future[None] = loop.create_future()
         self._receiver: Receiver | None = receiver
         self._line = bytearray()
@@ -124,16 +126,16 @@ class _StdioLink(asyncio.SubprocessProtocol):
                 self._receiver.handle_message(line)
         self._line += rest
         if len(self._line) > MAX_MESSAGE:
-            self._end(f"the server sent a line of more than {MAX_MESSAGE} bytes")
+            self._end(f"the server {self._program} sent a line of more than {MAX_MESSAGE} bytes")
             self._child.kill()
 
     def pipe_connection_lost(self, fd: int, error: Exception | None) -> None:
         if fd == 1:
-            self._end("the server ended its output")
+            self._end(f"the server {self._program} closed its stdout")
 
     def process_exited(self) -> None:
         status = self._child.get_returncode()
-        self._end(f"the server exited with {status}")
+        self._end(f"the server {self._program} exited with {status}")
 
     def _end(self, reason: str) -> None:
         receiver, self._receiver = self._receiver, None

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from ._generated import WriteParams
     from .process import Process
 
-#: Output of a stream that is kept while another one is read.
+#: How many bytes of an unread stream are kept while another stream is read.
 STREAM_LIMIT = 1 << 20
-#: The largest piece of input in one message, and how many may wait for their responses.
+#: The largest piece of input in one message, and how many pieces may wait for their responses.
 MAX_PIECE = 256 << 10
 PIECES_IN_FLIGHT = 8
 END_OF_TRANSMISSION = b"\x04"
@@ -29,7 +29,7 @@ class StreamBuffer:
         self._process_id = process_id
         self._lost = 0
         self._items: deque[bytes | OutputGap] = deque()
-        #: Where the first item begins.
+        #: Where the unread part of the first item begins.
         self._offset = 0
         self._scanned = 0
         self.size = 0
@@ -39,7 +39,7 @@ class StreamBuffer:
     def add(self, data: bytes) -> None:
         self._items.append(data)
         self.size += len(data)
-        # Without a reader the oldest output is dropped, and a later reader is told.
+        # Without a reader the oldest output is dropped, and a later reader gets a gap.
         while not self.is_read and self.size > STREAM_LIMIT:
             oldest = self._items.popleft()
             if isinstance(oldest, OutputGap):
@@ -52,21 +52,21 @@ class StreamBuffer:
         self._items.append(gap)
 
     def unread(self) -> list[bytes | OutputGap]:
-        """Everything that is here."""
+        """Everything that was not read yet."""
         items = list(self._items)
         if items and isinstance(items[0], bytes):
             items[0] = items[0][self._offset :]
         return [OutputGap(self._process_id, self._lost), *items] if self._lost else items
 
     def take_item(self) -> bytes | OutputGap | None:
-        """The first of `unread`."""
+        """Takes the first item of `unread`."""
         try:
             return self.take(1 << 62)
         except OutputGap as gap:
             return gap
 
     def take(self, limit: int) -> bytes | None:
-        """At most `limit` bytes of the first item, or `None` if there is none."""
+        """At most `limit` bytes of the first item; `None` if there is no item."""
         first = self._first()
         if first is None:
             return None
@@ -84,7 +84,7 @@ class StreamBuffer:
         return data
 
     def take_line(self) -> bytes | None:
-        """A whole line, or `None` if there is none yet."""
+        """The next line, or its part before a gap; `None` if its end has not arrived."""
         if self._first() is None:
             return None
         for index, item in enumerate(self._items):
@@ -156,7 +156,7 @@ class StreamReader:
                 return b""
 
     async def readline(self) -> bytes:
-        """The next line with its newline. The last line may have none; then comes `b""`."""
+        """The next line with its newline, which the last line may lack; `b""` at the end."""
         self._buffer.is_read = True
         while (line := self._buffer.take_line()) is None:
             if not await self._process._more(self._buffer):
@@ -177,7 +177,7 @@ class StreamReader:
 class StreamWriter:
     """Input of a process, shaped like `asyncio.StreamWriter`.
 
-    Each byte arrives once and in order, also across lost connections. `drain` waits until the
+    Each byte arrives once and in order, even across lost connections. `drain` waits until the
     server has accepted everything, so a process that does not read holds the writer back.
     """
 
@@ -205,8 +205,7 @@ class StreamWriter:
         self._send()
 
     async def drain(self) -> None:
-        """Waits until the server has accepted all input. Raises the error of a failed
-        write."""
+        """Waits until the server has accepted all input. Raises the error of a failed write."""
         while self._error is None and (self._queue or self._in_flight):
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
@@ -226,7 +225,7 @@ class StreamWriter:
             piece = self._queue.popleft()
             process_id = self._process.process_id
             if piece is None:
-                # Its status does not matter: a repeated call finds the input closed.
+                # The status in the response is ignored: a repeated call finds the input closed.
                 params = {"processId": process_id}
                 call = Call("process/closeStdin", params, self._settle, replay=True)
             else:

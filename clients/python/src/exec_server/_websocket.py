@@ -1,7 +1,7 @@
 """WebSocket links over TCP, TLS and Unix sockets.
 
-Built on the protocol part of `websockets`, which does no I/O: messages are handed on from the very
-call that read them from the socket, without a task or a queue in between.
+Built on the protocol part of `websockets`, which does no I/O: messages are handed on by the very
+call that reads them from the socket, without a task or a queue in between.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from websockets.uri import parse_uri
 from ._link import MAX_MESSAGE, Link, Receiver, without_secrets
 from .errors import ConnectFailed, ExecServerError
 
-#: Existing peers refuse a larger frame, so a larger message is sent in fragments.
+#: Some peers refuse larger frames, so a larger message is sent in fragments.
 MAX_FRAME = 16 << 20
 PING_INTERVAL = 3.0
-#: A link is given up when no ping was answered for this long. Data under way delays a pong, so the
-#: limit grows with the bytes received or sent since the last one.
+#: A link is given up when no ping was answered for this long. Data in flight delays a pong, so the
+#: limit grows by the time that the bytes received or sent since the last pong take at
+#: `SLOWEST_LINK` bytes per second.
 PONG_TIMEOUT = 10.0
 SLOWEST_LINK = 4096.0
 #: A link on which nothing arrives is given up after this time in any case.
@@ -59,7 +60,7 @@ class Tls(NamedTuple):
         if algorithm.upper() != "SHA256" or wanted.replace(":", "").lower() != found:
             raise ConnectFailed(
                 f"the server's certificate is SHA256:{found}, not {self.fingerprint}; "
-                "trust it only if its operator confirms that",
+                "use the new fingerprint only if the server's operator confirms it",
                 permanent=True,
             )
 
@@ -68,10 +69,10 @@ async def dial(url: str, token: str | None, tls: Tls, receiver: Receiver) -> Lin
     """Opens `ws://`, `wss://` or `unix:///PATH`. Raises `ConnectFailed`."""
     loop = asyncio.get_running_loop()
     where = without_secrets(url)
-    parts = urlsplit(url)
     try:
+        parts = urlsplit(url)
         uri = parse_uri("ws://localhost/" if parts.scheme == "unix" else url)
-    except InvalidURI:
+    except (InvalidURI, ValueError):
         raise ConnectFailed(
             f"{where} is not wss://HOST:PORT, ws://HOST:PORT or unix:///PATH", permanent=True
         ) from None
@@ -229,7 +230,7 @@ class _WebSocketLink(asyncio.Protocol):
             self._last_pong = self._last_heard = now
         patience = PONG_TIMEOUT + self._bytes_since_pong / SLOWEST_LINK
         if now - self._last_pong > patience or now - self._last_heard > SILENCE_TIMEOUT:
-            # `close` would keep the socket until the peer has taken what is buffered.
+            # `close` would keep the socket open until the peer has received all buffered data.
             self.transport.abort()
             self._end(f"no ping was answered for {now - self._last_pong:.0f} s")
             return
@@ -254,7 +255,7 @@ class _WebSocketLink(asyncio.Protocol):
         if not self.opened.done():
             self._receiver = None
             self.opened.set_exception(error)
-            self.opened.exception()  # The attempt may have been given up.
+            self.opened.exception()  # Marks it as retrieved: the attempt may have been given up.
 
     def _stop(self) -> None:
         if self._timer is not None:

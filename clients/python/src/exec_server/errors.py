@@ -15,17 +15,16 @@ class ExecServerError(Exception):
 
 
 class ConnectFailed(ExecServerError):
-    """No connection could be made. The text says why, and never has a token in it."""
+    """No connection could be made. The text says why, and never contains a token."""
 
     def __init__(self, message: str, *, permanent: bool = False) -> None:
         super().__init__(message)
-        #: Whether trying again cannot help: the server refused the token or the client.
+        #: Whether trying again is useless, for example because the server refused the token.
         self.permanent = permanent
 
 
 class SessionLost(ExecServerError):
-    """The server no longer has the session, or could not be reached in time. Connect
-    again."""
+    """The server no longer has the session, or could not be reached in time. Connect again."""
 
 
 class Interrupted(ExecServerError):
@@ -44,7 +43,7 @@ class Interrupted(ExecServerError):
 
 
 class ServerError(ExecServerError):
-    """The server's own error response."""
+    """The server answered with an error."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(message)
@@ -63,13 +62,13 @@ class NotFound(ServerError):
 
 
 class OutputGap(ExecServerError):
-    """Output of one process is missing here: the server could not keep it."""
+    """Output of a process is missing here: the server, or this client, could not keep it."""
 
     def __init__(self, process_id: str, dropped_bytes: int) -> None:
         amount = f"{dropped_bytes} bytes" if dropped_bytes else "an unknown amount"
         super().__init__(
             f"process {process_id!r}: {amount} of output is missing; "
-            "read events() to be told of gaps instead of failing"
+            "use events() to receive gaps as events instead"
         )
         self.process_id = process_id
         self.dropped_bytes = dropped_bytes
@@ -84,7 +83,7 @@ class ProtocolViolation(ExecServerError):
 
 
 class Closed(ExecServerError):
-    """The machine was closed by its owner."""
+    """This program has closed or detached the machine."""
 
 
 class CommandFailed(ExecServerError):
@@ -92,14 +91,15 @@ class CommandFailed(ExecServerError):
 
     def __init__(self, result: Result) -> None:
         end = result.stderr[-500:].strip()
-        super().__init__(f"the command exited with {result.exit_code}" + (f": {end}" if end else ""))
+        text = f"the command exited with {result.exit_code}"
+        super().__init__(f"{text}: {end}" if end else text)
         self.result = result
 
 
 def server_error(error: Any) -> ServerError:
     """Reads the `error` member of a response. Other servers may put anything there."""
     if not isinstance(error, dict):
-        return ServerError(-32603, "the server sent an error that cannot be read")
+        return ServerError(-32603, f"the server sent an invalid error: {str(error)[:200]}")
     code, message, data = error.get("code"), error.get("message"), error.get("data")
     code = code if isinstance(code, int) else -32603
     kind = data.get("kind") if isinstance(data, dict) else None

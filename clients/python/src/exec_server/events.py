@@ -1,4 +1,4 @@
-"""Events of a process, in the form of `Process.events()`."""
+"""Events of a process, as `Process.events()` yields them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 
 class Denied(NamedTuple):
-    """The command failed, and it looks as if its sandbox was the reason."""
+    """The access that the sandbox denied, which is probably why the command failed."""
 
-    #: As far as the program named them.
+    #: The denied path and call, as far as the program named them.
     path: str | None = None
     call: str | None = None
     #: The first `HOST:PORT` that the network rules refused.
@@ -19,13 +19,13 @@ class Exit(NamedTuple):
     """How a process ended."""
 
     code: int
-    #: The signal that killed it; then `code` is 128 + signal.
+    #: The signal that killed the process; then `code` is 128 + signal.
     signal: int | None = None
     denied: Denied | None = None
     timed_out: bool = False
     #: The limits that were hit, such as `memory`.
     limits: tuple[str, ...] = ()
-    #: Other figures of the server, such as durations and memory.
+    #: Other figures from the server, such as durations and memory.
     details: dict[str, Any] = {}  # noqa: RUF012 (the field of a tuple)
 
 
@@ -61,7 +61,7 @@ Event = Output | Exited | OutputClosed | Gap
 
 
 def read_exit(facts: dict[str, Any]) -> Exit:
-    """From the params of `process/exited` or the result of `process/read`."""
+    """Reads an exit from the params of `process/exited` or the result of `process/read`."""
     denied = None
     if facts.get("sandboxDenied"):
         told = facts.get("denied") or {}

@@ -50,7 +50,7 @@ class FileInfo(NamedTuple):
     path: str
     is_directory: bool
     is_file: bool
-    #: Whether the name itself is a symlink; `stat` describes what it leads to.
+    #: Whether the path itself is a symlink. The other members from `stat` describe its target.
     is_symlink: bool
     size: int
     modified_ms: int
@@ -65,7 +65,7 @@ class FileInfo(NamedTuple):
 class Files:
     """Paths are absolute, or relative to the working directory of the server.
 
-    Calls that only look are repeated when the connection is lost. Others raise `Interrupted`.
+    Calls that only read are repeated when the connection is lost. Others raise `Interrupted`.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -97,10 +97,10 @@ class Files:
         create_new: bool = False,
         mode: int | None = None,
     ) -> None:
-        """Replaces the content of a file, or makes the file. Text is written as UTF-8.
+        """Replaces the content of a file, or creates the file. Text is written as UTF-8.
 
-        `atomic` writes a new file and renames it; `create_new` fails if the file exists. More than
-        16 MiB are always written that way.
+        `atomic` writes a new file and renames it; `create_new` fails if the file exists. Content of
+        more than 16 MiB is always written atomically.
         """
         content = data.encode() if isinstance(data, str) else bytes(data)
         uri = await self._uri(path)
@@ -121,7 +121,7 @@ class Files:
         await self._write_blocks(uri, block, create_new=create_new, mode=mode)
 
     async def list(self, path: AnyPath = ".") -> list[FileInfo]:
-        """The entries of a directory of any size, by name."""
+        """The entries of a directory of any size, sorted by name."""
         uri = await self._uri(path)
         params: FsReadDirectoryParams = {"path": uri, "details": True, "limit": PAGE}
         entries: list[FileInfo] = []
@@ -163,7 +163,8 @@ class Files:
         await self._connection.call("fs/rename", params)
 
     async def make_dir(self, path: AnyPath, *, parents: bool = True) -> None:
-        """Makes a directory. With `parents`, those above it too, and it may exist already."""
+        """Makes a directory. With `parents`, makes missing parents too, and accepts an existing
+        directory."""
         params: FsCreateDirectoryParams = {
             "path": await self._uri(path),
             "recursive": parents,
@@ -243,7 +244,7 @@ class Files:
         create_new: bool = False,
         mode: int | None = None,
     ) -> None:
-        """Writes blocks under a key, by which the upload continues after a lost connection."""
+        """Writes a file in blocks. Its `resumeKey` lets it continue after a lost connection."""
         key = self._connection.unique_id()
         released_by = 0.0
         while True:
@@ -259,7 +260,7 @@ class Files:
                 opened: FsHandleResponse = await self._connection.open_lease(
                     lease, "fs/create", opening
                 )
-                # Blocks in flight when the connection was lost may be missing before the end.
+                # Go back: any block that was in flight when the connection was lost may be missing.
                 offset = max(0, (opened.get("size") or 0) - BLOCKS_IN_FLIGHT * BLOCK)
                 await self._send_blocks(lease, offset - offset % BLOCK, block)
             except Interrupted:
@@ -272,7 +273,7 @@ class Files:
                     raise
                 await asyncio.sleep(RELEASE_PAUSE)
                 continue
-            # Not repeated: the caller must check whether it took effect.
+            # `fs/close` is not repeated: the caller must check whether it took effect.
             self._connection.forget_lease(lease)
             await self._connection.call("fs/close", {"handleId": lease.id})
             return

@@ -26,9 +26,9 @@ class HttpResponse(NamedTuple):
 
 
 class HttpStream:
-    """A response whose body comes in pieces: iterate it. A slow reader holds the download back.
+    """A response whose body arrives in pieces: iterate over it. A slow reader slows the download.
 
-    It ends with its connection, by raising `Interrupted`.
+    A lost connection ends it with `Interrupted`.
     """
 
     def __init__(self, connection: Connection, lease: Lease, head: HttpHead) -> None:
@@ -39,7 +39,7 @@ class HttpStream:
         self.headers: list[tuple[str, str]] = _headers(head)
 
     async def close(self) -> None:
-        """Ends the request at the server, too."""
+        """Ends the request, at the server too."""
         self._done = True
         self._lease.end()
         self._connection.close_lease(self._lease)
@@ -64,7 +64,7 @@ class HttpStream:
                 self._done = True
                 self._connection.forget_lease(self._lease)
                 if item.get("error"):
-                    raise ExecServerError(f"the body is incomplete: {item['error']}")
+                    raise ExecServerError(f"the response body is incomplete: {item['error']}")
             if data := b64decode(item["deltaBase64"]):
                 return data
         raise StopAsyncIteration
@@ -87,10 +87,10 @@ class Http:
         follow_redirects: bool = True,
         header_env: Mapping[str, str] | None = None,
     ) -> HttpResponse:
-        """The whole response, at most 47 MiB of it.
+        """The whole response. A body of more than 47 MiB is an error.
 
-        `header_env` maps a header to a variable of the server, whose value follows that of the
-        header."""
+        `header_env` maps a header to an environment variable of the server, whose value is appended
+        to the header's."""
         lease = self._lease()
         params = _params(lease, method, url, headers, body, timeout, follow_redirects, header_env)
         try:

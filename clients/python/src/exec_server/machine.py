@@ -60,10 +60,11 @@ class Machine:
         detached_ttl: float | None = None,
         recovery: RecoveryPolicy = RecoveryPolicy(),
     ) -> Opening[Machine]:
-        """A server at `ws://HOST:PORT`, `wss://HOST:PORT` or `unix:///PATH`.
+        """Connects to a server at `ws://HOST:PORT`, `wss://HOST:PORT` or `unix:///PATH`.
 
-        `token` is the token, or a function that is called for each connection, so that it may be
-        renewed. `detached_ttl` is how long the session survives without a connection.
+        `token` is the token, or a function that returns it and is called for each connection, so
+        that the token may be renewed. `detached_ttl` is how long the session survives without a
+        connection.
         """
         connector = LazyWebSocket(
             url, token, (tls_ca, tls_fingerprint, tls_client_cert, tls_client_key)
@@ -73,13 +74,13 @@ class Machine:
 
     @staticmethod
     def local(binary: str | None = None) -> Opening[Machine]:
-        """This machine, through the bundled `exec-server`, which ends with the `Machine`."""
+        """The local machine, through a child `exec-server` that ends with the `Machine`."""
         argv = [binary or find_binary(), "--listen", "stdio"]
         return Opening(StdioConnector(argv), Options(), Machine)
 
     @staticmethod
     def from_environments(name: str | None = None, path: str | None = None) -> Opening[Machine]:
-        """An environment of `environments.toml`; without a name, its default."""
+        """Connects to an environment of `environments.toml`; without a name, to the default."""
         from . import _environments
 
         found = _environments.find(name, path)
@@ -104,10 +105,10 @@ class Machine:
         connect_timeout: float = 10.0,
         recovery: RecoveryPolicy = RecoveryPolicy(),
     ) -> Opening[Process]:
-        """Resumes a process saved by `Process.save()`, even by another program, at the next byte.
+        """Continues a process after `Process.save()`, even in another program, at the next byte.
 
-        Its session comes with it, as `process.machine`, and must have no other connection. `url` is
-        needed if the server has a different URL here. Leaving `async with` ends the session.
+        `process.machine` is its session, which must have no other connection. `url` is needed if
+        the server has a different URL here. Leaving `async with` ends the session.
         """
         saved = read_state(state)
         connector = LazyWebSocket(
@@ -188,10 +189,10 @@ class Machine:
     ) -> Result | Process:
         """Runs a command to the end of its output. A string is run by the shell, a list is argv.
 
-        `timeout` is kept by the server: after it, the command and everything it started are ended.
-        Cancelling the task ends the command. `on_stdout` and `on_stderr` get text as it comes;
+        The server enforces `timeout`: it ends the command and everything that the command started.
+        Cancelling the task ends the command. `on_stdout` and `on_stderr` get text as it arrives;
         coroutine functions are awaited. With `background=True` it returns a process once the
-        command has started, as `start` does, and takes no input and no callbacks.
+        command has started, as `start` does, and takes no input, callbacks or `check`.
         """
         if background and (check or input is not None or on_stdout or on_stderr):
             raise ValueError(
@@ -336,7 +337,7 @@ class Machine:
         return info
 
     async def detach(self) -> None:
-        """Hangs up and leaves the session, with its processes, to be resumed in time."""
+        """Closes the connection. Until the session expires, it and its processes can be resumed."""
         self._connection.end(Closed("the machine was detached"))
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A handle of one process, which outlives the connections under it."""
+"""The handle of a process. The handle outlives the connections under it."""
 
 from __future__ import annotations
 
@@ -58,24 +58,24 @@ class Process:
         self._buffers = {name: StreamBuffer(log.process_id) for name in names}
         #: `None` unless the process was started with `stdin=True` or a terminal.
         self.stdin: StreamWriter | None = StreamWriter(self, tty) if stdin or tty else None
-        #: With a terminal, everything that it shows.
+        #: With a terminal, all output of the process.
         self.stdout: StreamReader = StreamReader(self, names[0])
         #: `None` with a terminal.
         self.stderr: StreamReader | None = None if tty else StreamReader(self, "stderr")
 
     @property
     def machine(self) -> Machine:
-        """Where it runs."""
+        """The machine on which the process runs."""
         return self._machine
 
     @property
     def process_id(self) -> str:
-        """Its name in the session; not the pid of the system."""
+        """The name of the process in the session; not its pid."""
         return self._log.process_id
 
     @property
     def exit(self) -> Exit | None:
-        """How it ended, if this client knows that already."""
+        """How the process ended, if this client knows it already."""
         return self._log.exit
 
     @property
@@ -86,13 +86,13 @@ class Process:
     async def wait(self) -> int:
         """Waits for the exit and returns the exit code. Cancelling it leaves the process running.
 
-        A process that writes and is not read blocks once the server's log is full, as with a pipe.
+        A process whose output is not read blocks once the server's log is full, as with a pipe.
         """
         while self._log.exit is None:
             if self._log.failure is not None:
                 raise self._log.failure
             if self._log.is_behind:
-                # The log is full and would refuse the exit, so ask the server for it.
+                # Events are missing here, perhaps because the log is full, so ask the server.
                 params = {"processId": self.process_id}
                 result: WaitResponse = await self._connection.call("process/wait", params)
                 code = result["exitCode"]
@@ -131,7 +131,7 @@ class Process:
             taken = self._log.take()
             if taken is not None:
                 yield taken
-                # Acknowledged once the consumer asks for the next one.
+                # The consumer asks for the next event, so this one may be acknowledged.
                 self._connection.processes.settle(self._log)
                 if isinstance(taken, OutputClosed):
                     return
@@ -144,7 +144,7 @@ class Process:
                 await self._news.wait()
 
     async def send_signal(self, signal: int | SignalName) -> None:
-        """Sends a signal to the process group: a number of `signal`, or a name such as `interrupt`.
+        """Sends a signal to the process group: a number from `signal`, or a name like `interrupt`.
 
         It is not repeated: a lost connection raises `Interrupted`.
         """
@@ -219,7 +219,7 @@ class Process:
             self._loop.call_soon_threadsafe(self._connection.processes.discard, log)
 
     async def _more(self, wanted: StreamBuffer) -> bool:
-        """Moves events to the streams until `wanted` has something new. False at the end."""
+        """Moves events to the streams until `wanted` gets one. Returns false at the end."""
         size = wanted.size
         while True:
             others = [b for b in self._buffers.values() if b is not wanted]
@@ -253,7 +253,7 @@ _STATE_MEMBERS = {
 
 
 class News:
-    """Wakes the waiters of a process. It has no reference to it, so the process can be dropped."""
+    """Wakes the waiters of a process, without a reference that would keep its handle alive."""
 
     def __init__(self) -> None:
         self._waiters: list[asyncio.Future[None]] = []

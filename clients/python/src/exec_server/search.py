@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Match(NamedTuple):
     path: str
     line_number: int
-    #: Without the line end, at most 4 KiB.
+    #: Without the line ending, at most 4 KiB.
     text: str
     #: Start and end of each match in the UTF-8 bytes of `text`.
     spans: list[tuple[int, int]]
@@ -36,14 +36,14 @@ class Summary(NamedTuple):
     matches: int
     files_searched: int
     unreadable: int
-    #: The search ended early, because a bound was reached.
+    #: Whether the search ended early, because a bound was reached.
     truncated: bool
 
 
 class Search:
-    """Iterate it for the matches; `summary` is there at the end. Leaving `async with` cancels it.
+    """Iterate over it; `summary` is set at the end. Leaving `async with` cancels the search.
 
-    A search ends with its connection, by raising `Interrupted`.
+    A lost connection ends a search with `Interrupted`.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Search:
             result: FsSearchResponse = await self._connection.open_lease(
                 self._lease, "fs/search", self._params
             )
-        except Exception as error:  # Such as a path of a wrong type.
+        except Exception as error:  # For example, `path` has a wrong type.
             self._lease.fail(error)
             return
         self._connection.forget_lease(self._lease)

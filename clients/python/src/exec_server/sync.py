@@ -116,7 +116,7 @@ class StreamReader:
         return run(self._async.read(n))
 
     def readline(self) -> bytes:
-        """The next line with its newline. The last line may have none; then comes `b""`."""
+        """The next line with its newline, which the last line may lack; `b""` at the end."""
         return run(self._async.readline())
 
     def __iter__(self) -> StreamReader:
@@ -132,7 +132,7 @@ class StreamReader:
 class StreamWriter:
     """Input of a process, shaped like a file.
 
-    Each byte arrives once and in order, also across lost connections. `drain` waits until the
+    Each byte arrives once and in order, even across lost connections. `drain` waits until the
     server has accepted everything, so a process that does not read holds the writer back.
     """
 
@@ -144,8 +144,7 @@ class StreamWriter:
         return call(self._async.write, data)
 
     def drain(self) -> None:
-        """Waits until the server has accepted all input. Raises the error of a failed
-        write."""
+        """Waits until the server has accepted all input. Raises the error of a failed write."""
         return run(self._async.drain())
 
     def write_eof(self) -> None:
@@ -156,7 +155,7 @@ class StreamWriter:
 class Files:
     """Paths are absolute, or relative to the working directory of the server.
 
-    Calls that only look are repeated when the connection is lost. Others raise `Interrupted`.
+    Calls that only read are repeated when the connection is lost. Others raise `Interrupted`.
     """
 
     def __init__(self, original: _files.Files) -> None:
@@ -178,15 +177,15 @@ class Files:
         create_new: bool = False,
         mode: int | None = None,
     ) -> None:
-        """Replaces the content of a file, or makes the file. Text is written as UTF-8.
+        """Replaces the content of a file, or creates the file. Text is written as UTF-8.
 
-        `atomic` writes a new file and renames it; `create_new` fails if the file exists. More than
-        16 MiB are always written that way.
+        `atomic` writes a new file and renames it; `create_new` fails if the file exists. Content of
+        more than 16 MiB is always written atomically.
         """
         return run(self._async.write(path, data, atomic=atomic, create_new=create_new, mode=mode))
 
     def list(self, path: AnyPath = ".") -> list[FileInfo]:
-        """The entries of a directory of any size, by name."""
+        """The entries of a directory of any size, sorted by name."""
         return run(self._async.list(path))
 
     def stat(self, path: AnyPath) -> FileInfo:
@@ -203,7 +202,8 @@ class Files:
         return run(self._async.rename(source, target, replace=replace))
 
     def make_dir(self, path: AnyPath, *, parents: bool = True) -> None:
-        """Makes a directory. With `parents`, those above it too, and it may exist already."""
+        """Makes a directory. With `parents`, makes missing parents too, and accepts an existing
+        directory."""
         return run(self._async.make_dir(path, parents=parents))
 
     def copy(self, source: AnyPath, target: AnyPath, *, recursive: bool = False) -> None:
@@ -222,9 +222,9 @@ class Files:
 
 
 class HttpStream:
-    """A response whose body comes in pieces: iterate it. A slow reader holds the download back.
+    """A response whose body arrives in pieces: iterate over it. A slow reader slows the download.
 
-    It ends with its connection, by raising `Interrupted`.
+    A lost connection ends it with `Interrupted`.
     """
 
     def __init__(self, original: _http.HttpStream) -> None:
@@ -239,7 +239,7 @@ class HttpStream:
         return self._async.headers
 
     def close(self) -> None:
-        """Ends the request at the server, too."""
+        """Ends the request, at the server too."""
         return run(self._async.close())
 
     def __enter__(self) -> HttpStream:
@@ -276,10 +276,10 @@ class Http:
         follow_redirects: bool = True,
         header_env: Mapping[str, str] | None = None,
     ) -> HttpResponse:
-        """The whole response, at most 47 MiB of it.
+        """The whole response. A body of more than 47 MiB is an error.
 
-        `header_env` maps a header to a variable of the server, whose value follows that of the
-        header."""
+        `header_env` maps a header to an environment variable of the server, whose value is appended
+        to the header's."""
         return run(
             self._async.request(
                 method,
@@ -343,10 +343,11 @@ class Machine:
         detached_ttl: float | None = None,
         recovery: RecoveryPolicy = RecoveryPolicy(),
     ) -> Machine:
-        """A server at `ws://HOST:PORT`, `wss://HOST:PORT` or `unix:///PATH`.
+        """Connects to a server at `ws://HOST:PORT`, `wss://HOST:PORT` or `unix:///PATH`.
 
-        `token` is the token, or a function that is called for each connection, so that it may be
-        renewed. `detached_ttl` is how long the session survives without a connection.
+        `token` is the token, or a function that returns it and is called for each connection, so
+        that the token may be renewed. `detached_ttl` is how long the session survives without a
+        connection.
         """
         return Machine(
             run(
@@ -367,12 +368,12 @@ class Machine:
 
     @staticmethod
     def local(binary: str | None = None) -> Machine:
-        """This machine, through the bundled `exec-server`, which ends with the `Machine`."""
+        """The local machine, through a child `exec-server` that ends with the `Machine`."""
         return Machine(run(_machine.Machine.local(binary)))
 
     @staticmethod
     def from_environments(name: str | None = None, path: str | None = None) -> Machine:
-        """An environment of `environments.toml`; without a name, its default."""
+        """Connects to an environment of `environments.toml`; without a name, to the default."""
         return Machine(run(_machine.Machine.from_environments(name, path)))
 
     @staticmethod
@@ -389,10 +390,10 @@ class Machine:
         connect_timeout: float = 10.0,
         recovery: RecoveryPolicy = RecoveryPolicy(),
     ) -> Process:
-        """Resumes a process saved by `Process.save()`, even by another program, at the next byte.
+        """Continues a process after `Process.save()`, even in another program, at the next byte.
 
-        Its session comes with it, as `process.machine`, and must have no other connection. `url` is
-        needed if the server has a different URL here. Leaving `with` ends the session.
+        `process.machine` is its session, which must have no other connection. `url` is needed if
+        the server has a different URL here. Leaving `with` ends the session.
         """
         return Process(
             run(
@@ -479,10 +480,10 @@ class Machine:
     ) -> Result | Process:
         """Runs a command to the end of its output. A string is run by the shell, a list is argv.
 
-        `timeout` is kept by the server: after it, the command and everything it started are ended.
-        Ctrl-C ends the command. `on_stdout` and `on_stderr` get text as it comes;
+        The server enforces `timeout`: it ends the command and everything that the command started.
+        Ctrl-C ends the command. `on_stdout` and `on_stderr` get text as it arrives;
         coroutine functions are awaited. With `background=True` it returns a process once the
-        command has started, as `start` does, and takes no input and no callbacks.
+        command has started, as `start` does, and takes no input, callbacks or `check`.
         """
         function: Any = self._async.run
         value = run(
@@ -604,7 +605,7 @@ class Machine:
         return run(self._async.info())
 
     def detach(self) -> None:
-        """Hangs up and leaves the session, with its processes, to be resumed in time."""
+        """Closes the connection. Until the session expires, it and its processes can be resumed."""
         return run(self._async.detach())
 
     def close(self) -> None:
@@ -636,7 +637,7 @@ class Process:
 
     @property
     def stdout(self) -> StreamReader:
-        """With a terminal, everything that it shows."""
+        """With a terminal, all output of the process."""
         return StreamReader(self._async.stdout)
 
     @property
@@ -647,17 +648,17 @@ class Process:
 
     @property
     def machine(self) -> Machine:
-        """Where it runs."""
+        """The machine on which the process runs."""
         return Machine(self._async.machine)
 
     @property
     def process_id(self) -> str:
-        """Its name in the session; not the pid of the system."""
+        """The name of the process in the session; not its pid."""
         return self._async.process_id
 
     @property
     def exit(self) -> Exit | None:
-        """How it ended, if this client knows that already."""
+        """How the process ended, if this client knows it already."""
         return self._async.exit
 
     @property
@@ -668,7 +669,7 @@ class Process:
     def wait(self) -> int:
         """Waits for the exit and returns the exit code. Ctrl-C leaves the process running.
 
-        A process that writes and is not read blocks once the server's log is full, as with a pipe.
+        A process whose output is not read blocks once the server's log is full, as with a pipe.
         """
         return run(self._async.wait())
 
@@ -681,7 +682,7 @@ class Process:
         return iterate(self._async.events())
 
     def send_signal(self, signal: int | SignalName) -> None:
-        """Sends a signal to the process group: a number of `signal`, or a name such as `interrupt`.
+        """Sends a signal to the process group: a number from `signal`, or a name like `interrupt`.
 
         It is not repeated: a lost connection raises `Interrupted`.
         """
@@ -713,9 +714,9 @@ class Process:
 
 
 class Search:
-    """Iterate it for the matches; `summary` is there at the end. Leaving `with` cancels it.
+    """Iterate over it; `summary` is set at the end. Leaving `with` cancels the search.
 
-    A search ends with its connection, by raising `Interrupted`.
+    A lost connection ends a search with `Interrupted`.
     """
 
     def __init__(self, original: _search.Search) -> None:
@@ -751,7 +752,7 @@ class Search:
 
 
 class Watch:
-    """Iterate it. The watch begins with `with`, or when the first item is requested."""
+    """Iterate over it. The watch begins with `with`, or when the first item is requested."""
 
     def __init__(self, original: _watch.Watch) -> None:
         self._async = original

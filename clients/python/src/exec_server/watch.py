@@ -18,18 +18,18 @@ class Change(NamedTuple):
     path: str
     #: `created`, `modified`, `removed` or `renamed`.
     kind: str
-    #: The old name, if it was renamed.
+    #: The old path, if `kind` is `renamed`.
     from_path: str | None = None
 
 
 class Changes(NamedTuple):
     changes: list[Change]
-    #: Changes were lost, as after a lost connection: look at everything again.
+    #: Whether changes were lost, for example with the connection: look at everything again.
     rescan: bool
 
 
 class Watch:
-    """Iterate it. The watch begins with `async with`, or when the first item is requested."""
+    """Iterate over it. The watch begins with `async with`, or when the first item is requested."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Watch:
         except Interrupted:
             return await self._open()  # A repetition is harmless: the lost watch is gone.
         self._lease = lease
-        if self._closed:  # By another task in the meantime.
+        if self._closed:  # Another task has closed it in the meantime.
             await self.close()
         return lease
 
