@@ -1,6 +1,6 @@
 #!/usr/bin/env node
-// Runs the binary of this platform's package, with the arguments as they are. It does not look on
-// PATH, where it would find itself.
+// Runs the binary of this platform's package with the same arguments. It does not look on PATH,
+// where it would find itself.
 import { spawn } from "node:child_process";
 import { findPackagedBinary, PLATFORM_PACKAGE } from "../dist/stdio.js";
 
@@ -12,9 +12,9 @@ function fail(reason) {
 const binary = findPackagedBinary();
 if (binary) {
   const server = spawn(binary, process.argv.slice(2), { stdio: "inherit" });
-  server.on("error", (error) => fail(error.message));
+  server.on("error", (error) => fail(`cannot start ${binary}: ${error.message}`));
   for (const name of ["SIGTERM", "SIGHUP"]) process.on(name, () => server.kill(name));
-  // Ctrl-C reaches the server as well, which ends in its own time.
+  // Ctrl-C reaches the server as well: wait for it to exit.
   process.on("SIGINT", () => {});
   server.on("exit", (code, signal) => {
     if (signal) {

@@ -104,7 +104,7 @@ class Output {
 }
 
 const [url] = process.argv.slice(2);
-if (url === undefined) throw new Error("give the URL of a server");
+if (url === undefined) throw new Error("missing argument: the URL of a server");
 let machine: Promise<Machine> | undefined;
 const outputs = new Map<string, Output>();
 
@@ -210,5 +210,5 @@ async function carryOut(command: Command): Promise<void> {
 
 createInterface({ input: process.stdin })
   .on("line", (line) => void carryOut(JSON.parse(line)))
-  // Without `close`: the server keeps the session for the next adapter.
+  // Exits without `close`, so that the server keeps the session for another adapter.
   .on("close", () => process.exit(0));

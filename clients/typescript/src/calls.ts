@@ -4,29 +4,29 @@ export interface Call {
   readonly method: string;
   /** The params as JSON. */
   readonly params: string;
-  /** Whether it may be sent again when the connection is lost before the response. */
+  /** Whether the call may be sent again if the connection is lost before the response. */
   readonly replay: boolean;
-  /** How often the connection was lost before the response. */
+  /** How many times the connection was lost before the response. */
   losses: number;
-  /** The caller no longer waits for the result. */
+  /** Whether the caller no longer waits for the result. */
   abandoned?: boolean;
-  /** Called before it is sent. */
+  /** Called each time before the request is sent. */
   onSend?(): void;
   resolve(result: unknown): void;
   reject(error: Error): void;
 }
 
-/** A call that never gets a response may itself be the reason why the connection ends each time. */
+/** A call fails after this many lost connections: it may be their cause. */
 const MAX_LOSSES = 100;
 
 export class PendingCalls {
   #nextId = 1;
-  /** In the order they were sent. */
+  /** Calls without a response, in the order in which they were sent. */
   #inFlight = new Map<number, Call>();
-  /** To be sent again, in the order they were sent. */
+  /** Calls to send again, in the order in which they were sent. */
   #lost: Call[] = [];
 
-  /** The text of the request; its response is found by `answered`. */
+  /** Returns the text of the request. `answered` finds the call for its response. */
   send(call: Call): string {
     const id = this.#nextId++;
     this.#inFlight.set(id, call);

@@ -9,7 +9,7 @@ import type { ReadResponse } from "./generated.js";
 import type { ExitStatus, ProcessLog } from "./process-log.js";
 import { decodeBase64 } from "./wire.js";
 
-/** Appends the result of a read after `after`. Throws when output is gone that should be there. */
+/** Appends the result of a read whose `afterSeq` was `after`. Throws at a gap if gaps are fatal. */
 export function applyRead(log: ProcessLog, after: number, response: ReadResponse): void {
   checkNumbers(log, response);
   const knownExit = log.exit?.seq;
@@ -18,10 +18,10 @@ export function applyRead(log: ProcessLog, after: number, response: ReadResponse
   const dropped = response.droppedBytes ?? 0;
   if (dropped > 0) {
     expected = Math.max(afterGap(response, exit !== null), expected);
-    // The server counts from `after`, and the log has some of that.
+    // The log may already have some of the bytes that the server counts from `after`.
     log.skipTo(expected, Math.max(dropped - log.bytesAfter(after), 0));
   }
-  /** Places an exit at `expected`, if one belongs there. */
+  /** Returns whether `expected` is the exit's number. Appends the exit if it is new. */
   const placeExit = (): boolean => {
     if (expected !== knownExit && exit === null) return false;
     if (expected !== knownExit && exit !== null) {
@@ -34,7 +34,7 @@ export function applyRead(log: ProcessLog, after: number, response: ReadResponse
   for (const chunk of response.chunks) {
     while (expected < chunk.seq) {
       if (placeExit()) continue;
-      // An older server does not say how much is gone.
+      // An older server does not report the size of a gap.
       log.skipTo(chunk.seq, 0);
       expected = chunk.seq;
     }
@@ -90,13 +90,14 @@ function checkNumbers(log: ProcessLog, response: ReadResponse): void {
   });
   if (inOrder && isSeq(response.nextSeq)) return;
   throw new ProtocolError(
-    `process "${log.processId}": the server sent impossible sequence numbers`,
+    `process "${log.processId}": the server sent impossible sequence numbers ` +
+      `(last ${last}, nextSeq ${response.nextSeq})`,
   );
 }
 
 /**
- * The first number after a declared gap. The exit may lie within the gap, among output that is
- * gone. Then no other number is left for it, and it takes the gap's last.
+ * The first number after a declared gap. If the exit was dropped with the output, it takes the last
+ * number of the gap: no other is left.
  */
 function afterGap(response: ReadResponse, exitIsNew: boolean): number {
   const closed = response.closed ? 1 : 0;

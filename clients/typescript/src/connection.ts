@@ -1,7 +1,6 @@
 /**
  * The driver: owns the transport, performs what `Recovery` decides, and carries calls, responses
- * and notifications. Everything above it sees one connection that never ends until the session
- * does.
+ * and notifications. Everything above it sees one connection, which ends only with the session.
  */
 import { PendingCalls, type Call } from "./calls.js";
 import {
@@ -51,7 +50,7 @@ export type ConnectionState =
   | { type: "failed"; error: Error }
   | { type: "closed" };
 
-/** Something that lives as long as one connection: a watch, a search, an HTTP body. */
+/** A resource at the server that ends with its connection: a watch, a search, an HTTP body. */
 export interface Lease {
   notified(params: object): void;
   lost(error: Error): void;
@@ -60,13 +59,13 @@ export interface Lease {
 export interface CallOptions {
   /** Aborting gives up waiting; the request may still be carried out. */
   signal?: AbortSignal;
-  /** Called before the request is sent, each time. */
+  /** Called each time before the request is sent. */
   onSend?: () => void;
 }
 
-/** Largest message in either direction. */
+/** The largest message in either direction. */
 const MAX_MESSAGE = 64 << 20;
-/** The positions of more processes might not fit into the first message of a connection. */
+/** With more processes, `initialize` has no positions: they might not fit into the message. */
 const MAX_POSITIONS = 4096;
 
 export class Connection {
@@ -105,7 +104,7 @@ export class Connection {
     });
   }
 
-  /** Sends a request, once there is a connection, and again after a loss where that is harmless. */
+  /** Sends a request once connected, and again after a lost connection if that is harmless. */
   call<M extends Method>(
     method: M,
     params: Params<M>,
@@ -115,7 +114,7 @@ export class Connection {
       if (this.#over !== null) return reject(this.#over);
       const text = JSON.stringify(params);
       if (text.length > MAX_MESSAGE - 1024) {
-        const error = `${method}: ${text.length} bytes do not fit into a message of ${MAX_MESSAGE}; send smaller pieces`;
+        const error = `${method}: ${text.length} characters do not fit into a message of ${MAX_MESSAGE} bytes; send smaller pieces`;
         return reject(new RangeError(error));
       }
       const call: Call = {
@@ -148,8 +147,8 @@ export class Connection {
 
   /** Starts a process whose events go to `sync`. */
   async start(sync: ProcessSync, params: StartParams, signal?: AbortSignal): Promise<void> {
-    // Not before: while the request waits for a connection, the server does not know the process,
-    // and a catch-up would fail. Not after: events may come before the response.
+    // Track the process when the request is sent. Before that, a catch-up would fail, because the
+    // server does not know the process. The response would be too late: events may precede it.
     const onSend = () => this.track(sync);
     try {
       await this.call("process/start", params, { signal, onSend });
@@ -170,7 +169,7 @@ export class Connection {
     if (this.#recovery.connected) this.#sendFor(sync);
   }
 
-  /** Leases end with the connection; `lost` is called then. */
+  /** The lease ends with the connection. Then its `lost` is called. */
   addLease(id: string, lease: Lease): void {
     this.#leases.set(id, lease);
   }
@@ -203,7 +202,7 @@ export class Connection {
   }
 
   #perform(): void {
-    // Once the session has ended, its failing recovery must not cause any action.
+    // After the end of the session, no action of the recovery may be performed.
     if (this.#over !== null) return;
     for (let action = this.#recovery.pollAction(); action; action = this.#recovery.pollAction()) {
       this.#performOne(action);
@@ -265,7 +264,7 @@ export class Connection {
     const { clientName, detachedTtl } = this.options;
     const params: InitializeParams = { clientName, acks: true };
     if (this.sessionId !== null) params.resumeSessionId = this.sessionId;
-    // JavaScript has no exact 2^64 - 1, and no server grants even this much.
+    // JavaScript cannot represent the maximum of 2^64 - 1, and no server grants even this much.
     if (detachedTtl !== undefined)
       params.detachedTtlMs = Math.min(detachedTtl, Number.MAX_SAFE_INTEGER);
     if (this.sessionId !== null && this.#processes.size <= MAX_POSITIONS) {
@@ -298,7 +297,8 @@ export class Connection {
       return this.#refused(
         generation,
         new ProtocolError(
-          `the server resumed session ${result.sessionId} instead of ${this.sessionId}`,
+          `the server resumed session ${JSON.stringify(result.sessionId).slice(0, 100)} instead of ` +
+            `"${this.sessionId}"`,
         ),
       );
     }
@@ -310,21 +310,21 @@ export class Connection {
     this.#perform();
   }
 
-  /** Processes whose events the server sends by itself after a resume. */
+  /** Processes whose events the server sends unasked after a resume. */
   #known = new Set<string>();
 
   #refused(generation: number, error: Error): void {
     // The connection was lost, or the session ended; both are handled elsewhere.
     if (error instanceof DisconnectedError || this.#over !== null) return;
     this.#lastFailure = error;
-    // The old connection may not know yet that it is dead.
+    // The server may not have noticed yet that the old connection is dead.
     const attached = error instanceof ServerError && error.code === -32010;
     this.#dropTransport();
     this.#recovery.handleLost(generation, !attached, performance.now());
     this.#perform();
   }
 
-  /** Asks for what each process missed, unless the server sends it by itself. */
+  /** Reads the events that each process missed, unless the server sends them unasked. */
   #catchUp(generation: number): void {
     this.#catchingUp = 1;
     const caughtUp = () => {
@@ -400,10 +400,11 @@ export class Connection {
     let message: Record<string, any>;
     try {
       message = JSON.parse(text);
-      if (typeof message !== "object" || message === null) throw new SyntaxError("not an object");
+      if (typeof message !== "object" || message === null)
+        throw new SyntaxError(JSON.stringify(text.slice(0, 100)));
     } catch (error) {
       const broken = new ProtocolError(
-        `the server sent a message that is not JSON: ${(error as Error).message}`,
+        `the server sent a message that is not a JSON object: ${(error as Error).message}`,
       );
       return this.#lost(generation, broken, true);
     }
@@ -419,7 +420,7 @@ export class Connection {
       this.#notified(message.method, message.params ?? {});
     } catch (error) {
       const broken = new ProtocolError(
-        `the server sent a ${message.method} that cannot be read: ${(error as Error).message}`,
+        `the server sent an invalid ${message.method}: ${(error as Error).message}`,
       );
       this.#lost(generation, broken, true);
     }
@@ -448,7 +449,7 @@ export class Connection {
   #lost(generation: number, error: Error, permanent = false): void {
     if (generation !== this.#recovery.generation) return;
     this.#lastFailure ??= error;
-    // First, so that a call that a lease makes when it learns of the loss waits for the next
+    // Before `#dropTransport`, so that a call that a lease makes in `lost` waits for the next
     // connection.
     this.#recovery.handleLost(generation, permanent || !this.dialer.canRedial, performance.now());
     this.#dropTransport();
@@ -478,10 +479,10 @@ export class Connection {
     if (reason === "deadline") {
       const seconds = this.#recovery.policy.deadline / 1000;
       return new SessionLostError(
-        `no connection to the server for ${seconds} s, the last attempt: ${cause}`,
+        `no connection to the server for ${seconds} s; the last attempt: ${cause}`,
       );
     }
-    return new SessionLostError(`the session is lost: ${cause}`, { cause: last });
+    return new SessionLostError(`session ${this.sessionId} is lost: ${cause}`, { cause: last });
   }
 
   /** Fails all pending calls, processes and leases. Called once. */

@@ -1,4 +1,4 @@
-/** Errors, by what a caller would do differently. */
+/** The errors of this package, one class for each way to react. */
 
 /** The base class of all errors of this package. */
 export class ExecServerError extends Error {
@@ -24,8 +24,8 @@ export class DisconnectedError extends ExecServerError {
   readonly method: string;
   constructor(method: string) {
     super(
-      `${method}: the connection was lost before the response; the request may or may not have been ` +
-        `carried out. Check, then decide whether to repeat it`,
+      `${method}: the connection was lost before the response, and the request may or may not ` +
+        `have been carried out; check, then decide whether to repeat it`,
     );
     this.method = method;
   }
@@ -34,14 +34,14 @@ export class DisconnectedError extends ExecServerError {
 /** The server no longer has the session, or the recovery timed out. Connect again. */
 export class SessionLostError extends ExecServerError {}
 
-/** The client was closed by its owner. */
+/** This program has closed or disconnected the machine. */
 export class ClosedError extends ExecServerError {
   constructor() {
     super("the machine is closed; call Machine.connect again");
   }
 }
 
-/** The server refused the request. */
+/** The server answered with an error. */
 export class ServerError extends ExecServerError {
   readonly code: number;
   /** A stable word for programs, such as `notFound` or `programNotFound`. */
@@ -53,7 +53,11 @@ export class ServerError extends ExecServerError {
       message?: unknown;
       data?: unknown;
     };
-    super(typeof message === "string" ? message : "the server sent an error that cannot be read");
+    super(
+      typeof message === "string"
+        ? message
+        : `the server sent an invalid error: ${JSON.stringify(error)?.slice(0, 200)}`,
+    );
     this.code = typeof code === "number" ? code : -32603;
     this.data = data;
     const kind = (data as { kind?: unknown } | null | undefined)?.kind;
@@ -69,7 +73,7 @@ export class GapError extends ExecServerError {
     const amount = droppedBytes > 0 ? `${droppedBytes} bytes` : "an unknown amount";
     super(
       `process "${processId}": ${amount} of output is missing; ` +
-        `read events() to be told of gaps instead of failing`,
+        `use events() to receive gaps as events instead`,
     );
     this.processId = processId;
     this.droppedBytes = droppedBytes;
@@ -79,7 +83,7 @@ export class GapError extends ExecServerError {
 /** The server broke the protocol. */
 export class ProtocolError extends ExecServerError {}
 
-/** The process does not read its stdin any more. */
+/** The stdin of the process is closed. */
 export class StdinClosedError extends ExecServerError {
   constructor(processId: string) {
     super(

@@ -12,7 +12,7 @@ export interface ExecOptions extends Omit<SpawnOptions, "stdin"> {
   onStderr?: (chunk: Uint8Array) => void | Promise<void>;
   /**
    * How many bytes of each stream are kept, half of them from its beginning and half from its end;
-   * 16 MiB.
+   * 16 MiB by default.
    */
   maxOutput?: number;
   /** `utf8` (default), or `buffer` for bytes. */
@@ -20,7 +20,7 @@ export interface ExecOptions extends Omit<SpawnOptions, "stdin"> {
 }
 
 export interface ExecResult<T = string> {
-  /** 128 + N if signal N killed it. */
+  /** 128 + N if signal N killed the command. */
   exitCode: number;
   stdout: T;
   stderr: T;
@@ -29,11 +29,11 @@ export interface ExecResult<T = string> {
    * (`onFull: "discard"`).
    */
   truncated: boolean;
-  /** The number of the signal that killed it. */
+  /** The number of the signal that killed the command. */
   signal: number | null;
   /**
-   * The limit that ended it: `wallTime` (also `timeout`), `memory`, `pids`, `cpuTime` or
-   * `fileSize`.
+   * The limit that ended the command: `wallTime` (also for the option `timeout`), `memory`,
+   * `pids`, `cpuTime` or `fileSize`.
    */
   limit: string | null;
   /** The access that the sandbox denied, if that seems to be why the command failed. */

@@ -5,6 +5,7 @@ import type { Connection } from "./connection.js";
 import { DisconnectedError, ExecServerError, ServerError } from "./errors.js";
 import type { FsCreateParams, FsOpenParams } from "./generated.js";
 import type { Method, Params, Result } from "./methods.js";
+import { fromUri } from "./paths.js";
 import { decodeBase64, encodeBase64, uniqueId } from "./wire.js";
 
 /** The largest block of the protocol. */
@@ -27,7 +28,7 @@ abstract class Handle {
       // The connection that had the handle was replaced between two blocks.
       const gone = error instanceof ServerError && error.kind === "unknownHandle";
       if (gone) throw new DisconnectedError(method);
-      // A stream that has failed is neither closed nor cancelled.
+      // Streams call neither `close` nor `abort` after a failure, so close the handle here.
       if (error instanceof ServerError && method !== "fs/close") void this.closeHandle(true);
       throw error;
     }
@@ -54,7 +55,7 @@ export class FileReader extends Handle {
     return this.connection.call("fs/open", { handleId: this.handleId, ...this.params });
   }
 
-  /** Null at the end of the file. */
+  /** Returns the next block; null at the end of the file. */
   async read(): Promise<Uint8Array | null> {
     if (this.#ended) return null;
     const params = { handleId: this.handleId, offset: this.#offset, len: BLOCK };
@@ -96,7 +97,7 @@ export class FileWriter extends Handle {
     }
   }
 
-  /** Gives the file its name. */
+  /** Makes the file appear under its path. */
   async commit(): Promise<void> {
     const { committed } = await this.call("fs/close", { handleId: this.handleId });
     // The server answers {} for a handle that it does not know: the connection was replaced.
@@ -104,8 +105,8 @@ export class FileWriter extends Handle {
       throw this.#offset > 0
         ? new DisconnectedError("fs/close")
         : new ExecServerError(
-            "the file was not written: the connection was lost before its first block; " +
-              "write it again",
+            `${fromUri(this.params.path)} was not written: the connection was lost before its ` +
+              "first block; write it again",
           );
   }
 

@@ -30,8 +30,9 @@ export interface WriteOptions extends FsOptions {
   atomic?: boolean;
   /** `wx` fails if the file exists. */
   flag?: "w" | "wx";
-  /** Write only if the file still has this modification time, or this size. */
+  /** Write only if the file still has this modification time. */
   ifModifiedAtMs?: number;
+  /** Write only if the file still has this size. */
   ifSize?: number;
 }
 
@@ -42,7 +43,7 @@ export interface GlobOptions extends SandboxOptions {
   maxEntries?: number;
 }
 
-/** Files up to this size are written by one message. */
+/** Files up to this size are written in one message. */
 const ONE_MESSAGE = 32 << 20;
 
 export class FileSystem {
@@ -203,7 +204,7 @@ export class FileSystem {
     await this.#call("fs/remove", path, { recursive, force }, options);
   }
 
-  /** With `replace: false` an existing destination is a `conflict`. */
+  /** With `replace: false` an existing destination is an error of kind `conflict`. */
   async rename(
     from: PathLike,
     to: PathLike,
@@ -264,7 +265,7 @@ export class FileSystem {
     return Watch.open(this.#connection, path, options);
   }
 
-  /** Lines below `path` that match a regular expression, or a string if `literal` is set. */
+  /** Lines of files below `path` that match a regular expression, or a string with `literal`. */
   search(pattern: string, path: PathLike, options: SearchOptions = {}): Search {
     return new Search(this.#connection, pattern, path, options);
   }
@@ -284,7 +285,7 @@ export class FileSystem {
     }
   }
 
-  /** Reading twice is harmless, so after a lost connection it starts over. */
+  /** Starts over after a lost connection: reading twice is harmless. */
   async #readLarge(path: PathLike, options: FsOptions): Promise<Uint8Array> {
     for (;;) {
       try {
@@ -309,7 +310,7 @@ export class FileSystem {
   }
 }
 
-/** Methods about one path. */
+/** Methods with a parameter `path`. */
 type MethodOfPath = { [M in Method]: Params<M> extends { path: string } ? M : never }[Method];
 
 function wireOptions(options: FsOptions): { sandbox?: SandboxRequest; followSymlinks?: boolean } {

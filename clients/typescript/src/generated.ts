@@ -177,7 +177,7 @@ export type ExecMode = "direct" | "prepared";
  */
 export type LegacyStream = "stdout" | "stderr";
 /**
- * The network access that an outer sandbox leaves.
+ * The network access that an outer sandbox allows.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "ExternalNetwork".
@@ -211,7 +211,7 @@ export type SandboxEntryPath = SandboxEntryPathSpecial | SandboxEntryPathPath | 
  */
 export type SandboxRequest = SandboxMode | SandboxProfile;
 /**
- * The short form.
+ * The short form of a sandbox object.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "SandboxMode".
@@ -415,7 +415,7 @@ export interface ClosedNotification {
   sessionId?: string | null;
 }
 /**
- * The access that a failed process seems to have been denied, according to its own output.
+ * The access that a failed process seems to have been denied, according to its output or to the network policy.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "Denial".
@@ -427,7 +427,7 @@ export interface Denial {
    */
   host?: string | null;
   /**
-   * As printed by the program.
+   * The path as printed by the program.
    */
   path?: string | null;
 }
@@ -480,7 +480,7 @@ export interface EffectiveLimits {
   fileSizeBytes?: number | null;
   memoryBytes?: number | null;
   /**
-   * Limits listed above that this server cannot enforce.
+   * The limits in this object that the server cannot enforce.
    */
   notEnforced?: LimitName[] | null;
   openFiles?: number | null;
@@ -496,7 +496,7 @@ export interface EffectiveLimits {
  */
 export interface Empty {}
 /**
- * The active mechanisms for a process that was started under a sandbox.
+ * The mechanisms that confine a process.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "Enforcement".
@@ -556,7 +556,7 @@ export interface EnvironmentInfo {
  */
 export interface ProcessTeardown {
   /**
-   * Each process has a cgroup that can be killed as one.
+   * Each process tree has a cgroup that can be killed as a whole.
    */
   cgroup: boolean;
   /**
@@ -564,7 +564,7 @@ export interface ProcessTeardown {
    */
   keeper: boolean;
   /**
-   * Processes are signalled through descriptors that cannot hit a reused pid.
+   * Processes are signalled through descriptors, so that a signal cannot hit a reused pid.
    */
   pidfd: boolean;
   /**
@@ -579,7 +579,7 @@ export interface ProcessTeardown {
 export interface ShellInfo {
   name: string;
   /**
-   * A native path, unlike every other path of the protocol.
+   * A native path, not a `file:` URI.
    */
   path: string;
 }
@@ -803,7 +803,7 @@ export interface SandboxEntryPathSpecial {
   value: SpecialPath;
 }
 /**
- * An unknown kind is kept by name: whether it is an error depends on its access.
+ * An unknown kind is kept by name: whether it is an error depends on the access of its entry.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "SpecialPath".
@@ -862,7 +862,7 @@ export interface SandboxModeExternalSandbox {
   type: "external-sandbox";
 }
 /**
- * The profile form.
+ * The profile form of a sandbox object.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "SandboxProfile".
@@ -897,7 +897,7 @@ export interface PermissionsExternal {
  */
 export interface FsCloseParams {
   /**
-   * Discard the written file instead of giving it its name.
+   * Discard the written file instead of committing it.
    */
   discard?: boolean | null;
   handleId: string;
@@ -907,7 +907,7 @@ export interface FsCloseParams {
   keep?: boolean | null;
 }
 /**
- * Empty unless a written file has taken its name.
+ * Empty unless a written file was committed.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "FsCloseResponse".
@@ -941,7 +941,7 @@ export interface FsCreateDirectoryParams {
   sandbox?: SandboxRequest | null;
 }
 /**
- * Creates a file that takes its name when the handle is closed.
+ * Creates a file. It appears under its path only once `fs/close` commits it.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "FsCreateParams".
@@ -956,12 +956,12 @@ export interface FsCreateParams {
   ifModifiedAtMs?: number | null;
   ifSize?: number | null;
   /**
-   * Permission bits. When left out, those of the replaced file.
+   * Permission bits. When left out, a replaced file keeps its bits.
    */
   mode?: number | null;
   path: PathUri;
   /**
-   * Identifies an interrupted write (letters, digits, `-` and `_`). Data written under this key survives the connection, and the next `fs/create` with the same key continues it.
+   * Names the write, so that it can be continued (letters, digits, `-` and `_`). Data written under this key survives the connection, and the next `fs/create` with the key continues it.
    */
   resumeKey?: string | null;
   sandbox?: SandboxRequest | null;
@@ -1012,7 +1012,7 @@ export interface FsHandleResponse {
    */
   metadata?: FsMetadata | null;
   /**
-   * Response to `fs/create`: the number of bytes already written.
+   * In the response to `fs/create`: the number of bytes already written.
    */
   size?: number | null;
 }
@@ -1037,7 +1037,7 @@ export interface FsMetadata {
   modifiedAtMs: number;
   size: number;
   /**
-   * Present only if the entry is neither a file, a directory nor a symlink.
+   * Present only if the entry is neither a file nor a directory nor a symlink.
    */
   special?: SpecialFile | null;
 }
@@ -1095,11 +1095,11 @@ export interface FsReadDirectoryParams {
    */
   after?: PathUri | null;
   /**
-   * Describe each name itself, including symlinks and dangling ones, with mode, size and time.
+   * Describe symlinks instead of their targets, list dangling symlinks as well, and add mode, size and time.
    */
   details?: boolean | null;
   /**
-   * Return a page of at most this many names, instead of all names or an error.
+   * Return a page of at most this many names. Without a limit, the response has all names, or is an error if it would be too large.
    */
   limit?: number | null;
   path: PathUri;
@@ -1189,9 +1189,12 @@ export interface FsRenameParams {
  * via the `definition` "FsSearchParams".
  */
 export interface FsSearchParams {
+  /**
+   * Lines of context after each match, at most 100.
+   */
   after?: number | null;
   /**
-   * Lines of context around each match, at most 100.
+   * Lines of context before each match, at most 100.
    */
   before?: number | null;
   /**
@@ -1260,7 +1263,7 @@ export interface FsSetPermissionsParams {
   sandbox?: SandboxRequest | null;
 }
 /**
- * Makes `path` a symlink to `target`, or to the bytes of `target_base64` if the target is not UTF-8. The target is not checked.
+ * Makes `path` a symlink to `target`, or to the bytes of `targetBase64` if the target is not UTF-8. The target is not checked.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "FsSymlinkParams".
@@ -1289,7 +1292,7 @@ export interface FsWalkParams {
   sandbox?: SandboxRequest | null;
 }
 /**
- * Limits of a walk. Each defaults to the server's maximum.
+ * Options of a walk. Each limit defaults to the server's maximum.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "WalkOptions".
@@ -1362,7 +1365,7 @@ export interface FsWriteBlockParams {
  */
 export interface FsWriteFileParams {
   /**
-   * Write a temporary file, sync it and rename it over the old one, so that readers and crashes see either the old or the new content as a whole. Otherwise the write replaces the content of the existing inode.
+   * Write a temporary file, sync it and rename it over the old one, so that readers, even after a crash, see all of the old or all of the new content. Otherwise the write replaces the content of the existing inode.
    */
   atomic?: boolean | null;
   /**
@@ -1380,14 +1383,14 @@ export interface FsWriteFileParams {
    */
   ifSize?: number | null;
   /**
-   * Permission bits of the file after the write. When left out, an existing file keeps its own.
+   * Permission bits of the file after the write. When left out, an existing file keeps its bits.
    */
   mode?: number | null;
   path: PathUri;
   sandbox?: SandboxRequest | null;
 }
 /**
- * Empty unless the write had a condition. Then it carries the values for the next condition, read without a window for another writer.
+ * Empty unless the write had a condition. If it had one, carries the values for the next condition, read before another request can write the file.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "FsWriteFileResponse".
@@ -1413,7 +1416,7 @@ export interface HttpAckParams {
   seq: number;
 }
 /**
- * Cancels a request whose response is, or was to be, streamed. An unknown id is ignored.
+ * Cancels a request, or the stream of its response. An unknown id is ignored.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "HttpCancelParams".
@@ -1429,7 +1432,7 @@ export interface HttpRequestHeader {
   name: string;
   value?: string | null;
   /**
-   * A variable of the executor whose value is appended to `value`, so that the client need not know a secret.
+   * An environment variable of the server whose value is appended to `value`, so that the client need not know the secret.
    */
   valueEnvVar?: string | null;
 }
@@ -1439,7 +1442,7 @@ export interface HttpRequestHeader {
  */
 export interface HttpRequestParams {
   /**
-   * The client confirms consumed parts of the body with `http/request/ack`, and the server keeps at most one window in flight.
+   * The client confirms consumed parts of the body with `http/request/ack`, and the server pauses while 2 MiB or more are unconfirmed.
    */
   acks?: boolean | null;
   bodyBase64?: Base64Bytes | null;
@@ -1447,7 +1450,7 @@ export interface HttpRequestParams {
   method: string;
   redirectPolicy?: RedirectPolicy | null;
   /**
-   * Chosen by the client. Names the streamed body.
+   * Chosen by the client. Names the request and its streamed body.
    */
   requestId: string;
   streamResponse?: boolean | null;
@@ -1563,7 +1566,7 @@ export interface LimitsStatus {
  */
 export interface ListParams {
   /**
-   * Another session of the same user.
+   * A session other than the client's own.
    */
   sessionId?: string | null;
   /**
@@ -1590,7 +1593,7 @@ export interface ProcessSummary {
   descendants: number;
   exitCode: number | null;
   /**
-   * Number of the first retained event of the last `withinMs` milliseconds, if requested; `nextSeq` if there is none. Output in the spill file may be somewhat older.
+   * Sequence number of the first retained event of the last `withinMs` milliseconds, if requested; `nextSeq` if there is none. For output in the spill file it may be somewhat earlier.
    */
   firstSeqWithin?: number | null;
   /**
@@ -1935,7 +1938,7 @@ export interface RecentRefusal {
   count: number;
   method?: string | null;
   /**
-   * The reason as in the metrics, or the kind of the error.
+   * For a connection, the reason as named in the metrics; for a request, the kind of its error.
    */
   reason: string;
   subject?: string | null;
@@ -2020,7 +2023,7 @@ export interface SearchMatch {
    */
   submatches: Submatch[];
   /**
-   * The line without its line end. Invalid UTF-8 is replaced, and a very long line is cut.
+   * The line without its line ending. Invalid UTF-8 is replaced, and a very long line is cut.
    */
   text: string;
 }
@@ -2054,7 +2057,7 @@ export interface ServerStatus {
   listeners: string[];
   processes: ProcessCounts;
   /**
-   * Oldest first. The server keeps only the most recent ones.
+   * The most recent refusals, oldest first.
    */
   refusals: RecentRefusal[];
   sessions: SessionCounts;
@@ -2075,7 +2078,7 @@ export interface SessionCounts {
  */
 export interface SessionCloseParams {
   /**
-   * Another session of the same user. Default: the session of this connection.
+   * The session to close. Default: the session of this connection.
    */
   sessionId?: string | null;
 }
@@ -2110,7 +2113,7 @@ export interface SessionListResponse {
 export interface SignalParams {
   processId: string;
   /**
-   * Another session of the same user.
+   * A session other than the client's own.
    */
   sessionId?: string | null;
   signal: SignalName;
@@ -2144,7 +2147,7 @@ export interface StartParams {
   cwd: PathUri;
   enforceManagedNetwork?: boolean | null;
   /**
-   * The child's whole environment, or additions to the one made by `envPolicy`.
+   * The child's whole environment or, with `envPolicy`, additions to the inherited one.
    */
   env?: {
     [k: string]: string;
@@ -2202,7 +2205,7 @@ export interface TerminalSize {
  */
 export interface StartResponse {
   /**
-   * The active mechanisms. Absent without a sandbox.
+   * The active mechanisms. Absent if nothing confines the process.
    */
   enforcement?: Enforcement | null;
   /**
@@ -2212,7 +2215,7 @@ export interface StartResponse {
   processId: string;
   sandboxType: SandboxType & string;
   /**
-   * The deadline that the server enforces. Absent without one.
+   * The timeout that the server enforces, from the request or from a limit. Absent without a timeout.
    */
   timeoutMs?: number | null;
 }
@@ -2220,7 +2223,7 @@ export interface TerminateModeForce {
   type: "force";
 }
 /**
- * TERM, then KILL.
+ * TERM, then KILL after `timeoutMs`.
  */
 export interface TerminateModeGraceful {
   timeoutMs: number;
@@ -2232,12 +2235,12 @@ export interface TerminateModeGraceful {
  */
 export interface TerminateParams {
   /**
-   * Whether the process gets time to exit by itself.
+   * Whether the process gets time to exit after TERM.
    */
   mode?: TerminateMode | null;
   processId: string;
   /**
-   * Another session of the same user.
+   * A session other than the client's own.
    */
   sessionId?: string | null;
 }

@@ -7,16 +7,16 @@ import { decodeBase64, encodeBase64, toBytes, uniqueId } from "./wire.js";
 export interface HttpInit {
   method?: string;
   headers?: ConstructorParameters<typeof Headers>[0];
-  /** Headers whose value ends with a variable of the server, which this client need not know. */
+  /** Headers to whose value the server appends one of its environment variables. */
   headersFromEnv?: HttpRequestHeader[];
   body?: string | Uint8Array;
   redirect?: "follow" | "manual";
-  /** Milliseconds until the headers have come. */
+  /** How long the headers of the response may take, in milliseconds. */
   timeout?: number;
   signal?: AbortSignal;
 }
 
-/** Responses with these have no body. */
+/** Responses with these statuses have no body. */
 const NULL_BODY = new Set([101, 103, 204, 205, 304]);
 
 export class Http {
@@ -85,7 +85,11 @@ class Body implements Lease {
     const delta = params as BodyDeltaNotification;
     this.#deltas.push(delta);
     if (delta.done)
-      this.end(delta.error ? new ExecServerError(`the body is incomplete: ${delta.error}`) : null);
+      this.end(
+        delta.error
+          ? new ExecServerError(`the response body is incomplete: ${delta.error}`)
+          : null,
+      );
     this.#tell();
   }
 

@@ -1,9 +1,9 @@
 /**
- * Detects a connection that is dead and was not closed. Browsers cannot send WebSocket pings, so a
+ * Detects a connection that is dead but was not closed. Browsers cannot send WebSocket pings, so a
  * cheap request is the probe. No I/O and no clock.
  */
 export class KeepAlive {
-  /** How often `tick` should be called, in milliseconds. */
+  /** The milliseconds between two calls of `tick`. */
   readonly interval = 4_000;
   #heard = true;
   #unanswered = 0;

@@ -24,24 +24,24 @@ import { WebSocketDialer, type Token } from "./websocket.js";
 import { uniqueId } from "./wire.js";
 
 export interface ConnectOptions {
-  /** The token, or a function that is called for it before each connection. */
+  /** The token, or a function that returns it and is called before each connection. */
   token?: Token;
   /** Shown to the operator of the server. */
   clientName?: string;
   /** How long the first attempt may take, in milliseconds; 10,000 by default. */
   connectTimeout?: number;
   /**
-   * How long the session survives without a connection, in milliseconds; 30,000 unless the server
-   * says more.
+   * How long the session survives without a connection, in milliseconds; by default the server's
+   * setting, which is 30,000 unless its operator changed it.
    */
   detachedTtl?: number;
   recovery?: Partial<RecoveryPolicy>;
-  /** Called when the connection is lost, restored or given up. */
+  /** Called when the connection is made, lost, restored, given up or closed. */
   onState?: (state: ConnectionState) => void;
 }
 
 export interface LocalOptions extends Omit<ConnectOptions, "token"> {
-  /** The path of the server; without it, the installed one is found. */
+  /** The path of the server; by default, the installed one is found. */
   binary?: string;
   /** Additional arguments for the server. */
   args?: string[];
@@ -53,8 +53,8 @@ export interface SpawnOptions {
   /** Variables on top of the inherited ones. */
   env?: Record<string, string>;
   /**
-   * Which variables of the server the process inherits; never those with KEY, SECRET or TOKEN.
-   * Default: `all`.
+   * Which variables of the server the process inherits; never those with KEY, SECRET or TOKEN in
+   * their names. Default: `all`.
    */
   inheritEnv?: "all" | "core" | "none";
   /** Run in a terminal: `true`, or its size. */
@@ -70,7 +70,7 @@ export interface SpawnOptions {
   network?: NetworkRules;
   /** When the server's log is full: `block` the process (default) or `discard` old output. */
   onFull?: OnFull;
-  /** Kill what the process left running when it exits. */
+  /** When the process exits, kill all its descendants that still run. */
   killOnExit?: boolean;
   arg0?: string;
   /** Aborting terminates the process and all its descendants. */
@@ -102,17 +102,17 @@ export class Machine {
   }
 
   /**
-   * Starts a server on this machine, which ends with the `Machine`. Only for Node, Deno and Bun.
+   * Starts a server on the local machine; it ends with the `Machine`. Only for Node, Deno and Bun.
    */
   static async local(options: LocalOptions = {}): Promise<Machine> {
-    // Not a literal, or bundlers for browsers would include it.
+    // Not a literal, because bundlers for browsers would include the module.
     const module = "./stdio.js";
     const { StdioDialer, findBinary } = (await import(module)) as typeof import("./stdio.js");
     const command = [options.binary ?? findBinary(), ...(options.args ?? []), "--listen", "stdio"];
     return Machine.#open(new StdioDialer(command), "", options);
   }
 
-  /** Continues a process where another client, or an earlier one of this program, saved it. */
+  /** Continues a process from the state that `Process.save` returned, here or elsewhere. */
   static async resume(
     state: ProcessState,
     options: ConnectOptions = {},
@@ -247,7 +247,9 @@ export class Machine {
 
   #attach(state: ProcessState): Process {
     if (state.version !== 1)
-      throw new TypeError(`the saved state has version ${state.version}; this client knows 1`);
+      throw new TypeError(
+        `the saved state has version ${state.version}, but this client reads only version 1`,
+      );
     const { processId, after, gaps, consumed, exit, closed } = state;
     const sync = new ProcessSync(processId, { gaps, after, attached: true });
     sync.log.exit = exit;
@@ -257,7 +259,7 @@ export class Machine {
     return process;
   }
 
-  /** Paths and shell of a machine do not change, so they are asked for once. */
+  /** The paths and the shell of a machine do not change, so they are requested once. */
   #environment(): Promise<EnvironmentInfo> {
     if (this.#info === undefined) {
       this.#info = this.#connection.call("environment/info", {});

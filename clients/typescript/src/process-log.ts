@@ -2,8 +2,8 @@
  * The client's copy of a process's log: in order, each event once, bounded. No I/O and no clock.
  *
  * Events are accepted only in sequence. Output that a subscriber has not consumed, or that the
- * first subscriber may still want, is never evicted. While that leaves no room, later events are
- * refused, and `ProcessSync` reads them from the server again.
+ * first subscriber may still want, is never evicted. While that leaves no room, new events are
+ * refused, and `ProcessSync` reads them from the server once there is room.
  */
 import { GapError } from "./errors.js";
 
@@ -12,7 +12,7 @@ export type StreamName = "stdout" | "stderr" | "pty";
 /** How a process ended. */
 export interface ExitStatus {
   exitCode: number;
-  /** The number of the signal that killed it. */
+  /** The number of the signal that killed the process. */
   signal: number | null;
   sandboxDenied: boolean;
   /** The access that the sandbox denied, as far as the program named it. */
@@ -45,11 +45,11 @@ export type Wanted = "stdout" | "stderr" | "all";
 
 export interface Subscriber {
   readonly wanted: Wanted;
-  /** The number of the next event that it wants. */
+  /** The number of the next event that the subscriber wants. */
   position: number;
-  /** Bytes of output evicted before it subscribed; reported first, as a gap. */
+  /** Bytes of output evicted before the subscription; reported first, as a gap. */
   missed: number;
-  /** The exit was evicted before it subscribed; an `all` subscriber still gets it. */
+  /** Whether the exit was evicted before the subscription; an `all` subscriber still gets it. */
   missedExit: boolean;
   /** Called once when there is something new. */
   wake: (() => void) | null;
@@ -82,7 +82,7 @@ export class ProcessLog {
   #cost = 0;
   readonly #evictedBytes = { stdout: 0, stderr: 0 };
   #subscribers = new Set<Subscriber>();
-  /** There was no subscriber yet: everything is kept for the first one. */
+  /** Whether there was no subscriber yet. Then everything is kept for the first one. */
   #awaitsSubscriber = true;
   readonly #after: number;
 
@@ -121,7 +121,7 @@ export class ProcessLog {
       if (this.#cost > 0 && this.#cost + cost > CAPACITY) return "full";
     } else if (event.type === "exited") {
       if (this.exit !== null) {
-        // Known already, from a read that had no other number for it.
+        // A read reported it already, under another number.
         this.#skip(seq + 1);
         return "accepted";
       }
@@ -191,7 +191,7 @@ export class ProcessLog {
     return stored.event;
   }
 
-  /** How much output after this event is here. */
+  /** How many bytes of output after this event are here. */
   bytesAfter(seq: number): number {
     let bytes = 0;
     for (let at = this.#events.length - 1; at >= this.#first && this.#events[at]!.seq > seq; at--) {
@@ -202,7 +202,8 @@ export class ProcessLog {
   }
 
   /**
-   * How much would be accepted now: all or nothing, so that a read confirms only consumed output.
+   * How much a read may fetch now: nothing until all events here are consumed, because a read
+   * confirms the events before it.
    */
   get room(): number {
     return this.consumed === this.next - 1 ? CAPACITY - RETAINED : 0;
@@ -243,7 +244,7 @@ export class ProcessLog {
   /** The first event that is not before `seq`. */
   #find(seq: number): Stored | undefined {
     let [low, high] = [this.#first, this.#events.length];
-    // Most subscribers want one of the newest events.
+    // The common case: the subscriber has read everything.
     if (high > low && this.#events[high - 1]!.seq < seq) return undefined;
     while (low < high) {
       const middle = (low + high) >> 1;

@@ -1,6 +1,6 @@
 /**
- * Keeps the log of one process equal to the server's: what was announced, consumed and confirmed,
- * and what has to be asked for. Decides and returns what to send; no I/O, and time is an argument.
+ * Keeps the log of one process in step with the server's: tracks what was announced, consumed and
+ * confirmed, and what must be read. Decides what to send; no I/O, and time is an argument.
  */
 import { applyRead, isSeq, readExit } from "./catch-up.js";
 import { ProtocolError } from "./errors.js";
@@ -8,12 +8,12 @@ import type { AckParams, ReadParams, ReadResponse, TerminateParams } from "./gen
 import { ProcessLog, type ExitStatus, type StreamName } from "./process-log.js";
 import { decodeBase64 } from "./wire.js";
 
-/** Output is confirmed after this much of it was consumed, or this long afterwards. */
+/** Consumed output is confirmed once it reaches `ACK_BYTES`, or after `ACK_DELAY` milliseconds. */
 const ACK_BYTES = 256 << 10;
 const ACK_DELAY = 100;
 /**
- * The first read after a reconnect only has to show that nothing is missing; the rest follows by
- * itself.
+ * The first read after a reconnect only has to show whether events are missing; later reads fetch
+ * them.
  */
 const CATCH_UP_BYTES = 64 << 10;
 
@@ -36,10 +36,10 @@ export class ProcessSync {
   onConsumed: () => void = () => {};
   /** The last event that the server has announced, taken or not. */
   #announced: number;
-  /** There may be more than was announced. */
+  /** Whether the server may have events that it sends only in response to `process/read`. */
   #unsure: boolean;
   #pulling = false;
-  /** The last read brought nothing; the next one waits until this moment. */
+  /** When the next read may be sent, if the last one brought nothing; otherwise 0. */
   #stalledUntil = 0;
   #acked = 0;
   #unackedBytes = 0;
@@ -56,7 +56,7 @@ export class ProcessSync {
     this.log = this.#newLog(options.gaps, after);
     this.#announced = after;
     this.#acked = after;
-    // Another client may have had events that the server does not send again by itself.
+    // Events that were sent to another client are sent again only in response to `process/read`.
     this.#unsure = options.attached ?? false;
   }
 
@@ -79,7 +79,9 @@ export class ProcessSync {
     if (method === "process/exited") {
       const exit = readExit(params);
       if (exit === null)
-        return this.#fail(new ProtocolError(`process "${this.processId}": exit without a code`));
+        return this.#fail(
+          new ProtocolError(`process "${this.processId}": process/exited has no exit code`),
+        );
       this.#tellExit(exit);
       this.log.offer(seq, { type: "exited", ...exit });
     } else if (method === "process/closed") {
@@ -91,12 +93,12 @@ export class ProcessSync {
     }
   }
 
-  /** The read that shows, after a reconnect, which events are missing. */
+  /** The read that shows, after a reconnect, whether events are missing. */
   catchUpRead(): { params: ReadParams; after: number } {
     return this.#read(CATCH_UP_BYTES);
   }
 
-  /** Takes the response to a read after `after`. */
+  /** Takes the response to a read whose `afterSeq` was `after`. */
   pulled(after: number, response: ReadResponse, now: number): void {
     this.#pulling = false;
     const before = this.log.next;
@@ -113,7 +115,7 @@ export class ProcessSync {
     }
   }
 
-  /** A read failed: this process cannot be followed any more, but others can. */
+  /** A read failed: this process can no longer be followed, but others can. */
   pullFailed(error: Error): void {
     this.log.fail(error);
   }

@@ -6,7 +6,7 @@ import { ProcessSync } from "./process-sync.js";
 import { wireSignal, type SignalName } from "./signals.js";
 import { encodeBase64, toBytes, uniqueId } from "./wire.js";
 
-/** Where another client continues. It can be stored as JSON and has no secret in it. */
+/** The state from which another client continues. It can be stored as JSON, and has no secret. */
 export interface ProcessState {
   version: 1;
   url: string;
@@ -16,12 +16,13 @@ export interface ProcessState {
   consumed: { stdout: number | null; stderr: number | null; all: number | null };
   after: number;
   gaps: "fatal" | "declared";
-  /** The exit, if it was consumed, and whether everything was. */
+  /** The exit, if it was consumed. */
   exit: ProcessLog["exit"];
+  /** Whether the last event was consumed. */
   closed: boolean;
 }
 
-/** The size of a write to stdin; larger ones are split. */
+/** The largest write to stdin in one message; larger ones are split. */
 const MAX_WRITE = 1 << 20;
 
 export class Process {
@@ -74,7 +75,7 @@ export class Process {
     return (this.#stderr ??= this.#stream("stderr"));
   }
 
-  /** Closing it closes stdin. Each byte is written once, even if the connection is lost. */
+  /** Closing the stream ends stdin. Each byte is written once, even if the connection is lost. */
   get stdin(): WritableStream<Uint8Array | string> {
     return (this.#stdin ??= new WritableStream({
       write: (data) => this.write(data),
@@ -168,8 +169,8 @@ export class Process {
   }
 
   /**
-   * @internal Hands every event to `onEvent`, without a stream between; resolves after the last
-   * one.
+   * @internal Hands every event to `onEvent`, without a stream in between; resolves after the last
+   * event.
    */
   async consume(onEvent: (event: ProcessEvent) => void | Promise<void>): Promise<void> {
     const subscriber = this.#subscribe("all");
@@ -232,7 +233,7 @@ export class Process {
     );
   }
 
-  /** Undefined at the end. */
+  /** The next event; undefined at the end. */
   async #next(subscriber: Subscriber): Promise<ProcessEvent | undefined> {
     for (;;) {
       const event = this.#log.take(subscriber);

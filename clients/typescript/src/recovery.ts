@@ -1,15 +1,15 @@
 /**
  * When to dial, how long to wait, and when to give up: decisions only.
  *
- * Events and the time (milliseconds) come in by `handle*`; actions and the next moment of interest
- * go out by `poll*`. It knows no socket, clock or session.
+ * Events and the time (milliseconds) enter through `handle*`; actions and the next timeout leave
+ * through `poll*`. This module knows no socket, clock or session.
  */
 
-/** How a lost connection is made again; times are in milliseconds. */
+/** How a lost connection is recovered; times are in milliseconds. */
 export interface RecoveryPolicy {
-  /** From the loss to giving up. A server keeps a session for 30 s unless asked for more. */
+  /** How long to try after the loss. A server keeps a session for 30 s unless asked for more. */
   deadline: number;
-  /** The pause after the first failed attempt; it doubles with each one. */
+  /** The pause after the first failed attempt. It doubles with each further one. */
   firstPause: number;
   longestPause: number;
   /** How long one attempt may take, from dialling to the response to `initialize`. */
@@ -41,7 +41,7 @@ export type GiveUpReason = "neverConnected" | "deadline" | "permanent";
 type Step =
   | { type: "pausing"; until: number }
   | { type: "attempting"; until: number }
-  /** As long as the connection lives: a slow link is no reason to begin again. */
+  /** In this step, only the policy's deadline applies: a slow link is no reason to start over. */
   | { type: "catchingUp" };
 
 type State =
@@ -110,7 +110,7 @@ export class Recovery {
     }
   }
 
-  /** Every process knows what it missed. */
+  /** The missed events of every process are known. */
   handleCaughtUp(generation: Generation, now: number): void {
     const state = this.#state;
     const catchingUp = state.type === "recovering" && state.step.type === "catchingUp";
@@ -136,7 +136,7 @@ export class Recovery {
     }
   }
 
-  /** When `handleTimeout` should be called. */
+  /** When `handleTimeout` should be called; null: not at all. */
   pollTimeout(): number | null {
     const state = this.#state;
     if (state.type === "opening") return state.until;
@@ -156,8 +156,8 @@ export class Recovery {
   }
 
   /**
-   * Between half of the pause and all of it: clients that lost one server together do not return
-   * together.
+   * Waits between half of the pause and all of it, so that clients that lost the same server do not
+   * return together.
    */
   #pause(since: number, failed: number, now: number): void {
     const longest = Math.min(this.policy.firstPause * 2 ** failed, this.policy.longestPause);

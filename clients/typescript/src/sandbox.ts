@@ -1,4 +1,4 @@
-/** The sandbox of a process or of a request for files, and its form on the wire. */
+/** The sandbox of a process or a file request, and its form on the wire. */
 import type { SandboxProfile, SandboxRequest } from "./generated.js";
 import { toUri, type PathLike } from "./paths.js";
 

@@ -26,7 +26,7 @@ export interface SearchOptions {
   signal?: AbortSignal;
 }
 
-/** `submatches` are in bytes of `text`; `path` is a native path. */
+/** `submatches` are byte offsets into `text`; `path` is a native path. */
 export type SearchMatch = WireMatch;
 export type SearchSummary = FsSearchResponse;
 
@@ -56,7 +56,7 @@ export class Search implements AsyncIterable<SearchMatch> {
         for (const match of results) this.#found.push({ ...match, path: fromUri(match.path) });
         this.#tell();
       },
-      // The request fails with the connection, and says so.
+      // The request fails with the connection, and reports the loss itself.
       lost: () => {},
     };
     const onSend = () => connection.addLease(this.#id, lease);

@@ -39,7 +39,7 @@ export class Stats extends FileKind {
   readonly mode: number;
   readonly mtimeMs: number;
   readonly mtime: Date;
-  /** 0 where the file system does not know. */
+  /** 0 if the file system does not record it. */
   readonly birthtimeMs: number;
   readonly birthtime: Date;
 
@@ -57,7 +57,7 @@ export class Stats extends FileKind {
 export class Dirent extends FileKind {
   constructor(
     readonly name: string,
-    /** With its directory. */
+    /** The absolute path of the entry, including `name`. */
     readonly path: string,
     metadata: Metadata,
   ) {

@@ -9,12 +9,12 @@ import { ConnectError } from "./errors.js";
 import type { Dialer, Transport, TransportEvents } from "./transport.js";
 
 const NEWLINE = 10;
-/** The last lines of the server's log, for the error when it does not start. */
+/** How many characters of the server's log are kept for the error when the server exits. */
 const KEPT_LOG = 2_000;
 export const PLATFORM_PACKAGE = `@exec-server/${process.platform}-${process.arch}`;
 
 export class StdioDialer implements Dialer {
-  /** A server on stdio takes its session with it. */
+  /** A server on stdio, and its session, end with the connection. */
   readonly canRedial = false;
 
   constructor(readonly command: readonly string[]) {}
@@ -26,7 +26,7 @@ export class StdioDialer implements Dialer {
     child.stderr
       .setEncoding("utf8")
       .on("data", (text: string) => (log = (log + text).slice(-KEPT_LOG)));
-    // The event "close" follows.
+    // Ignored: the event "close" follows.
     child.stdin.on("error", () => {});
     child.stdout.on(
       "data",
@@ -51,7 +51,9 @@ export class StdioDialer implements Dialer {
       child.on("close", (code, killer) => {
         const tail = log.trim() && `; the end of its log: ${log.trim()}`;
         if (!ended)
-          events.onClosed(`the server ended with ${killer ?? `exit code ${code}`}${tail}`);
+          events.onClosed(
+            `the server ${program} ended with ${killer ?? `exit code ${code}`}${tail}`,
+          );
         ended = true;
       });
     });
@@ -95,7 +97,7 @@ function isExecutable(path: string): boolean {
   }
 }
 
-/** The end of its input ends the server and all its processes. */
+/** Closes the server's stdin: the server then ends all its processes and exits. */
 function closeServer(child: ChildProcess): void {
   child.stdin?.end();
   child.stdout?.resume();
@@ -104,7 +106,7 @@ function closeServer(child: ChildProcess): void {
 /** A program that has not answered may not exit at the end of its input, so it is killed. */
 function killProgram(child: ChildProcess): void {
   child.kill("SIGKILL");
-  // Its children may have these pipes, and would keep this program alive.
+  // Its children may have these pipes open, which would keep this program alive.
   for (const pipe of [child.stdin, child.stdout, child.stderr]) pipe?.destroy();
 }
 

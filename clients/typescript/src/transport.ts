@@ -13,7 +13,7 @@ export interface TransportEvents {
 }
 
 export interface Dialer {
-  /** Whether a lost connection can be made again. */
+  /** Whether a lost connection can be dialled again. */
   readonly canRedial: boolean;
   /** Rejects with a `ConnectError`. An abort ends the attempt. */
   dial(events: TransportEvents, signal: AbortSignal): Promise<Transport>;

@@ -9,13 +9,13 @@ import { uniqueId } from "./wire.js";
 export interface Change {
   path: string;
   kind: FileChange["kind"];
-  /** The old name of something that was renamed. */
+  /** The old path, if `kind` is `renamed`. */
   from?: string;
 }
 
 export interface Changes {
   changes: Change[];
-  /** Changes were lost: look again at everything. */
+  /** Whether changes were lost: look at everything again. */
   rescan: boolean;
 }
 
@@ -26,7 +26,7 @@ export interface WatchOptions {
   signal?: AbortSignal;
 }
 
-/** Changes are merged until `next`; beyond this many they are dropped, and `rescan` is set. */
+/** Changes are collected until `next`; beyond this many they are dropped, and `rescan` is set. */
 const MAX_CHANGES = 10_000;
 
 export class Watch implements AsyncIterable<Changes> {
@@ -116,11 +116,11 @@ export class Watch implements AsyncIterable<Changes> {
         this.#established = true;
       } catch (error) {
         this.#connection.removeLease(this.#id);
-        // Nothing of the lost connection is left, so the request can be made again.
+        // The watch ended with the lost connection, so the request can be made again.
         if (!(error instanceof DisconnectedError)) throw error;
       }
     }
-    // It was closed in the meantime, and the server may have handled the requests in reverse order.
+    // `close` came in the meantime, and the server may have handled fs/unwatch before fs/watch.
     if (this.#closed) await this.#unwatch();
   }
 
@@ -138,7 +138,7 @@ export class Watch implements AsyncIterable<Changes> {
   }
 
   #lost(error: Error): void {
-    // Before that, the request fails and is repeated.
+    // For a watch that is not established yet, `#establish` repeats the request.
     if (this.#closed || !this.#established) return;
     this.#established = false;
     if (!(error instanceof DisconnectedError)) return this.#fail(error);

@@ -1,6 +1,6 @@
 /**
- * WebSocket connections: the global `WebSocket`, or the package `ws` in Node 20, which has none,
- * and for Unix sockets.
+ * WebSocket connections: the global `WebSocket`, or the package `ws` for Unix sockets and in
+ * Node 20, which has no global `WebSocket`.
  */
 import type { Socket } from "node:net";
 import { ConnectError } from "./errors.js";
@@ -19,16 +19,17 @@ const REMEDIES: Partial<Record<number, string>> = {
 };
 
 /**
- * A token, or a function that is asked for one before each connection, so that it may be renewed.
+ * A token, or a function that returns one and is called before each connection, so that the token
+ * may be renewed.
  */
 export type Token = string | (() => string | Promise<string>);
 
 export class WebSocketDialer implements Dialer {
   readonly canRedial = true;
-  /** Without the token. */
+  /** The URL without the token. */
   readonly url: string;
   readonly #token: Token | undefined;
-  /** Of a `unix:` URL. */
+  /** The path of the socket, for a `unix:` URL. */
   readonly #socketPath: string | undefined;
 
   constructor(url: string | URL, token?: Token) {
@@ -51,20 +52,29 @@ export class WebSocketDialer implements Dialer {
     this.url = parsed.href;
   }
 
+  /** The URL for messages, without user, password and query. */
+  get #shown(): string {
+    if (this.#socketPath !== undefined) return this.url;
+    const { protocol, host, pathname } = new URL(this.url);
+    return `${protocol}//${host}${pathname}`;
+  }
+
   async dial(events: TransportEvents, signal: AbortSignal): Promise<Transport> {
     let token: string | undefined;
     try {
       token = typeof this.#token === "function" ? await this.#token() : this.#token;
     } catch (cause) {
-      throw new ConnectError(`the token cannot be read: ${(cause as Error).message}`, { cause });
+      const reason = (cause as Error).message;
+      throw new ConnectError(`cannot get the token for ${this.#shown}: ${reason}`, { cause });
     }
-    if (signal.aborted) throw new ConnectError("the attempt was given up");
+    if (signal.aborted)
+      throw new ConnectError(`the attempt to connect to ${this.#shown} was given up`);
     if (globalThis.WebSocket !== undefined && this.#socketPath === undefined)
       return this.#dialGlobal(token, events, signal);
     return this.#dialNode(token, events, signal);
   }
 
-  /** No headers can be set here, so the token is a subprotocol, or part of the query. */
+  /** Headers cannot be set here, so the token is sent as a subprotocol, or in the query. */
   #dialGlobal(
     token: string | undefined,
     events: TransportEvents,
@@ -92,12 +102,12 @@ export class WebSocketDialer implements Dialer {
         if (!ended)
           events.onMessage(typeof data === "string" ? data : new TextDecoder().decode(data));
       };
-      // An error is always followed by the close, which has more to say.
+      // Every error is followed by a close, which has a code and a reason.
       socket.onclose = ({ code, reason }) => {
         const text = `the connection ended with code ${code}${reason ? ` (${reason})` : ""}`;
         const remedy =
           "check that the server runs, that the token is right and that the origin is allowed";
-        reject(new ConnectError(`cannot connect to ${this.url}: ${text}; ${remedy}`));
+        reject(new ConnectError(`cannot connect to ${this.#shown}: ${text}; ${remedy}`));
         if (opened && !ended) events.onClosed(text);
         ended = true;
       };
@@ -122,7 +132,8 @@ export class WebSocketDialer implements Dialer {
     const path = this.#socketPath;
     const url = path === undefined ? this.url : "ws://localhost/";
     const createConnection = path === undefined ? undefined : await connectTo(path);
-    if (signal.aborted) throw new ConnectError("the attempt was given up");
+    if (signal.aborted)
+      throw new ConnectError(`the attempt to connect to ${this.#shown} was given up`);
     const socket = new NodeWebSocket(url, [PROTOCOL], {
       headers,
       createConnection,
@@ -150,7 +161,7 @@ export class WebSocketDialer implements Dialer {
         const permanent = status === 401 || status === 403;
         const remedy = REMEDIES[status] ?? "";
         reject(
-          new ConnectError(`${this.url} refused the connection with HTTP ${status}${remedy}`, {
+          new ConnectError(`${this.#shown} refused the connection with HTTP ${status}${remedy}`, {
             permanent,
           }),
         );
@@ -159,14 +170,14 @@ export class WebSocketDialer implements Dialer {
       socket.on("error", (cause) => {
         reject(
           new ConnectError(
-            `cannot connect to ${this.url}: ${cause.message || (cause as { code?: string }).code}`,
+            `cannot connect to ${this.#shown}: ${cause.message || (cause as { code?: string }).code}`,
             { cause },
           ),
         );
       });
       socket.on("close", (code) => {
         reject(
-          new ConnectError(`cannot connect to ${this.url}: the connection ended with code ${code}`),
+          new ConnectError(`cannot connect to ${this.#shown}: the connection ended with code ${code}`),
         );
         if (opened && !ended) events.onClosed(`the connection ended with code ${code}`);
         ended = true;
@@ -175,9 +186,11 @@ export class WebSocketDialer implements Dialer {
   }
 }
 
-/** A URL, which need not be valid, without user, password and query, which may hold a token. */
+/** Removes the parts that may hold a secret (user, password, query) from an invalid URL. */
 function withoutSecrets(url: string): string {
-  return url.split(/[?#]/)[0]!.replace(/^([a-z]+:\/\/)?.*@/i, "$1");
+  // Perhaps a password with "?" or "#".
+  if (/[?#].*@/s.test(url)) return "…";
+  return url.split(/[?#]/)[0]!.replace(/^([a-z]+:\/\/)?.*@/is, "$1");
 }
 
 /** The path of a `unix://` URL: verbatim for a string, as in `--listen`; decoded for a `URL`. */
@@ -186,7 +199,7 @@ function socketPathOf(url: string | URL): string | undefined {
   if (!text.startsWith(UNIX)) return undefined;
   const path = text.slice(UNIX.length);
   if (!path.startsWith("/"))
-    throw new TypeError(`"${text}" does not have the absolute path of a socket; ${EXPECTED_URL}`);
+    throw new TypeError(`"${text}" has no absolute path of a socket; ${EXPECTED_URL}`);
   return typeof url === "string" ? path : decodeURIComponent(path);
 }
 

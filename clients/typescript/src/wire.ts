@@ -71,7 +71,7 @@ export function toBytes(data: string | Uint8Array | ArrayBuffer): Uint8Array {
   return data instanceof Uint8Array ? data : new Uint8Array(data);
 }
 
-/** Keeps a byte order mark, as Node does: a file that is read and written stays the same. */
+/** Keeps a byte order mark, as Node does: a file that is read and written back is unchanged. */
 export function decodeText(bytes: Uint8Array): string {
   return new TextDecoder("utf-8", { ignoreBOM: true }).decode(bytes);
 }

@@ -1,4 +1,4 @@
-// How a machine is reached, and how it ends.
+// Connections to a machine: local, over a Unix socket, with a token; close, disconnect and fetch.
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
 import { existsSync, writeFileSync } from "node:fs";
@@ -24,7 +24,7 @@ test("a local server is reached over stdio", needsServer, async () => {
   assert.equal((await machine.exec("echo out")).stdout, "out\n");
   const process = await machine.spawn(["cat"]);
   assert.throws(() => process.save(), /cannot be saved/);
-  // `await using` calls it, which Node 20 cannot parse.
+  // `await using` would call this, but Node 20 cannot parse it.
   await machine[Symbol.asyncDispose]();
 });
 
@@ -66,7 +66,7 @@ test("a server is reached over a Unix socket", needsServer, async (context) => {
   await assert.rejects(Machine.connect("unix://relative"), TypeError);
 });
 
-test("a token is required, sent and refused", needsServer, async (context) => {
+test("only a valid token is accepted", needsServer, async (context) => {
   const file = join(temporaryDirectory(context), "token");
   writeFileSync(file, TOKEN, { mode: 0o600 });
   const { url } = await startServer(
@@ -88,11 +88,12 @@ test("a token is required, sent and refused", needsServer, async (context) => {
   await inUrl.close();
 });
 
-test("a server that is not there is an error at once", async () => {
+test("an unreachable server or an invalid URL fails at once", async () => {
   await assert.rejects(Machine.connect("ws://127.0.0.1:1"), ConnectError);
   await assert.rejects(Machine.connect("http://127.0.0.1:1"), TypeError);
   await assert.rejects(Machine.connect("nonsense"), TypeError);
-  await assert.rejects(Machine.connect("user:secret@host?token=secret"), ({ message }) => {
+  await assert.rejects(Machine.connect("//user:secret#x@host"), { message: /^"…" is not a URL;/ });
+  await assert.rejects(Machine.connect("//user:secret@host?token=secret"), ({ message }) => {
     assert.match(message, /^"host" is not a URL; expected ws:/);
     return true;
   });

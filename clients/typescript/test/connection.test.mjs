@@ -1,4 +1,4 @@
-// Sessions that are closed at a bad moment: the driver over a transport in memory.
+// The driver over a transport in memory, the closing of failed files, and ids.
 import assert from "node:assert/strict";
 import test from "node:test";
 import { Connection } from "../dist/connection.js";

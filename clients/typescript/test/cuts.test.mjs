@@ -33,7 +33,7 @@ async function converse(url) {
   } catch (error) {
     if (!(error instanceof DisconnectedError)) throw error;
     assert.equal(error.method, "process/start");
-    // If it did start, it was ended.
+    // A process that did start is ended.
     await eventually(async () => {
       const { processes } = await machine.call("process/list");
       return processes.every(({ running }) => !running);
@@ -48,8 +48,8 @@ for (const fate of ["drop", "deliver"]) {
   test(`a cut at any message loses and repeats nothing (${fate})`, needsServer, async (context) => {
     const server = await startServer(context);
     let interrupted = 0;
-    // The first two messages are those of the first handshake, which is not repeated. A start may
-    // be lost with the message before it, itself, or its response.
+    // The first two messages are those of the first handshake, which is not repeated. A start is
+    // interrupted by a cut at the message before it, at its request or at its response.
     for (let at = 3; ; at++) {
       let cut = false;
       let method = "";
@@ -171,7 +171,7 @@ test(
     const server = await startServer(context);
     const other = await startServer(context);
     let target = server.url;
-    // Behind one address, another server answers after the cut.
+    // After the cut, another server answers at the same address.
     const { createServer, connect } = await import("node:net");
     const sockets = new Set();
     const relay = createServer((down) => {

@@ -47,7 +47,7 @@ test("exec takes a directory, variables and input", needsServer, async (context)
 });
 
 test(
-  "exec passes output on as it comes, and waits for the callback",
+  "exec passes output on as it arrives, and awaits the callback",
   needsServer,
   async (context) => {
     const machine = await connect(context);

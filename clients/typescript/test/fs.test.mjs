@@ -83,7 +83,7 @@ test("symlinks are made, read, followed and refused", needsServer, async (contex
   await assert.rejects(fs.readFile(at("link"), { followSymlinks: false }), { kind: "symlink" });
 });
 
-test("files of any size are streams", needsServer, async (context) => {
+test("files of any size can be streamed", needsServer, async (context) => {
   const { fs, at } = await start(context);
   const size = 3 << 20;
   const source = new Blob([new Uint8Array(size).fill(7)]).stream();

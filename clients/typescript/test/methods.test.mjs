@@ -1,4 +1,4 @@
-// The table of methods says the same as the schema.
+// The method table agrees with the schema.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import test from "node:test";

@@ -1,4 +1,4 @@
-// The same program in every runtime. scripts/test installs them below the target directory.
+// The same program in every runtime. scripts/test installs the runtimes below the target directory.
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
 import { existsSync, writeFileSync } from "node:fs";

@@ -1,4 +1,4 @@
-// Runs the smoke test against the server of a URL, and one command with a local server.
+// Runs the smoke test against the server at a URL, and one command with a local server.
 import process from "node:process";
 import { Machine } from "../dist/index.js";
 import { smoke } from "./smoke.mjs";

@@ -1,5 +1,5 @@
-// The features that must work in every runtime: commands, files, streams, a watch and a search. The caller
-// cuts the connection at the first write. Only web APIs, because browsers run this as well.
+// The features that must work in every runtime: commands, files, streams, a watch and a search. The
+// caller cuts the connection at the first write. Only web APIs are used, for browsers.
 import { Machine } from "../dist/index.js";
 
 async function text(stream) {
@@ -9,7 +9,7 @@ async function text(stream) {
   return all;
 }
 
-/** Everything that is expected to be the same in each runtime. */
+/** Returns the results, which must be the same in each runtime. */
 export async function smoke(url, token) {
   const states = [];
   const machine = await Machine.connect(url, { token, onState: ({ type }) => states.push(type) });

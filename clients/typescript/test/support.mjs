@@ -27,10 +27,10 @@ export async function startServer(context, ...args) {
     const url = line.match(/ws:\/\/\S+/)?.[0];
     if (url) return { url, child };
   }
-  throw new Error("the server did not say where it listens");
+  throw new Error(`${binary} exited with ${await ended} before it printed its URL`);
 }
 
-/** A machine of a server with these arguments; both end after the test. */
+/** Starts a server with these arguments and connects to it. Both end after the test. */
 export async function connect(context, ...args) {
   const machine = await Machine.connect((await startServer(context, ...args)).url);
   context.after(() => machine.close());
