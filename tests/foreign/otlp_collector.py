@@ -7,6 +7,7 @@ The first line is its URL.
 import argparse
 import json
 import ssl
+import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as metrics_service
@@ -17,7 +18,7 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 parser = argparse.ArgumentParser()
 parser.add_argument("--reject", type=int, default=0, help="spans or data points of each export")
 parser.add_argument("--unavailable", type=int, default=0, help="exports that are refused at first")
-parser.add_argument("--count", action="store_true", help="print no export; GET has their counts")
+parser.add_argument("--count", action="store_true", help="print no exports; GET returns counts")
 parser.add_argument("--tls", nargs=3, metavar=("CERTIFICATE", "KEY", "CLIENT_AUTHORITY"))
 options = parser.parse_args()
 
@@ -84,6 +85,8 @@ DECODERS = {"/v1/traces": decode_traces, "/v1/metrics": decode_metrics}
 
 
 counts = {"spans": 0, "metrics": 0}
+# Traces and metrics arrive on different threads, and a long line takes several writes.
+printing = threading.Lock()
 
 
 class Collector(BaseHTTPRequestHandler):
@@ -102,7 +105,8 @@ class Collector(BaseHTTPRequestHandler):
             for kind in counts:
                 counts[kind] += len(export.get(kind, []))
         else:
-            print(json.dumps(export), flush=True)
+            with printing:
+                print(json.dumps(export), flush=True)
         response = trace_service.ExportTraceServiceResponse()
         if options.reject:
             response.partial_success.rejected_spans = options.reject
