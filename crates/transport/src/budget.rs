@@ -1,11 +1,11 @@
 //! Memory shared by the connections of a server: unfinished messages, running requests, and unsent
 //! responses.
 //!
-//! Each connection bounds its own memory, but there may be many connections. So each charges its
-//! memory to one [`MemoryBudget`], in coarse steps. A reservation that can wait may use half of
-//! the budget; the other half is for connections that hold little, and for memory that cannot wait.
-//! If a reservation has waited for too long, or the whole budget is exceeded, the connection that
-//! holds the most memory is closed.
+//! Each connection bounds its own memory, but there may be many connections. So all of them charge
+//! their memory to one [`MemoryBudget`], in coarse steps. A reservation that can wait may use half
+//! of the budget; the other half is for connections that hold little, and for memory that cannot
+//! wait. If a reservation has waited for too long, or the whole budget is exceeded, the connection
+//! that holds the most memory is closed.
 //!
 //! The size of a response in preparation is a guess, and often far too large. A guess waits for
 //! memory and for other guesses. It takes no memory from other reservations, and does not count
@@ -22,7 +22,8 @@ use tokio::time::{Instant, sleep_until};
 const UNCOUNTED: usize = 16 << 10;
 /// Larger holdings are rounded up to a multiple of this.
 const STEP: usize = 64 << 10;
-/// A connection that holds less than this fraction of the budget does not wait while any is left.
+/// A connection that holds at most the budget divided by this, including what it asks for, does not
+/// wait while memory is left.
 const LITTLE: usize = 16;
 /// The smallest budget with which connections can still work.
 const LEAST: usize = 4 << 20;
@@ -254,7 +255,7 @@ fn counted(bytes: usize) -> usize {
     if bytes <= UNCOUNTED { 0 } else { bytes.next_multiple_of(STEP) }
 }
 
-/// A waiting reservation: connections that hold more get nothing before it.
+/// A waiting reservation. Connections that hold more wait behind it, except as [`LITTLE`] says.
 #[derive(Debug)]
 struct Waiting {
     member: Arc<Member>,
@@ -283,9 +284,10 @@ impl Drop for Holding {
 }
 
 impl MemoryBudget {
-    /// Closes the largest connection if a reservation of another one has waited for too long.
-    /// Returns when the next closing is due. A connection that waits for its own memory is only
-    /// held back. Guesses in the way are no reason to close a connection: they end by themselves.
+    /// Closes the largest connection if a reservation of another connection has waited for too
+    /// long. Returns when the next closing is due. If the waiting connection is itself the largest,
+    /// it just keeps waiting. Guesses in the way are no reason to close a connection: actual sizes
+    /// soon replace them.
     fn close_for(&self, waiting: u64, more: usize, since: Instant) -> Instant {
         let (mut state, now) = (self.lock(), Instant::now());
         let due = state.last_closing.map_or(since, |last| last.max(since)) + WAIT_TIMEOUT;
@@ -397,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn half_is_reserved_for_connections_that_hold_little() {
+    fn half_the_budget_is_reserved_for_connections_that_hold_little() {
         let budget = budget();
         let (large, small) = (budget.share(), budget.share());
         let (mut held, mut little) = (large.hold(), small.hold());
@@ -419,7 +421,7 @@ mod tests {
         assert!(shares.iter().all(|(share, _)| !is_exceeded(share)));
         held[2].set(2 * MIB);
         assert_eq!(shares.each_ref().map(|(share, _)| is_exceeded(share)), [false, true, false]);
-        // It still holds its memory, but that counts as free.
+        // The closed connection still holds its memory, but that counts as free.
         held[2].set(3 * MIB);
         assert_eq!(shares.each_ref().map(|(share, _)| is_exceeded(share)), [false, true, false]);
         held[1].set(0);
@@ -527,7 +529,7 @@ mod tests {
             (guesser.hold_guess(), holder.hold(), sender.hold());
         held.grow_to(MIB).await;
         guess.grow_to(3 * MIB).await;
-        // A guess does not keep memory from it.
+        // The guess does not keep memory from the message.
         message.grow_to(3 * MIB).await;
         drop(held);
         let mut more = holder.hold();

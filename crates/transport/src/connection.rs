@@ -30,12 +30,14 @@ pub struct Connection {
     pub outgoing: Outgoing,
     pub prober: Prober,
     pub kind: TransportKind,
-    /// The client of a listener. `None` for other transports, for dialled connections, and for a
-    /// socket that has been reset.
+    /// The peer of an accepted socket. `None` for other transports, for dialled connections, and if
+    /// the socket was already reset.
     pub peer: Option<Peer>,
-    /// The identity of the client. For transports without a listener, the server's own user.
+    /// The identity of a client of a [`Listener`](crate::Listener); on other connections, the local
+    /// user.
     pub principal: Principal,
-    /// Its slot among the connections of the listeners.
+    /// The slot of a [`Listener`](crate::Listener)'s client in the connection limits. `None` on
+    /// other connections.
     pub permit: Option<SubjectPermit>,
 }
 
@@ -48,8 +50,8 @@ pub enum Peer {
         /// The local address that the peer connected to.
         local: SocketAddr,
     },
-    /// Through its end of the socket, the server can ask the kernel for the connecting process.
-    /// While this lives, the connection is not closed.
+    /// The server's end of the socket, through which the server can ask the kernel for the
+    /// connecting process. The connection stays open as long as this descriptor does.
     Unix { socket: OwnedFd },
 }
 
@@ -68,8 +70,8 @@ pub enum TransportKind {
 /// Input from the peer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Received {
-    /// One message of at most [`MAX_MESSAGE_BYTES`](crate::MAX_MESSAGE_BYTES). Neither JSON nor
-    /// UTF-8 was checked.
+    /// One message, within the limit of [`limit_messages`](Incoming::limit_messages). Not checked
+    /// for UTF-8 or JSON.
     Message(Bytes),
     /// Skipped input that is not a message. The connection stays open.
     Malformed(MalformedMessage),
@@ -144,8 +146,8 @@ impl Incoming {
         }
     }
 
-    /// Sets the maximum message length, even for a message already begun. In-memory connections
-    /// carry whole messages without a limit.
+    /// Sets the maximum message length, even for a message already begun. The default is
+    /// [`MAX_MESSAGE_BYTES`](crate::MAX_MESSAGE_BYTES). In-memory connections have no limit.
     pub fn limit_messages(&mut self, max: usize) {
         match &mut self.0 {
             IncomingTransport::Lines(reader) => reader.limit_messages(max),
@@ -165,8 +167,8 @@ impl Incoming {
         }
     }
 
-    /// Discards received data and asks for a close. [`recv`](Self::recv) then returns `None` once
-    /// the peer has closed or the close timeout has passed.
+    /// Discards received data and asks for a close. [`recv`](Self::recv) then returns `None`: on a
+    /// WebSocket once the peer has closed or the close timeout has passed, otherwise at once.
     pub fn close(&mut self, code: CloseCode, reason: &str) {
         match &mut self.0 {
             IncomingTransport::Lines(reader) => reader.close(),
@@ -296,7 +298,7 @@ impl Outgoing {
     }
 
     /// Writes everything buffered and ends this direction, within the transport's close timeout.
-    /// The peer's end shows as `None` from [`Incoming::recv`].
+    /// When the peer has ended its direction, [`Incoming::recv`] returns `None`.
     pub async fn close(&mut self, code: CloseCode, reason: &str) {
         match &mut self.0 {
             OutgoingTransport::Lines(writer) => writer.close().await,

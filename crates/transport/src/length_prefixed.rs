@@ -23,7 +23,7 @@ const PREFIX: usize = size_of::<u32>();
 
 /// Size of one read: slightly more than the largest record of a relay.
 const READ_CHUNK: usize = 64 << 10;
-/// The buffer that an idle connection may keep.
+/// Space to read into for an idle connection.
 const IDLE_KEPT: usize = 4 << 10;
 
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -81,7 +81,11 @@ impl LengthPrefixedReader {
                 }
                 Ok(None) => {}
                 Err(InvalidLength { len }) => {
-                    tracing::debug!(len, max = self.max_message, "invalid message length");
+                    tracing::debug!(
+                        len,
+                        max = self.max_message,
+                        "closing a connection: invalid message length"
+                    );
                     self.close();
                     return None;
                 }
@@ -119,7 +123,7 @@ impl LengthPrefixedReader {
             None => IDLE_KEPT,
             Some(prefix) => {
                 let size = usize::try_from(u32::from_be_bytes(*prefix)).unwrap_or(usize::MAX);
-                // Announcing a large message alone reserves no memory.
+                // A peer that only announces a large message gets one chunk.
                 let missing = size.saturating_add(PREFIX).saturating_sub(self.buffer.len());
                 missing.clamp(IDLE_KEPT, READ_CHUNK.max(self.buffer.len()))
             }
@@ -146,7 +150,7 @@ struct InvalidLength {
 pub(crate) struct LengthPrefixedWriter {
     sink: ByteSink,
     buffer: WriteBuffer,
-    /// Bytes of the stream so far, including unflushed ones.
+    /// The number of bytes pushed so far, including unflushed ones.
     pushed: u64,
     bytes_read: Option<watch::Receiver<u64>>,
 }
@@ -253,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn an_announced_length_alone_reserves_no_memory() {
+    fn an_announced_length_alone_reserves_little_memory() {
         let mut reader = LengthPrefixedReader {
             source: Box::new(tokio::io::empty()),
             buffer: BytesMut::from(&(60_u32 << 20).to_be_bytes()[..]),

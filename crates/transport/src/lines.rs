@@ -20,7 +20,7 @@ use crate::write_buffer::{ByteSink, WriteBuffer};
 
 const READ_CHUNK: usize = 4 << 10;
 
-/// An allocation above this size is not reused for later lines.
+/// The allocation of a line above this size is not reused for later lines.
 const LARGE_LINE: usize = 64 << 10;
 
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn writes_one_line_per_message() {
+    async fn each_message_is_written_as_one_line() {
         let (near, mut far) = tokio::io::duplex(1000);
         let mut connection = connection(Box::new(tokio::io::empty()), Box::new(near), MAX);
         connection.outgoing.push(b"one");

@@ -17,9 +17,9 @@ use crate::write_buffer::ByteSink;
 /// The source of a connection's bytes.
 pub(crate) type ByteSource = Box<dyn AsyncRead + Send + Sync + Unpin>;
 
-/// Limit of unsent data in the kernel. Without it, that is the whole send buffer, which autotunes
-/// to megabytes, and a reset loses all of it. Data in flight is not limited, so throughput does not
-/// suffer: 256 KiB keep the link busy while the writer wakes up.
+/// Limit on unsent data in the kernel. Without it, the limit is the whole send buffer, which
+/// autotunes to megabytes, and a reset loses all of it. Data in flight is not limited, so
+/// throughput does not suffer: 256 KiB keeps the link busy while the writer wakes up.
 const MAX_UNSENT_BYTES: u32 = 256 << 10;
 
 /// A socket that splits into halves without a lock between them.
@@ -61,13 +61,13 @@ impl Socket for TcpStream {
 
 /// Acknowledges each read at once.
 ///
-/// Clients that leave Nagle's algorithm on hold a small message back until the previous one is
+/// With Nagle's algorithm, a client holds a small message back until the previous one is
 /// acknowledged. A notification has no response to carry the acknowledgement, so the next request
-/// would wait 40 ms for the kernel's delayed one. The kernel resets the option whenever this side
-/// sends, so it is set after every read.
+/// would wait 40 ms for the kernel's delayed acknowledgement. The kernel clears `TCP_QUICKACK`
+/// whenever this side sends, so the option is set after every read.
 pub(crate) struct PromptlyAcknowledged<T>(pub(crate) T);
 
-/// Gives access to the TCP socket below.
+/// Gives access to the underlying TCP socket.
 pub(crate) trait OverTcp {
     fn tcp(&self) -> &TcpStream;
 }

@@ -12,13 +12,13 @@ use crate::lines;
 use crate::socket::ByteSource;
 use crate::write_buffer::ByteSink;
 
-/// Takes stdin and stdout. From now on, nothing else may read the one or write the other.
+/// Takes stdin and stdout. From now on, nothing else may read stdin or write to stdout.
 ///
 /// When stdin is a terminal, a file or a socket, one blocking read of it may outlast the
 /// connection, so a runtime that ends before its stdin must be shut down without waiting.
 pub fn stdio() -> Connection {
-    // A pipe is opened a second time: O_NONBLOCK belongs to the open file, which the shell or the
-    // parent may share, and a pipe in epoll needs no thread. Other files, and systems without
+    // A nonblocking pipe needs no thread. It is opened a second time, because O_NONBLOCK belongs to
+    // the open file, which the shell or the parent may share. Other files, and systems without
     // /proc, use tokio's blocking threads.
     let source: ByteSource = match pipe::OpenOptions::new().open_receiver("/proc/self/fd/0") {
         Ok(receiver) => Box::new(receiver),

@@ -19,7 +19,7 @@ pub enum Full {
     Subject,
 }
 
-/// A slot. Dropping it frees the slot.
+/// The slot of one subject. Dropping the permit frees the slot.
 #[derive(Debug)]
 pub struct SubjectPermit {
     limits: Arc<SubjectLimits>,

@@ -6,7 +6,7 @@ use std::io::{self, IoSlice};
 use bytes::Bytes;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
-/// The sink of a connection's bytes. One virtual call per system call costs nothing.
+/// The sink of a connection's bytes. One virtual call per system call costs next to nothing.
 pub(crate) type ByteSink = Box<dyn AsyncWrite + Send + Sync + Unpin>;
 
 /// A larger buffer is released as soon as it is empty.
@@ -23,7 +23,7 @@ pub(crate) struct WriteBuffer {
     /// Written before `bytes`.
     segments: VecDeque<Bytes>,
     bytes: Vec<u8>,
-    /// How many of the first bytes the sink has accepted.
+    /// The number of bytes at the front that the sink has accepted.
     written: usize,
     /// The sink has accepted some but not all bytes appended since the buffer was last empty, so a
     /// frame may be half written. (`written` cannot tell: it returns to zero.)
@@ -195,7 +195,7 @@ mod tests {
 
     #[tokio::test]
     async fn slices_are_written_completely_in_every_combination() {
-        // Up to more slices than fit into one write.
+        // Includes more slices than fit into one write.
         for pieces in 0..2 * MAX_SLICES + 3 {
             for (most, is_vectored) in [(1, true), (5, true), (12, true), (1000, true), (5, false)]
             {

@@ -1,8 +1,8 @@
 //! Yields to other tasks after a number of bytes.
 //!
-//! A task that wakes another one keeps its thread until it waits, and tokio schedules the task
+//! A task that wakes another task keeps its thread until it waits, and tokio schedules the task
 //! woken last on that same thread. So a task that always finds more to read would fill the window
-//! of its stream before the next stage begins, and the stages would wait for each other.
+//! of its stream before the woken task starts, and the two tasks would not run in parallel.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};

@@ -118,7 +118,7 @@ async fn a_connection_carries_the_subject_of_its_token() {
 #[tokio::test]
 async fn failures_are_delayed_and_a_valid_token_is_not() {
     let (mut listener, address) = listen(with_token("sesame")).await;
-    // So many that the delay of the last refusals grows to several seconds.
+    // Enough failures to delay the last refusals by several seconds.
     let request = format!("GET /?token=guess HTTP/1.1\r\n{UPGRADE}\r\n");
     let mut attempts = Vec::new();
     for _ in 0..50 {

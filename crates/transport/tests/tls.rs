@@ -96,7 +96,7 @@ async fn a_server_that_cannot_prove_itself_is_refused_with_the_reason() {
     ] {
         let (_listener, url) = listen(tls).await;
         let error = refusal(&url, trust).await;
-        // A system without authorities trusts no server either.
+        // On a system without authorities, the dial already fails for lack of them.
         let is_without_roots = matches!(&error, DialError::Tls { reason, .. } if matches!(**reason, TlsError::NoSystemRoots));
         assert!(error.to_string().contains(reason) || is_without_roots, "{reason}: {error}");
     }
@@ -147,7 +147,7 @@ const OLD_HELLO: &[u8] = &[
 ];
 
 #[tokio::test]
-async fn old_versions_are_refused() {
+async fn old_tls_versions_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let authority = TestAuthority::new();
     let tls = server(&authority.issue(directory.path(), &NAMES, Validity::Now), None);
@@ -166,7 +166,7 @@ async fn old_versions_are_refused() {
 }
 
 #[tokio::test]
-async fn a_client_certificate_is_an_identity() {
+async fn a_client_certificate_identifies_the_client() {
     let directory = tempfile::tempdir().unwrap();
     let authority = TestAuthority::new();
     let ca = authority.write(directory.path());
@@ -190,7 +190,7 @@ async fn a_client_certificate_is_an_identity() {
         assert_eq!(server.principal.subject, Subject::Certificate(subject.into()));
         talk(&mut client.unwrap(), &mut server).await;
     }
-    // Without a certificate, from another authority, or expired.
+    // A client with no certificate, one of another authority, or an expired one is refused.
     let error = dial(&url, &trusting(ServerTrust::Authorities(ca.clone()))).await.unwrap_err();
     assert!(matches!(&error, DialError::Refused { status, .. } if *status == 401), "{error}");
     let foreign = identity_of("foreign.example", &TestAuthority::new(), Validity::Now);

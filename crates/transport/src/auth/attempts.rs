@@ -1,7 +1,7 @@
 //! Delays the refusals of an address that fails to authenticate. Only refusals are delayed: a valid
 //! token is accepted at once, even from an address with many failures. So a client that does not
 //! wait for its refusal is not slowed down; tokens are long enough to make guessing hopeless.
-//! Receives the time as an argument.
+//! Callers pass the current time.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Failures of an address that are refused without delay.
+/// An address gets this many refusals without delay.
 const FREE_FAILURES: u32 = 5;
-/// After that, an address gets one refusal per interval.
+/// Each further refusal is delayed by this much more, up to [`LONGEST_DELAY`]. The delay shrinks as
+/// time passes.
 const INTERVAL: Duration = Duration::from_millis(200);
 /// Shorter than the handshake timeout, so that a client receives a response and not a timeout.
 const LONGEST_DELAY: Duration = Duration::from_secs(5);
@@ -20,7 +21,7 @@ const MAX_ADDRESSES: usize = 4096;
 
 #[derive(Debug, Default)]
 pub(crate) struct FailedAttempts {
-    /// When the debt that each address has from its failures is paid off.
+    /// When the debt of each address is paid off. Each failure adds [`INTERVAL`] to it.
     paid_by: HashMap<IpAddr, Instant>,
 }
 
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded() {
+    fn the_number_of_remembered_addresses_is_bounded() {
         let mut attempts = FailedAttempts::default();
         let now = Instant::now();
         for number in 0..2 * u32::try_from(MAX_ADDRESSES).unwrap() {

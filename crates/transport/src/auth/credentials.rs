@@ -12,7 +12,7 @@ use percent_encoding::percent_decode_str;
 const SUBPROTOCOL: &str = "exec-server.v1";
 const SUBPROTOCOL_TOKEN: &str = "bearer.";
 
-/// A request carries more than one token, so its client is ambiguous.
+/// A request carries different tokens, so its client is ambiguous.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct AmbiguousToken;
 

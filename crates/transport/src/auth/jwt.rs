@@ -1,9 +1,9 @@
 //! JSON Web Tokens (RFC 7519) signed with HMAC-SHA256, the only supported algorithm.
 //!
 //! The usual crate, `jsonwebtoken`, needs a process-wide crypto provider, which an embedder of this
-//! library may want for its own tokens, and its backends include RSA. With a single algorithm, a
-//! token cannot choose one: the attacks with `none`, or with a public key used as an HMAC secret,
-//! have no code to reach.
+//! library may want to choose, and its backends include RSA. With a single algorithm, a token
+//! cannot choose one, so the attacks with `none`, or with a public key used as an HMAC secret, are
+//! impossible.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -17,7 +17,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{AuthError, read_secret};
 
-/// Minimum length of the secret. A shorter one could be guessed, and it alone protects the
+/// Minimum length of the secret. A shorter secret could be guessed, and nothing else protects the
 /// signature.
 pub const MIN_SECRET_BYTES: usize = 32;
 
@@ -89,27 +89,38 @@ pub struct TokenRules {
     pub max_clock_skew: Duration,
 }
 
-/// The reason why a token is refused. For the log only: a client learns only that it was refused.
+/// The reason why a token is refused. Logged, but not sent to the client, which learns only that
+/// its credentials are invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     #[error("it does not match the token of this server")]
     UnknownToken,
     #[error("it is not a JSON Web Token")]
     NotAToken,
-    #[error("its algorithm is not {ALGORITHM}")]
+    #[error("its algorithm is not {ALGORITHM}, or it requires extensions (crit)")]
     Algorithm,
     #[error("its signature is invalid")]
     Signature,
     #[error("its claims are invalid: {0}")]
     Claims(String),
-    #[error("it has expired")]
-    Expired,
-    #[error("it is not yet valid")]
-    NotYetValid,
-    #[error("its issuer is {found:?}, not the one in ws_issuer")]
-    Issuer { found: String },
-    #[error("its audience {found:?} does not include the one in ws_audience")]
-    Audience { found: String },
+    #[error("it expired at {exp} (exp, in seconds since 1970)")]
+    Expired { exp: u64 },
+    #[error(
+        "it is not valid before {nbf} (nbf, in seconds since 1970); check the clocks, or raise \
+         ws_max_clock_skew_seconds"
+    )]
+    NotYetValid { nbf: u64 },
+    #[error("{}; ws_issuer is {expected:?}", stated("issuer", "iss", found))]
+    Issuer { found: String, expected: String },
+    #[error("{}; ws_audience is {expected:?}", stated("audience", "aud", found))]
+    Audience { found: String, expected: String },
+}
+
+fn stated(name: &str, claim: &str, found: &str) -> String {
+    match found {
+        "" => format!("it has no {name} ({claim})"),
+        _ => format!("its {name} is {found:?}"),
+    }
 }
 
 #[derive(Deserialize)]
@@ -124,7 +135,7 @@ struct Header {
 pub struct SigningSecret(hmac::Key);
 
 impl SigningSecret {
-    /// Reads a secret from a file. Strips the line break at its end.
+    /// Reads a secret from a file. Strips trailing line breaks.
     pub fn read(path: &Path) -> Result<Self, AuthError> {
         let secret = read_secret(path)?;
         if secret.len() < MIN_SECRET_BYTES {
@@ -174,17 +185,24 @@ pub fn inspect(token: &str) -> Result<Claims, TokenError> {
 impl TokenRules {
     fn check(&self, claims: &Claims, now: SystemTime) -> Result<(), TokenError> {
         if now >= self.expiry(claims) {
-            return Err(TokenError::Expired);
+            return Err(TokenError::Expired { exp: claims.exp });
         }
-        if claims.nbf.is_some_and(|nbf| now + self.max_clock_skew < moment(nbf)) {
-            return Err(TokenError::NotYetValid);
+        if let Some(nbf) = claims.nbf
+            && now + self.max_clock_skew < moment(nbf)
+        {
+            return Err(TokenError::NotYetValid { nbf });
         }
-        if self.issuer.is_some() && claims.iss != self.issuer {
-            let found = claims.iss.clone().unwrap_or_default();
-            return Err(TokenError::Issuer { found });
+        if let Some(expected) = &self.issuer
+            && claims.iss != self.issuer
+        {
+            let (found, expected) = (claims.iss.clone().unwrap_or_default(), expected.clone());
+            return Err(TokenError::Issuer { found, expected });
         }
-        if self.audience.as_ref().is_some_and(|audience| !claims.aud.contains(audience)) {
-            return Err(TokenError::Audience { found: claims.aud.join(", ") });
+        if let Some(expected) = &self.audience
+            && !claims.aud.contains(expected)
+        {
+            let (found, expected) = (claims.aud.join(", "), expected.clone());
+            return Err(TokenError::Audience { found, expected });
         }
         Ok(())
     }
@@ -242,7 +260,7 @@ impl<'t> Parts<'t> {
         if let Some(sandbox) = &claims.sandbox {
             let needs_roots = sandbox.mode == SandboxLevel::WorkspaceWrite;
             if needs_roots == sandbox.writable_roots.is_empty() {
-                let reason = "workspace-write needs writable_roots, and read-only has none";
+                let reason = "workspace-write needs writable_roots; read-only does not allow them";
                 return Err(TokenError::Claims(reason.to_owned()));
             }
         }
@@ -338,7 +356,10 @@ mod tests {
         let claims = secret(&key).verify(token, &issued, now()).unwrap();
         assert_eq!((claims.exp, claims.iss.as_deref()), (1_300_819_380, Some("joe")));
         let later = moment(1_300_819_380);
-        assert_eq!(secret(&key).verify(token, &issued, later), Err(TokenError::Expired));
+        assert_eq!(
+            secret(&key).verify(token, &issued, later),
+            Err(TokenError::Expired { exp: claims.exp })
+        );
     }
 
     #[test]
@@ -382,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_with_unknown_limits_is_refused() {
+    fn a_token_with_unknown_or_invalid_limits_is_refused() {
         let claims = |limits: &str| format!(r#"{{"exp":2000,"limits":{limits}}}"#);
         let verified = |limits: &str| verify(&claims(limits), &TokenRules::default());
         let limits = verified(r#"{"memoryBytes":512,"cpus":0.5}"#).unwrap().limits.unwrap();
@@ -407,21 +428,26 @@ mod tests {
         let skewed = TokenRules { max_clock_skew: Duration::from_secs(60), ..any.clone() };
         let expects =
             TokenRules { issuer: Some("me".into()), audience: Some("box".into()), ..any.clone() };
-        use TokenError::{Expired, NotYetValid};
-        let issuer = |found: &str| Some(TokenError::Issuer { found: found.to_owned() });
-        let audience = |found: &str| Some(TokenError::Audience { found: found.to_owned() });
+        let expired = |exp| Some(TokenError::Expired { exp });
+        let not_yet_valid = |nbf| Some(TokenError::NotYetValid { nbf });
+        let issuer = |found: &str| {
+            Some(TokenError::Issuer { found: found.to_owned(), expected: "me".to_owned() })
+        };
+        let audience = |found: &str| {
+            Some(TokenError::Audience { found: found.to_owned(), expected: "box".to_owned() })
+        };
         for (claims, rules, expected) in [
             (r#"{"exp":1001}"#, &any, None),
             (r#"{"exp":1001.9}"#, &any, None),
-            (r#"{"exp":1000}"#, &any, Some(Expired)),
-            (r#"{"exp":0}"#, &any, Some(Expired)),
+            (r#"{"exp":1000}"#, &any, expired(1000)),
+            (r#"{"exp":0}"#, &any, expired(0)),
             (r#"{"exp":941}"#, &skewed, None),
-            (r#"{"exp":940}"#, &skewed, Some(Expired)),
+            (r#"{"exp":940}"#, &skewed, expired(940)),
             (r#"{"exp":18446744073709551615}"#, &any, None),
             (r#"{"exp":2000,"nbf":1000}"#, &any, None),
-            (r#"{"exp":2000,"nbf":1001}"#, &any, Some(NotYetValid)),
+            (r#"{"exp":2000,"nbf":1001}"#, &any, not_yet_valid(1001)),
             (r#"{"exp":2000,"nbf":1060}"#, &skewed, None),
-            (r#"{"exp":2000,"nbf":1061}"#, &skewed, Some(NotYetValid)),
+            (r#"{"exp":2000,"nbf":1061}"#, &skewed, not_yet_valid(1061)),
             (r#"{"exp":2000,"iss":"me","aud":"box"}"#, &expects, None),
             (r#"{"exp":2000,"iss":"me","aud":["other","box"]}"#, &expects, None),
             (r#"{"exp":2000,"aud":"box"}"#, &expects, issuer("")),

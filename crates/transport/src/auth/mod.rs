@@ -1,5 +1,5 @@
-//! Bearer tokens: which tokens a listener accepts, and where a request carries one. Uses no sockets
-//! and no clock. No text produced here contains a token or a secret.
+//! Bearer tokens: which tokens a listener accepts, and where a request carries its token. Uses no
+//! sockets and no clock. Errors and debug output never contain a token or a secret.
 
 mod attempts;
 mod credentials;
@@ -78,7 +78,7 @@ enum Keys {
 }
 
 impl Authenticator {
-    /// Reads the files.
+    /// Reads the file of the token or secret, if there is one.
     pub fn new(options: AuthOptions) -> Result<Self, AuthError> {
         let keys = RwLock::new(Arc::new(Keys::read(&options)?));
         Ok(Self { options, keys })
@@ -89,7 +89,7 @@ impl Authenticator {
         matches!(self.options, AuthOptions::SignedBearerToken { .. })
     }
 
-    /// Reads the files again. On an error, the old keys stay in force.
+    /// Reads the file again. On an error, the old keys stay in force.
     pub fn reload(&self) -> Result<(), AuthError> {
         let keys = Arc::new(Keys::read(&self.options)?);
         *self.keys.write().expect("no code panics while it holds the keys") = keys;
@@ -169,7 +169,7 @@ pub fn new_token() -> String {
     URL_SAFE_NO_PAD.encode_to_string(bits)
 }
 
-/// Reads the token in a file, without the line break at its end.
+/// Reads the token in a file, without trailing line breaks.
 pub fn read_token_file(path: &Path) -> Result<String, AuthError> {
     let bytes = read_secret(path)?;
     let token = String::from_utf8(bytes).ok().filter(|token| is_token(token));
@@ -199,7 +199,8 @@ fn read_secret(path: &Path) -> Result<Vec<u8>, AuthError> {
     Ok(bytes)
 }
 
-/// Hashes a token. With the hash, a server can recognise a token without storing it.
+/// Returns the SHA-256 of a token or a certificate. A server that stores only the hash of a token
+/// can still recognise the token.
 #[must_use]
 pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     let hash = digest(&SHA256, bytes);

@@ -19,7 +19,7 @@ use crate::websocket::{self, KeepAlive, Role};
 const MAX_RESPONSE_HEAD: usize = 16 << 10;
 const MAX_HEADERS: usize = 100;
 
-/// The parts of the request. None may contain a line break.
+/// The parts of the request. No part may contain a line break.
 pub(super) struct Request<'a> {
     pub(super) host: &'a str,
     pub(super) path_and_query: &'a str,
@@ -113,7 +113,7 @@ impl Request<'_> {
 /// Returns the length of the response head that opens the WebSocket, or `None` until the head is
 /// complete.
 ///
-/// The body of a refusal is not read: proxies like to repeat the URL in it, including its query.
+/// The body of a refusal is not read: proxies often repeat the URL in it, including its query.
 fn judge(received: &[u8], key: &str) -> Result<Option<usize>, Failure> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut response = httparse::Response::new(&mut headers);

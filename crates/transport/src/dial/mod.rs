@@ -1,5 +1,5 @@
-//! Dials a server: connects and performs the handshakes. There are no retries and no timeouts here:
-//! the caller is responsible for both, and dropping a dial closes its socket.
+//! Dials a server: connects and performs the handshakes. Retries and timeouts are up to the caller;
+//! dropping a dial closes its socket.
 
 mod handshake;
 mod url;
@@ -41,7 +41,7 @@ pub enum DialError {
          not allowed in a header"
     )]
     BadToken,
-    /// No server listens there, or it closed the connection before the handshake was complete.
+    /// No server listens there, or the server closed the connection during the handshake.
     #[error("cannot connect to {url}")]
     Unreachable { url: DialUrl, source: io::Error },
     /// A file needed for TLS is missing or invalid.
@@ -51,7 +51,10 @@ pub enum DialError {
     #[error("{url} is not trusted: {}", distrust(reason))]
     Untrusted { url: DialUrl, reason: Box<rustls::Error> },
     /// The server rejects the certificate of this client, or its TLS version.
-    #[error("{url} refused the TLS handshake of this client ({alert:?}); see --tls-client-cert")]
+    #[error(
+        "{url} refused the TLS handshake of this client ({alert:?}); it may require a client \
+         certificate (--tls-client-cert)"
+    )]
     Rejected { url: DialUrl, alert: rustls::AlertDescription },
     #[error("{url} answered {status} instead of opening a WebSocket{}", advice(*status))]
     Refused { url: DialUrl, status: StatusCode },
@@ -128,17 +131,22 @@ fn distrust(error: &rustls::Error) -> String {
         // `BadSignature` means that the authority only shares its name with a trusted one.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
             "no trusted authority has signed its certificate; name \
-             one with --tls-ca, or pin the certificate with --tls-fingerprint"
+             its authority with --tls-ca, or pin the certificate with --tls-fingerprint"
                 .to_owned()
         }
         CertificateError::ApplicationVerificationFailure => {
-            "its certificate does not have the expected fingerprint".to_owned()
+            "its certificate does not have the expected fingerprint; check --tls-fingerprint"
+                .to_owned()
         }
-        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-            "its certificate has expired".to_owned()
+        CertificateError::Expired => {
+            "its certificate has expired; renew it on the server".to_owned()
         }
+        CertificateError::ExpiredContext { not_after, .. } => format!(
+            "its certificate has expired (notAfter: {} seconds since 1970); renew it on the server",
+            not_after.as_secs()
+        ),
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            "its certificate is for another name".to_owned()
+            "its certificate is for another name; connect by a name in the certificate".to_owned()
         }
         other => format!("its certificate is invalid: {other}"),
     }
@@ -147,16 +155,21 @@ fn distrust(error: &rustls::Error) -> String {
 /// Returns the remedy for a refusal.
 fn advice(status: StatusCode) -> &'static str {
     match status {
-        StatusCode::UNAUTHORIZED => "; it needs a valid token (--token-file) or client certificate",
+        StatusCode::UNAUTHORIZED => {
+            "; the token (--token-file) or client certificate is missing, wrong or expired"
+        }
         StatusCode::FORBIDDEN => {
             "; it refuses this user, host name or origin (its settings allow_other_users, \
-             allow_hosts and allow_origins)"
+             allow_host and allow_origin)"
         }
         StatusCode::TOO_MANY_REQUESTS => {
             "; this client has too many connections (max_connections_per_subject)"
         }
         StatusCode::SERVICE_UNAVAILABLE => {
             "; it is shutting down, or has too many connections (max_connections)"
+        }
+        status if status.is_success() || status == StatusCode::NOT_FOUND => {
+            "; it may not be an exec-server"
         }
         _ => "",
     }

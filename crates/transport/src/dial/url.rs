@@ -1,4 +1,4 @@
-//! The URL of a server, as users write it. A query may contain a token, so nothing here prints one.
+//! The URL of a server, as users write it. A query may contain a token, so no query is printed.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -38,7 +38,7 @@ pub(super) enum Target {
     Unix(PathBuf),
 }
 
-/// `url` never contains the query or a user name.
+/// No `url` here contains a query, a user name or a password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DialUrlParseError {
     #[error(
@@ -52,9 +52,14 @@ pub enum DialUrlParseError {
     Host { url: String, host: String },
     #[error("{url:?}: {port:?} is not a port; expected 1 to 65535")]
     Port { url: String, port: String },
-    #[error("{url:?} contains a fragment, or a character that must be percent-encoded")]
-    Character { url: String },
-    #[error("{url:?} does not name an absolute path; expected unix:///PATH")]
+    #[error("{url:?} was given with a fragment; remove the \"#\" and the rest, or write %23")]
+    Fragment { url: String },
+    #[error("{url:?} was given with {character:?}, which must be percent-encoded")]
+    Character { url: String, character: char },
+    /// Without the character: the query may hold a token.
+    #[error("{url:?} was given with a query in which some character must be percent-encoded")]
+    Query { url: String },
+    #[error("{url:?} does not name a socket by its absolute path; expected unix:///PATH")]
     RelativeUnixPath { url: String },
 }
 
@@ -71,7 +76,14 @@ impl FromStr for DialUrl {
             tcp(WSS, address, &printed)
         } else {
             Err(DialUrlParseError::UnknownForm { url: printed.clone() })
-        }?;
+        };
+        let target = target.map_err(|error| match url.split_once(['?', '#']) {
+            // Perhaps a password that contains one of these characters.
+            Some((_, rest)) if rest.contains('@') => {
+                DialUrlParseError::UnknownForm { url: "…".to_owned() }
+            }
+            _ => error,
+        })?;
         Ok(Self { target, printed })
     }
 }
@@ -129,9 +141,16 @@ fn tcp(scheme: Scheme, address: &str, printed: &str) -> Result<Target, DialUrlPa
     if authority.contains('@') {
         return Err(DialUrlParseError::UserName { url: url() });
     }
+    if path.contains('#') {
+        return Err(DialUrlParseError::Fragment { url: url() });
+    }
     // A line break would end the request line and add headers.
-    if !path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#') {
-        return Err(DialUrlParseError::Character { url: url() });
+    let forbidden = |character: &char| !character.is_ascii_graphic();
+    if let Some(character) = path.chars().take_while(|next| *next != '?').find(forbidden) {
+        return Err(DialUrlParseError::Character { url: url(), character });
+    }
+    if path.chars().any(|character| forbidden(&character)) {
+        return Err(DialUrlParseError::Query { url: url() });
     }
     let (host, port) = split_port(authority);
     let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
@@ -231,10 +250,11 @@ mod tests {
             ("ws://box:0", "\"0\" is not a port"),
             ("ws://box:+80", "\"+80\" is not a port"),
             ("ws://box:65536/x", "\"65536\" is not a port"),
-            ("ws://box/a b", "percent-encoded"),
-            ("ws://box/\r\nEvil: yes", "percent-encoded"),
-            ("ws://box/ü", "percent-encoded"),
+            ("ws://box/a b", "' ', which must be percent-encoded"),
+            ("ws://box/\r\nEvil: yes", "'\\r', which must be percent-encoded"),
+            ("ws://box/?a=ü", "a query in which some character must be percent-encoded"),
             ("ws://box/a#b", "fragment"),
+            ("ws://box/a b#c", "fragment"),
             ("unix://run/x.sock", "absolute path"),
             ("unix://", "absolute path"),
             ("unix:///", "absolute path"),
@@ -252,6 +272,8 @@ mod tests {
             "ws://box?token=SECRET",
             "ws://box/#SECRET",
             "ws://me:SECRET@box",
+            "ws://me:SECRET#x@box",
+            "ws://me:SECRET?x@box",
             "ws://me:a/SECRET@box",
             "ws://box:SECRET@x?SECRET",
             "wss://me:SECRET@box/?token=SECRET",

@@ -1,8 +1,9 @@
-//! Accepts sockets and performs handshakes, each on a task of its own with a timeout. An
-//! [`Admission`] decides which requests become connections.
+//! Accepts sockets and performs handshakes, each on its own task with a timeout. An [`Admission`]
+//! decides which requests become connections.
 
 use std::convert::Infallible;
 use std::io;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -72,36 +73,41 @@ pub(super) struct Client {
     pub(super) certificate: Option<String>,
 }
 
-/// Accepts for as long as it is polled.
+/// Accepts sockets for as long as it is polled.
 pub(super) async fn accept_all<A: Admission>(
     socket: BoundSocket,
     mut handshakes: Handshakes,
     reception: Arc<Reception<A>>,
 ) {
     let mut backoff = Backoff::default();
+    let name = reception.listener.clone();
     loop {
         let reception = Arc::clone(&reception);
         let accepted = match &socket {
             BoundSocket::Tcp(listener) => listener.accept().await.map(|(stream, remote)| {
-                handshakes.spawn(Some(network_of(remote.ip())), async move {
-                    reception.complete(reception.receive_tcp(stream)).await;
+                let address = remote.ip();
+                handshakes.spawn(Some(network_of(address)), async move {
+                    let handshake = reception.receive_tcp(stream, address);
+                    reception.complete(Some(address), handshake).await;
                 });
             }),
             BoundSocket::Unix(listener) => listener.accept().await.map(|(stream, _)| {
                 handshakes.spawn(None, async move {
-                    reception.complete(reception.receive_unix(stream)).await;
+                    reception.complete(None, reception.receive_unix(stream)).await;
                 });
             }),
         };
         match accepted {
             Ok(()) => backoff = Backoff::default(),
-            Err(error) => backoff.wait(&error).await,
+            Err(error) => backoff.wait(&name, &error).await,
         }
     }
 }
 
 /// Everything needed to turn a new socket into a connection.
 pub(super) struct Reception<A: Admission> {
+    /// The address of the listener, for log lines.
+    pub(super) listener: String,
     pub(super) admission: A,
     pub(super) tls: Option<Arc<TlsServer>>,
     pub(super) keep_alive: KeepAlive,
@@ -116,7 +122,11 @@ struct Admitted<Grant> {
 }
 
 impl<A: Admission> Reception<A> {
-    async fn receive_tcp(&self, stream: TcpStream) -> Option<(Connection, A::Grant)> {
+    async fn receive_tcp(
+        &self,
+        stream: TcpStream,
+        address: IpAddr,
+    ) -> Option<(Connection, A::Grant)> {
         stream.prepare();
         let peer = stream.peer();
         let Some(tls) = &self.tls else {
@@ -125,7 +135,12 @@ impl<A: Admission> Reception<A> {
         let stream = match tls.acceptor().accept(PromptlyAcknowledged(stream)).await {
             Ok(stream) => stream,
             Err(error) => {
-                tracing::debug!(%error, "a TLS handshake failed");
+                tracing::debug!(
+                    listener = self.listener,
+                    %address,
+                    %error,
+                    "a TLS handshake failed"
+                );
                 self.admission.note_failed_handshake(peer.as_ref());
                 return None;
             }
@@ -141,12 +156,23 @@ impl<A: Admission> Reception<A> {
     }
 
     /// Hands over the connection that a handshake produces within its timeout.
-    async fn complete(&self, handshake: impl Future<Output = Option<(Connection, A::Grant)>>) {
+    async fn complete(
+        &self,
+        address: Option<IpAddr>,
+        handshake: impl Future<Output = Option<(Connection, A::Grant)>>,
+    ) {
         match timeout(self.handshake_timeout, handshake).await {
             // An error means that the listener is being dropped.
             Ok(Some(connection)) => drop(self.connections.send(connection).await),
             Ok(None) => {}
-            Err(_) => tracing::debug!("a handshake took longer than handshake_timeout"),
+            Err(_) => {
+                tracing::debug!(
+                    listener = self.listener,
+                    address = address.map(tracing::field::display),
+                    limit = ?self.handshake_timeout,
+                    "a handshake took longer than handshake_timeout"
+                );
+            }
         }
     }
 
@@ -217,10 +243,10 @@ struct Backoff {
 }
 
 impl Backoff {
-    async fn wait(&mut self, error: &io::Error) {
+    async fn wait(&mut self, listener: &str, error: &io::Error) {
         let delay = match self.last {
             None => {
-                tracing::warn!(%error, "cannot accept connections; retrying");
+                tracing::warn!(listener, %error, "cannot accept connections; retrying");
                 FIRST_BACKOFF
             }
             Some(last) => (last * 2).min(LONGEST_BACKOFF),

@@ -47,7 +47,7 @@ pub(super) enum Identification {
 enum AuthFailure {
     #[error("no token")]
     NoToken,
-    #[error("more than one token")]
+    #[error("several different tokens; send only one")]
     AmbiguousToken,
     #[error("no client certificate with a DNS or URI name")]
     NoCertificate,
@@ -120,8 +120,8 @@ impl ClientAdmission {
     }
 
     /// Answers a request for metrics; returns `None` for any other request. Metrics require the
-    /// role `admin` where tokens have roles, any valid credentials where they have none, and are
-    /// otherwise open to all users of this machine.
+    /// role `admin` if tokens have roles, and otherwise the credentials that the listener requires
+    /// of every client, if any.
     fn answer_metrics<B>(
         &self,
         request: &Request<B>,
@@ -198,7 +198,7 @@ impl ClientAdmission {
         }
     }
 
-    /// Returns the delay of the refusal.
+    /// Counts and logs a failure. Returns the delay of the refusal.
     fn note_failure(&self, client: &Client, failure: &AuthFailure) -> Duration {
         let Some(Peer::Tcp { remote, .. }) = &client.peer else { return Duration::ZERO };
         let address = remote.ip();

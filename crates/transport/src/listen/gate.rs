@@ -1,8 +1,8 @@
 //! Judges each HTTP request by its head, before any credentials; does no I/O.
 //!
 //! A web page in a browser on this machine can reach a loopback port. It cannot hide its `Origin`,
-//! and when it reaches the server under a name of its own (DNS rebinding) it cannot hide that name
-//! in `Host`. So both are checked first, on every route.
+//! and when it reaches the server under its own domain name (DNS rebinding), it cannot hide that
+//! name in `Host`. So both are checked first, on every route.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -27,8 +27,8 @@ pub(super) struct Gate {
 
 #[derive(Debug)]
 pub(super) enum HostRule {
-    /// A browser cannot open a Unix socket, and a page that reaches another machine under a name of
-    /// its own has no credentials there. So the name is irrelevant.
+    /// Any name. A browser cannot open a Unix socket, and beyond loopback, a page that reaches the
+    /// server under its own domain name has no credentials.
     Any,
     /// The bound loopback address, its usual names, and the names allowed by the operator.
     Loopback { address: IpAddr, allowed: Vec<String> },
@@ -70,7 +70,7 @@ impl Gate {
                 .any(|allowed| origin.as_bytes().eq_ignore_ascii_case(allowed.as_bytes()))
         };
         if !request.headers().get_all(ORIGIN).iter().all(allows_origin) {
-            let text = "this Origin is not allowed; an exec-server allows it with allow_origins";
+            let text = "this Origin is not allowed; an exec-server allows it with allow_origin";
             return Err(answer(StatusCode::FORBIDDEN, text));
         }
         let allows_host = |name: &[u8]| match &self.hosts {
@@ -89,7 +89,7 @@ impl Gate {
         let target = request.uri().authority().map(|authority| authority.as_str().as_bytes());
         if !header.is_some_and(allows_host) || !target.is_none_or(allows_host) {
             let text = "this Host is not allowed; use the listener's address, or allow the name: \
-                        allow_hosts of an exec-server, --public-url of a rendezvous";
+                        allow_host of an exec-server, --public-url of a rendezvous";
             return Err(answer(StatusCode::FORBIDDEN, text));
         }
         Ok(())
@@ -192,7 +192,7 @@ fn is_host(host: &[u8], address: IpAddr, allowed: &[String]) -> bool {
     name.parse() == Ok(address) || allowed.iter().any(is_allowed)
 }
 
-/// Only the usual loopback names: other programs use the rest of 127.0.0.0/8.
+/// Whether this is a usual loopback name. Other programs use the rest of 127.0.0.0/8.
 fn is_loopback(host: &[u8]) -> bool {
     host_name(host).is_some_and(|name| match name.parse::<IpAddr>() {
         Ok(IpAddr::V4(ip)) => ip == std::net::Ipv4Addr::LOCALHOST,

@@ -1,5 +1,6 @@
-//! A listener for other services: it answers HTTP requests, some of which become WebSocket
-//! connections. Like any listener, it checks names, answers health requests and bounds handshakes.
+//! A listener for services with an HTTP handler: it answers requests, some of which become
+//! WebSocket connections. Like any listener, it checks names, answers health requests and bounds
+//! handshakes.
 
 use std::fmt;
 use std::future;
@@ -97,7 +98,8 @@ pub struct HttpListener<Grant> {
 }
 
 impl<Grant: Send + 'static> HttpListener<Grant> {
-    /// Binds and starts to serve. `handler` is called with the bound address. Needs a runtime.
+    /// Binds and starts to serve. `handler` creates the handler for the bound address. Needs a
+    /// runtime.
     pub async fn bind<H: HttpHandler<Grant = Grant>>(
         address: SocketAddr,
         options: HttpListenerOptions,
@@ -139,6 +141,7 @@ impl<Grant: Send + 'static> HttpListener<Grant> {
             longest_delay: options.handshake_timeout / 2,
         };
         let reception = Reception {
+            listener: address.to_string(),
             admission,
             tls: options.tls,
             keep_alive: options.keep_alive,
@@ -231,7 +234,7 @@ impl<H: HttpHandler> Admission for HandlerAdmission<H> {
 }
 
 impl<H> HandlerAdmission<H> {
-    /// Counts a failure of the client's address.
+    /// Counts a failure of the client's address. Returns the delay of the refusal.
     fn delay(&self, client: &Client) -> Duration {
         let Some(Peer::Tcp { remote, .. }) = &client.peer else { return Duration::ZERO };
         let attempts = self.failed_attempts.lock();

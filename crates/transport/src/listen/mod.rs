@@ -50,16 +50,16 @@ pub struct ListenerOptions {
     /// `Host` names allowed in addition to the bound address and, on loopback, its usual names.
     /// Beyond loopback, an empty list allows every name.
     pub allowed_hosts: Vec<String>,
-    /// Verifies the tokens of WebSocket clients on TCP; others get 401.
+    /// Verifies the tokens of TCP clients; a client without a valid token gets 401.
     pub authenticator: Option<Arc<Authenticator>>,
     /// The certificate of `wss://` listeners. If it requests client certificates, clients need one
     /// in addition to a token; without token authentication, the certificate suffices.
     pub tls: Option<Arc<TlsServer>>,
     /// Whether to allow listening beyond loopback without TLS.
     pub insecure: bool,
-    /// Used without tokens and certificates: identifies the user at the other end of a socket, or
-    /// returns `None` for one that may not open a WebSocket and gets 403. Called on a thread of the
-    /// runtime, so it must not block for long.
+    /// Identifies the user at the other end of a Unix socket, and of a TCP socket if neither tokens
+    /// nor client certificates are used. A user for whom it returns `None` cannot open a WebSocket
+    /// and gets 403. Called on a thread of the runtime, so it must not block for long.
     pub identify_user: fn(&Peer) -> Option<Subject>,
     /// Whether the file of a Unix socket is open to other users. `identify_user` then identifies
     /// them.
@@ -118,15 +118,21 @@ pub enum BindError {
     AddressInUse { address: SocketAddr },
     #[error("cannot listen on {path}", path = path.display())]
     Unix { path: PathBuf, source: io::Error },
-    #[error("{path} is already in use by another server", path = path.display())]
+    #[error(
+        "{path} is already in use by another server; listen on another path, or end that server",
+        path = path.display()
+    )]
     PathInUse { path: PathBuf },
-    #[error("{path} exists and is not a socket", path = path.display())]
+    #[error(
+        "{path} exists and is not a socket; listen on another path, or remove it",
+        path = path.display()
+    )]
     NotASocket { path: PathBuf },
     #[error("cannot listen on the socket that was passed")]
     Passed { source: io::Error },
     #[error("the Unix socket that was passed has no path; give it one with ListenStream=/PATH")]
     Unnamed,
-    #[error("{url} is not an address to listen on")]
+    #[error("{url} is not an address to listen on; expected ws://, wss:// or unix://")]
     NotAnAddress { url: ListenUrl },
 }
 
@@ -251,6 +257,7 @@ impl Listener {
             monitor: options.monitor,
         };
         let reception = Reception {
+            listener: url.to_string(),
             admission,
             tls,
             keep_alive: options.keep_alive,
@@ -290,7 +297,8 @@ impl Drop for Listener {
 }
 
 impl ListenerOptions {
-    /// Beyond loopback, every client needs credentials, and none may travel unencrypted.
+    /// Beyond loopback, every client needs credentials, and a listener without TLS needs
+    /// `insecure`.
     fn check_exposure(
         &self,
         address: SocketAddr,
@@ -319,7 +327,7 @@ async fn listen_on(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Bin
     Ok((listener, bound))
 }
 
-/// Returns a socket that is already listening, and its address.
+/// Registers a listening socket with the runtime. Returns it with its address.
 fn take_over(listener: std::net::TcpListener) -> Result<(TcpListener, SocketAddr), BindError> {
     let failed = |source| BindError::Passed { source };
     listener.set_nonblocking(true).map_err(failed)?;
@@ -328,7 +336,7 @@ fn take_over(listener: std::net::TcpListener) -> Result<(TcpListener, SocketAddr
     Ok((listener, bound))
 }
 
-/// Whether the listener accepts new clients: yes, until [`drain`](Self::drain).
+/// The state that `/readyz` reports. New clients are accepted until [`drain`](Self::drain).
 #[derive(Debug, Clone, Default)]
 pub struct Readiness {
     flags: Arc<Flags>,

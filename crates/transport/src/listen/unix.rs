@@ -1,5 +1,5 @@
-//! The file of a Unix socket: private from its first moment, never stolen from a live server,
-//! removed at the end.
+//! The file of a Unix socket: appears with its final permissions, never replaces the socket of a
+//! live server, and is removed at the end.
 
 use std::fs;
 use std::io;
@@ -66,8 +66,9 @@ pub(super) fn listen_at(
 fn bind_privately(path: &Path) -> io::Result<UnixListener> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // Linux gives the file that `bind` creates the mode of the socket, so it is never open to
-    // others. A later `chmod` would leave such a moment, and the umask belongs to all threads.
+    // Linux gives the file that `bind` creates the mode of the socket, so the file is never open to
+    // other users. A `chmod` after `bind` would leave it open for a moment, and a umask would apply
+    // to all threads.
     fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
     listen(&socket, BACKLOG)?;
@@ -87,16 +88,17 @@ fn install(staging: &Path, path: &Path) -> Result<(), BindError> {
     if is_live(path) {
         return Err(BindError::PathInUse { path: path.to_owned() });
     }
-    // Between the check and the removal, another server may have taken the name. So the dead socket
-    // is first moved aside to a unique name, and checked again there.
+    // Between the check and the removal, another server might take the name. So the dead socket is
+    // first renamed to a unique name, and checked again there.
     let aside = staging_path(path);
     fs::rename(path, &aside).map_err(failed)?;
     if is_live(&aside) {
         if let Err(error) = rename_new(&aside, path) {
             tracing::error!(
                 %error,
-                "the socket of another server is now at {}, since it cannot be renamed back",
-                aside.display()
+                path = %path.display(),
+                now_at = %aside.display(),
+                "cannot rename the socket of another server back to its path; rename it by hand"
             );
         }
         return Err(BindError::PathInUse { path: path.to_owned() });

@@ -34,13 +34,13 @@ pub enum ExecServerListenUrlParseError {
     UnknownForm { url: String },
     #[error("{url:?} has no port; write {scheme}{host}:PORT, or port 0 for any free port")]
     MissingPort { url: String, scheme: &'static str, host: String },
-    #[error("{url:?}: {host:?} is not an IP address; listen URLs do not support host names")]
+    #[error("{url:?}: {host:?} is not an IP address; write one, such as 127.0.0.1")]
     HostName { url: String, host: String },
     #[error("{url:?}: {port:?} is not a port; expected 0 to 65535")]
     Port { url: String, port: String },
     #[error("{url:?} has a path; remove it, since a listener serves every path")]
     Path { url: String },
-    #[error("{url:?} does not name an absolute path; expected unix:///PATH")]
+    #[error("{url:?} does not name a socket by its absolute path; expected unix:///PATH")]
     RelativeUnixPath { url: String },
     #[error(
         "{url:?} does not name a socket; expected systemd:NAME, with the FileDescriptorName of a socket unit"
@@ -85,7 +85,7 @@ impl FromStr for ListenUrl {
     }
 }
 
-/// The same rules as systemd's.
+/// Systemd's rules for descriptor names, but without spaces, and without a leading `//`.
 fn is_descriptor_name(name: &str) -> bool {
     let is_part = |byte: u8| byte.is_ascii_graphic() && byte != b':';
     (1..=255).contains(&name.len()) && name.bytes().all(is_part) && !name.starts_with("//")

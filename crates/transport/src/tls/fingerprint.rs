@@ -24,7 +24,8 @@ impl Fingerprint {
     }
 }
 
-/// Also accepts the output of `openssl x509 -fingerprint -sha256`: with colons, in capitals.
+/// Also accepts digits as `openssl x509 -fingerprint -sha256` prints them, with colons and in
+/// capitals, and digits without the prefix.
 impl FromStr for Fingerprint {
     type Err = FingerprintParseError;
 

@@ -25,7 +25,7 @@ pub use server::{TlsFiles, TlsServer};
 pub enum TlsError {
     #[error("cannot read {}: {reason}", path.display())]
     Unreadable { path: PathBuf, reason: io::Error },
-    #[error("{} contains no certificate in PEM format", path.display())]
+    #[error("{} contains no certificate in PEM format, or a damaged one", path.display())]
     NoCertificate { path: PathBuf },
     #[error("{} contains no private key in PEM format", path.display())]
     NoPrivateKey { path: PathBuf },
@@ -33,7 +33,9 @@ pub enum TlsError {
     Unusable { path: PathBuf, reason: rustls::Error },
     #[error("{} contains no usable certificate authority: {reason}", path.display())]
     NoAuthority { path: PathBuf, reason: String },
-    #[error("the system has no certificate authorities; name one with --tls-ca")]
+    #[error(
+        "the system has no certificate authorities; install some, or pass a PEM file (--tls-ca)"
+    )]
     NoSystemRoots,
     #[error("cannot generate a certificate: {reason}")]
     SelfSigned { reason: rcgen::Error },

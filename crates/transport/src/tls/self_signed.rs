@@ -28,7 +28,7 @@ pub fn self_signed(directory: &Path, names: Vec<String>) -> Result<SelfSigned, T
     let unwritable = |reason| TlsError::Unwritable { path: directory.to_owned(), reason };
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true).mode(0o700).create(directory).map_err(unwritable)?;
-    // One process at a time: the key of one server does not fit the certificate of another.
+    // One process at a time: two could leave the key of one with the certificate of the other.
     let lock = File::open(directory).map_err(unwritable)?;
     flock(&lock, FlockOperation::LockExclusive).map_err(|errno| unwritable(errno.into()))?;
     if files.certificate.exists() && files.key.exists() {

@@ -81,7 +81,7 @@ impl TlsServer {
         vec![self.files.key.clone()]
     }
 
-    /// The other files, which must not be replaced either.
+    /// The certificate files. They are not secret, but must not be replaced.
     pub fn public_files(&self) -> Vec<PathBuf> {
         let TlsFiles { certificate, client_ca, .. } = self.files.clone();
         [Some(certificate), client_ca].into_iter().flatten().collect()
@@ -98,7 +98,7 @@ impl TlsServer {
 
 impl Loaded {
     fn read(files: &TlsFiles) -> Result<Self, TlsError> {
-        // Before the content, so that a concurrent change is detected.
+        // Taken before the content is read, so that a concurrent change is detected.
         let versions = files.versions();
         let certificates = read_certificates(&files.certificate)?;
         let key = read_private_key(&files.key)?;
@@ -114,7 +114,7 @@ impl Loaded {
             None => config.with_no_client_auth(),
             Some(path) => {
                 let roots = Arc::new(authorities(path)?);
-                // Health requests need no certificate; all other requests check for it themselves.
+                // Health requests need no certificate; admission requires it for other requests.
                 let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider())
                     .allow_unauthenticated()
                     .build()

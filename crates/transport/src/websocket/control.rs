@@ -1,8 +1,8 @@
 //! Frames that the reader of a connection asks its writer to send.
 //!
 //! At most one of each kind is pending: a newer pong replaces an older one (RFC 6455, section 5.5.3
-//! allows it), an unsent ping serves all requests for one, and only the first close counts.
-//! So a peer that floods the connection with pings and reads nothing occupies 125 bytes.
+//! allows it), an unsent ping serves every request for a ping, and only the first close counts.
+//! So a peer that floods the connection with pings and reads nothing occupies at most 125 bytes.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -47,8 +47,9 @@ enum Close {
 }
 
 impl Control {
-    /// Asks for a ping; a pong with this number or a higher one answers it. A pending ping serves
-    /// as well, unless it was already `answered`: then it proves nothing new.
+    /// Asks for a ping and returns its number; a pong with that number or a higher one answers it.
+    /// A pending ping is reused if its number is above `answered`, the highest answered ping:
+    /// otherwise its pong would prove nothing new.
     pub(super) fn ask_for_ping(&self, answered: u64) -> u64 {
         let mut waiting = self.lock();
         let on_its_way = waiting.ping.or(waiting.buffered_ping);
@@ -159,7 +160,7 @@ impl Control {
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().expect("nothing panics while it holds the lock")
+        self.waiting.lock().expect("no code panics while it holds the lock")
     }
 }
 

@@ -90,8 +90,8 @@ struct OpenFrame {
 }
 
 impl OpenFrame {
-    /// Unmasks the bytes received since the last call, while they are still in the cache and the
-    /// peer keeps sending. `received` begins with the payload.
+    /// Unmasks the bytes received since the last call, while they are still in the CPU cache and
+    /// before the frame is complete. `received` begins with the payload.
     fn unmask(&mut self, received: &mut [u8]) {
         let Some(mut mask) = self.mask else { return };
         let arrived = self.len.min(received.len());
@@ -142,7 +142,7 @@ impl Decoder {
         }
     }
 
-    /// Records that `bytes` were read into the space.
+    /// Records the number of bytes that were read into the space.
     pub(super) fn received(&mut self, bytes: usize) {
         if bytes >= self.chunk {
             self.chunk = (2 * self.chunk).min(BUSY_CHUNK);
@@ -178,7 +178,7 @@ impl Decoder {
 
     fn read_header(&mut self) -> Result<Option<OpenFrame>, Violation> {
         let mut cursor = Cursor::new(&self.buffer[..]);
-        // The parser reads from memory, so an opcode is the only possible cause of an error.
+        // The parser reads from memory, so only an invalid opcode causes an error.
         let parsed = FrameHeader::parse(&mut cursor).map_err(|_| Violation::ReservedOpcode)?;
         let Some((header, len)) = parsed else {
             return Ok(None);
@@ -440,7 +440,7 @@ mod tests {
             decoder.space().extend_from_slice(&received);
             decoder.received(room);
             while decoder.next_event().unwrap().is_some() {}
-            // The rest of the truncated message.
+            // Adds the rest of the truncated message.
             decoder.space().extend_from_slice(&message[room % message.len()..]);
             while decoder.next_event().unwrap().is_some() {}
         }

@@ -5,7 +5,7 @@ use tungstenite::protocol::frame::coding::OpCode;
 
 use super::Role;
 
-/// Appends a frame of `len` bytes. `fill` appends its payload.
+/// Appends a frame. `fill` appends its payload of `len` bytes.
 pub(super) fn append(
     buffer: &mut Vec<u8>,
     sender: Role,
@@ -26,7 +26,7 @@ pub(super) fn append(
     }
 }
 
-/// Appends the header of a server's frame; its payload of `len` bytes follows.
+/// Appends the header of a server's frame. The caller sends the payload of `len` bytes after it.
 pub(super) fn append_header(buffer: &mut Vec<u8>, opcode: OpCode, is_final: bool, len: usize) {
     let header = FrameHeader { is_final, opcode, mask: None, ..FrameHeader::default() };
     header.format(len as u64, buffer).expect("a Vec takes every write");

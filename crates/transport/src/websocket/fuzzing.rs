@@ -1,4 +1,4 @@
-//! Access to the decoder for the target in `fuzz/`. It is otherwise private.
+//! Gives the target in `fuzz/` access to the decoder, which is otherwise private.
 
 use super::Role;
 use super::decoder::{Decoder, Event, Violation};
@@ -18,7 +18,8 @@ pub fn decode_in_pieces(masked: bool, cuts: &[u8], bytes: &[u8]) {
     let mut violation = Ok(());
     while violation.is_ok() && !rest.is_empty() {
         let piece;
-        (piece, rest) = rest.split_at(cuts.next().expect("it is endless").clamp(1, rest.len()));
+        (piece, rest) =
+            rest.split_at(cuts.next().expect("the cuts are endless").clamp(1, rest.len()));
         decoder.space().extend_from_slice(piece);
         decoder.received(piece.len());
         sent += piece.len();

@@ -1,5 +1,4 @@
-//! Decides when to ping, and when a silent peer is considered gone. Receives the time as an
-//! argument.
+//! Decides when to ping, and when a silent peer is considered gone. Callers pass the current time.
 
 use std::time::Duration;
 
@@ -7,8 +6,8 @@ use tokio::time::Instant;
 
 use super::{KeepAlive, SignOfLife};
 
-/// A pong waits behind data in flight, in both directions. The slowest usable link carries this
-/// many bytes per second.
+/// The assumed speed of the slowest usable link. A pong waits behind data in flight in both
+/// directions.
 const SLOWEST_BYTES_A_SECOND: u64 = 4 << 10;
 
 pub(super) struct Liveness {
@@ -73,8 +72,8 @@ impl Liveness {
         written: u64,
     ) -> Verdict {
         if now >= self.next_ping + self.keep_alive.ping_interval {
-            // This process itself was suspended (stopped, or in a debugger), so the peer was not
-            // asked anything.
+            // This process itself was suspended (stopped, or in a debugger), so it sent the peer no
+            // pings.
             self.heard(0, now);
             self.answered(now);
             self.forgiven_until = now;
@@ -95,7 +94,7 @@ impl Liveness {
         self.since_answer += took;
         let is_excused = match self.keep_alive.sign_of_life {
             SignOfLife::Bytes => is_busy,
-            // A dead link looks like a socket that accepts no more data.
+            // A socket that accepts no data is no excuse: the link may be dead.
             SignOfLife::Answers => is_busy && took > 0,
         };
         if is_excused {
@@ -121,7 +120,9 @@ impl Liveness {
         }
     }
 
-    /// How long data in flight may delay a pong. While the writer is stuck, no data is in flight.
+    /// The time by which data in flight may delay a pong. Zero while the writer is busy:
+    /// `forgiven_until` already covers a writer that makes progress, and one that makes none gets
+    /// no extra time.
     fn time_under_way(&self) -> Duration {
         match self.writer.is_busy {
             true => Duration::ZERO,
@@ -138,7 +139,7 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// Runs the timers until `Dead`, and returns the second of each verdict.
+    /// Runs the timers until `Dead`. Returns the seconds of the pings, and that of `Dead`.
     fn verdicts(busy: impl Fn(u64) -> bool, hears_at: &[u64]) -> (Vec<u64>, u64) {
         let start = Instant::now();
         let mut liveness = Liveness::new(KeepAlive::default(), start);
@@ -177,7 +178,8 @@ mod tests {
     #[test]
     fn a_peer_that_does_not_read_gets_more_time() {
         assert_eq!(verdicts(|_| true, &[]).1, 300);
-        // After reading again at 70 s, the peer has one silence limit from the last stall.
+        // The peer reads again at 70 s. It gets one silence limit from 60 s, when the writer was
+        // last seen busy.
         assert_eq!(verdicts(|now| now < 70, &[]).1, 120);
     }
 
@@ -223,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_client_detects_a_link_that_is_dead_in_either_direction() {
-        // Nothing arrives. Idle, and with a stuck upload.
+        // Nothing arrives: once without an upload, once with a stuck upload.
         assert_eq!(client_gives_up(|_| Second::default()), Some(10));
         assert_eq!(client_gives_up(|_| Second { is_busy: true, ..Second::default() }), Some(10));
         // Nothing reaches the server: it keeps pinging, and its process prints a line per second.

@@ -2,11 +2,11 @@
 //!
 //! The two directions never wait for each other: the reader only reads, and leaves frames to send
 //! (pong, close, pings) in a small [`Control`] that the writer serves between messages. So a peer
-//! that does not read can still be heard, and terminated by its own request.
+//! that does not read is still heard, and can for example terminate the process that floods it.
 //!
 //! Frames are decoded here rather than by tungstenite's message layer, which allocates for a frame
-//! before it has judged it, keeps its largest buffer, and cannot continue after bad UTF-8. Header
-//! layout, opcodes and close codes come from tungstenite.
+//! before it has checked the header, never shrinks its buffer, and cannot continue after bad UTF-8.
+//! Header layout, opcodes and close codes come from tungstenite.
 
 mod control;
 mod counted_sink;
@@ -33,10 +33,10 @@ use counted_sink::CountedSink;
 pub(crate) use reader::WebSocketReader;
 pub(crate) use writer::WebSocketWriter;
 
-/// Existing clients refuse larger frames, so larger messages are sent in fragments.
+/// Some deployed clients refuse larger frames, so larger messages are sent in fragments.
 pub const MAX_FRAME_BYTES: usize = 16 << 20;
 
-/// When to ping a silent peer, and when to give up on it.
+/// When to ping the peer, and when to give up on a silent one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeepAlive {
     pub ping_interval: Duration,

@@ -126,7 +126,7 @@ impl WebSocketReader {
                     self.close(code, "");
                 }
                 Err(violation) => {
-                    tracing::debug!(%violation, "closing the connection");
+                    tracing::debug!(%violation, "closing a WebSocket: protocol violation");
                     self.close(violation.close_code(), &violation.to_string());
                 }
             }

@@ -359,7 +359,7 @@ async fn talk(mut peer: WriteHalf<DuplexStream>) {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_gives_up_on_a_server_that_sends_but_answers_no_ping() {
-    // With no messages to write, and with a stuck message.
+    // Once with an empty message, once with a stuck message.
     for message in [&[][..], &[b'x'; 1 << 20]] {
         let (client, peer) = client_of(1000);
         let (_unread, peer) = tokio::io::split(peer);
@@ -373,7 +373,7 @@ async fn a_client_gives_up_on_a_server_that_sends_but_answers_no_ping() {
             }
         });
         while incoming.recv().await.is_some() {}
-        // The first ping observes the bytes that the pipe accepted initially.
+        // At the first timeout, the bytes that the pipe accepted initially count as progress.
         let elapsed = start.elapsed().as_secs();
         assert!((10..=13).contains(&elapsed), "{elapsed}");
         writer.abort();
@@ -445,7 +445,7 @@ async fn a_dropped_flush_is_resumed() {
         _ = writer.flush() => panic!("the sink is not done"),
         () = std::future::ready(()) => {}
     }
-    // As the client does: it waits for pending frames, then flushes.
+    // Like the client: wait for pending frames, then flush.
     assert_eq!(writer.buffered(), 0);
     writer.control_pending().await;
     writer.flush().await.unwrap();

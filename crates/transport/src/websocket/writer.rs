@@ -1,5 +1,4 @@
-//! The writing half: frames messages into a buffer, and lets pending control frames pass between
-//! them.
+//! The writing half: frames messages into a buffer, and sends pending control frames between them.
 
 use std::io;
 use std::sync::Arc;
@@ -122,7 +121,7 @@ impl WebSocketWriter {
         self.answers.clone()
     }
 
-    /// Control frames count once taken: a dropped flush may have left them here.
+    /// Includes the control frames that a dropped flush has left here.
     pub(crate) fn buffered(&self) -> usize {
         self.messages.len() + self.control_frames.len()
     }
@@ -133,7 +132,7 @@ impl WebSocketWriter {
             self.messages.clear();
             return if unsent { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(()) };
         }
-        // Pings are frequent enough to detect an idle connection here.
+        // Even an idle connection flushes often, for its pings.
         self.messages.release_idle();
         self.control.set_writer_busy(true);
         self.unflushed = true;
