@@ -5,12 +5,12 @@ use std::time::Duration;
 
 const FIRST: Duration = Duration::from_millis(500);
 const LONGEST: Duration = Duration::from_secs(30);
-/// A socket that lived for less and received nothing counts as a failure: the rendezvous admits the
-/// environment and then closes it.
+/// A socket that lived for less than this and received nothing counts as a failure: the rendezvous
+/// admitted the environment only to close its socket.
 const SHORT_LIFE: Duration = Duration::from_millis(250);
 /// A socket that lived for this long ends a series of failures. When nodes die one after another,
 /// each serves an environment for longer than this, so the environment's pauses do not grow from
-/// node to node. Two environments with one id replace each other about once in this time.
+/// node to node. Two environments with one id replace each other at about this interval.
 const LONG_LIFE: Duration = Duration::from_secs(1);
 /// Spreads the environments that lose a rendezvous at the same time, so that they do not all
 /// reconnect at once.
@@ -23,8 +23,8 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Returns at most half a second after the first failure, since another node may be available;
-    /// later, between half of the pause and all of it.
+    /// Returns the pause after a failure. The first is at most half a second, since another node
+    /// may be available. Later ones double up to 30 s, and up to half of each is random.
     pub fn after_failure(&mut self, random: f64) -> Duration {
         let doublings = self.failures.saturating_sub(1).min(10);
         let pause = FIRST.saturating_mul(1 << doublings).min(LONGEST);
@@ -35,7 +35,8 @@ impl Backoff {
         }
     }
 
-    /// Returns a short pause: a socket that worked is replaced almost at once.
+    /// Returns the pause after the loss of a socket. It is short, unless the socket received
+    /// nothing and ended at once, which counts as a failure.
     pub fn after_loss(&mut self, lived: Duration, was_used: bool, random: f64) -> Duration {
         match (lived < SHORT_LIFE, was_used) {
             (true, false) => return self.after_failure(random),

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 
-/// Counted since the end was created.
+/// Totals since this end was created.
 #[derive(Debug, Default)]
 pub struct RelayCounters {
     pub sent: AtomicU64,

@@ -1,10 +1,11 @@
 //! The relay of remote mode: two ends that talk to each other through a rendezvous that they do not
 //! trust.
 //!
-//! [`frame`] has the messages on the wire. [`reliable`] turns frames that may be lost, repeated and
-//! reordered into a stream of records, each once and in order. `noise` encrypts the records from
-//! end to end. `environment` serves streams, and `harness` opens them; they find each other through
-//! the [`registry`]. A rendezvous is built without the feature `noise`, and knows only frames.
+//! [`frame`] defines the messages on the wire. [`reliable`] turns frames that may be lost, repeated
+//! and reordered into a stream of records, each once and in order. `noise` encrypts the records
+//! from end to end. `environment` serves streams, and `harness` opens them; they find each other
+//! through the [`registry`]. A rendezvous is built without the feature `noise`, so it has no code
+//! to decrypt records.
 
 pub mod backoff;
 #[cfg(feature = "noise")]

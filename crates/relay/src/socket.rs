@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use exec_server_transport::{
-    Connection, DialError, DialOptions, KeepAlive, Outgoing, SignOfLife, TlsOptions, dial,
+    Connection, DialError, DialOptions, DialUrl, KeepAlive, Outgoing, SignOfLife, TlsOptions, dial,
 };
 use reqwest::Url;
 
@@ -19,8 +19,8 @@ const DIAL_TIMEOUT: Duration = Duration::from_secs(6);
 /// Frames are collected up to this size before they are written.
 const BATCH_BYTES: usize = 128 << 10;
 
-/// Both ends leave a hanging node of a cluster for another one within 45 s. The kernel of that node
-/// still accepts connections, so each end may dial it once or twice more in vain.
+/// Lets both ends leave a hanging node of a cluster for another node within 45 s. The kernel of the
+/// hanging node still accepts connections, so each end may dial it once or twice more in vain.
 const KEEP_ALIVE: KeepAlive = KeepAlive {
     ping_interval: Duration::from_secs(7),
     silence_limit: Duration::from_secs(15),
@@ -32,12 +32,12 @@ const KEEP_ALIVE: KeepAlive = KeepAlive {
 /// Why the socket could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    #[error("the registry returned a rendezvous URL without encryption")]
-    Unencrypted,
-    #[error("the registry returned an invalid rendezvous URL")]
+    #[error("the registry returned an unencrypted rendezvous URL for {host}; expected wss://")]
+    Unencrypted { host: String },
+    #[error("the registry returned an invalid rendezvous URL; expected wss://HOST[:PORT][/PATH]")]
     InvalidUrl,
-    #[error("the rendezvous refused the connection ({status})")]
-    Refused { status: u16 },
+    #[error("the rendezvous at {url} refused the connection ({status})")]
+    Refused { url: DialUrl, status: u16 },
     #[error(transparent)]
     Dial(DialError),
     #[error("the rendezvous at {host} did not answer within {}s", DIAL_TIMEOUT.as_secs())]
@@ -50,33 +50,33 @@ impl SocketError {
         match self {
             Self::Refused { .. } | Self::TimedOut { .. } => true,
             Self::Dial(error) => !error.is_permanent(),
-            Self::Unencrypted | Self::InvalidUrl => false,
+            Self::Unencrypted { .. } | Self::InvalidUrl => false,
         }
     }
 }
 
-/// The advice of a [`DialError`] is for servers with tokens of their own.
+/// Drops the advice of [`DialError::Refused`], which concerns the tokens of servers.
 impl From<DialError> for SocketError {
     fn from(error: DialError) -> Self {
         match error {
-            DialError::Refused { status, .. } => Self::Refused { status: status.as_u16() },
+            DialError::Refused { url, status } => Self::Refused { url, status: status.as_u16() },
             other => Self::Dial(other),
         }
     }
 }
 
-/// Opens the socket. The URL carries a credential: errors show at most its host.
+/// Opens the socket. The query of the URL is a credential, so errors omit it.
 pub(crate) async fn open(url: &str, tls: &TlsOptions) -> Result<Connection, SocketError> {
     let parsed = Url::parse(url).map_err(|_| SocketError::InvalidUrl)?;
+    let host = || parsed.host_str().unwrap_or_default().to_owned();
     match parsed.scheme() {
         "wss" => {}
         "ws" if is_loopback(&parsed) => {}
-        "ws" => return Err(SocketError::Unencrypted),
+        "ws" => return Err(SocketError::Unencrypted { host: host() }),
         _ => return Err(SocketError::InvalidUrl),
     }
     let options = DialOptions { bearer_token: None, tls: tls.clone(), keep_alive: KEEP_ALIVE };
     let dialled = tokio::time::timeout(DIAL_TIMEOUT, dial(url, &options)).await;
-    let host = || parsed.host_str().unwrap_or_default().to_owned();
     let mut connection = dialled.map_err(|_| SocketError::TimedOut { host: host() })??;
     connection.outgoing.send_binary();
     connection.incoming.limit_messages(MAX_FRAME_BYTES);
@@ -107,7 +107,7 @@ pub(crate) async fn write_frames(
     }
 }
 
-/// Returns a frame outside an established stream.
+/// Returns a frame that belongs to no established stream, and so acknowledges nothing.
 pub(crate) fn loose_frame(stream_id: StreamId, body: Body) -> Frame {
     Frame { stream_id, ack: 0, ack_bits: 0, body, trace: None }
 }

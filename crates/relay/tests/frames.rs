@@ -54,7 +54,7 @@ fn data(payload: &[u8]) -> Vec<u8> {
 /// Returns a frame of exactly `len` bytes, filled with a field that no schema has.
 fn padded(body: &[u8], len: usize) -> Bytes {
     let unpadded = bytes_of(body).len();
-    // The key and a length of three bytes.
+    // 4 bytes: the key of the padding, and its length in three bytes.
     let padding = delimited(15, &vec![0; len - unpadded - 4]);
     let bytes = bytes_of(&[body, &padding].concat());
     assert_eq!(bytes.len(), len);
@@ -70,7 +70,7 @@ fn assert_golden(frame: &Frame, parts: &[&[u8]]) {
 }
 
 #[test]
-fn golden_data() {
+fn data_has_its_golden_bytes() {
     let payload = Bytes::from_static(b"hello");
     let body = Body::Data { seq: 300, segment_index: 1, segment_count: 3, payload };
     assert_golden(
@@ -90,7 +90,7 @@ fn golden_data() {
 }
 
 #[test]
-fn golden_first_record() {
+fn the_first_record_has_its_golden_bytes() {
     let payload = Bytes::from_static(b"\xde\xad");
     let body = Body::Data { seq: 0, segment_index: 0, segment_count: 1, payload };
     assert_golden(
@@ -106,7 +106,7 @@ fn golden_first_record() {
 }
 
 #[test]
-fn golden_ack() {
+fn an_ack_has_its_golden_bytes() {
     assert_golden(
         &frame(u32::MAX, 1, Body::Ack),
         &[
@@ -120,7 +120,7 @@ fn golden_ack() {
 }
 
 #[test]
-fn golden_resume() {
+fn a_resume_has_its_golden_bytes() {
     assert_golden(
         &frame(0, 0, Body::Resume { next_seq: 0 }),
         &[VERSION_FIELD, STREAM_ID_FIELD, b"\x3a\x00"], // resume: key 7 << 3 | 2, empty
@@ -137,7 +137,7 @@ fn golden_resume() {
 }
 
 #[test]
-fn golden_reset() {
+fn a_reset_has_its_golden_bytes() {
     assert_golden(
         &frame(0, 0, Body::Reset { reason: ResetReason::NOISE_PROTOCOL_ERROR }),
         &[
@@ -150,7 +150,7 @@ fn golden_reset() {
 }
 
 #[test]
-fn golden_heartbeat() {
+fn a_heartbeat_has_its_golden_bytes() {
     assert_golden(
         &frame(0, 0, Body::Heartbeat),
         &[VERSION_FIELD, STREAM_ID_FIELD, b"\x4a\x00"], // heartbeat: key 9 << 3 | 2, empty
@@ -158,7 +158,7 @@ fn golden_heartbeat() {
 }
 
 #[test]
-fn golden_handshake() {
+fn a_handshake_has_its_golden_bytes() {
     assert_golden(
         &frame(0, 0, Body::Handshake { payload: Bytes::from_static(&[1, 2, 3]) }),
         &[
@@ -171,7 +171,7 @@ fn golden_handshake() {
 }
 
 #[test]
-fn golden_trace() {
+fn a_trace_has_its_golden_bytes() {
     let trace = Trace::new(TRACEPARENT.to_owned(), Some("a=b".to_owned()));
     assert!(trace.is_some());
     assert_golden(
@@ -191,7 +191,7 @@ fn golden_trace() {
 fn the_order_of_fields_and_unknown_fields_do_not_matter() {
     let unknown = b"\x78\x07\x7a\x03abc"; // field 15 as a varint and as a string
     let bytes = [b"\x4a\x00", ACK_BODY, unknown, STREAM_ID_FIELD, VERSION_FIELD].concat();
-    // Of two bodies the last counts.
+    // The last of two bodies counts.
     assert_eq!(Frame::decode(bytes.into()), Ok(frame(0, 0, Body::Ack)));
 }
 
@@ -252,7 +252,7 @@ fn segments_are_counted_from_zero_and_bounded() {
 }
 
 #[test]
-fn a_reset_has_a_reason_and_ends_the_stream_however_long_it_is() {
+fn a_reset_needs_a_reason_and_a_long_one_is_truncated() {
     assert_eq!(decode_body(b"\x42\x00"), Err(FrameError::NoResetReason));
     assert_eq!(decode_body(b"\x42\x02\x0a\x00"), Err(FrameError::NoResetReason));
     let long = delimited(8, &delimited(1, &[b'x'; 100_000]));
@@ -279,7 +279,7 @@ fn a_frame_has_at_most_256_kib() {
     assert_eq!(Frame::decode(largest), Ok(frame(0, 0, Body::Ack)));
     let error = FrameError::TooLarge { len: 262_145, max: 262_144 };
     assert_eq!(Frame::decode(padded(ACK_BODY, MAX_FRAME_BYTES + 1)), Err(error.clone()));
-    // Checked first: these bytes are not a frame at all.
+    // The size is checked first: these bytes are not a frame at all.
     assert_eq!(Frame::decode(vec![0xff; MAX_FRAME_BYTES + 1].into()), Err(error));
 }
 
@@ -313,7 +313,7 @@ fn a_payload_is_not_copied() {
 fn a_payload_does_not_keep_a_padded_frame_alive() {
     let bytes = padded(&data(b"x"), MAX_FRAME_BYTES);
     let Body::Data { payload, .. } = Frame::decode(bytes.clone()).unwrap().body else {
-        panic!("it is data")
+        panic!("the frame has no data")
     };
     assert_eq!(payload, "x");
     assert!(bytes.is_unique());

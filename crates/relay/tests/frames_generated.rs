@@ -1,5 +1,5 @@
-//! Checks that `src/frame/generated.rs` is current for `proto/relay.proto`. To regenerate it after
-//! a change of the schema: `REGENERATE=1 cargo test -p exec-server-relay --test frames_generated`.
+//! Checks that `src/frame/generated.rs` is up to date with `proto/relay.proto`. To regenerate it:
+//! `REGENERATE=1 cargo test -p exec-server-relay --test frames_generated`.
 
 use std::{env, fs, path::Path};
 
@@ -17,7 +17,7 @@ fn the_generated_code_is_current() {
     }
     assert!(
         fs::read_to_string(&checked_in).unwrap() == generated,
-        "src/frame/generated.rs is not what proto/relay.proto generates; run this with REGENERATE=1"
+        "src/frame/generated.rs differs from proto/relay.proto; run this test with REGENERATE=1"
     );
 }
 
@@ -26,6 +26,7 @@ fn generate(directory: &Path) -> String {
     let module = Module::from_protobuf_package_name(PACKAGE);
     let requests = files.file.into_iter().map(|file| (module.clone(), file)).collect();
     // Payloads are slices of the received message, not copies.
-    let mut generated = Config::new().bytes(["."]).generate(requests).expect("it generates");
+    let mut generated =
+        Config::new().bytes(["."]).generate(requests).expect("the schema generates code");
     generated.remove(&module).expect("the package has code")
 }

@@ -1,4 +1,4 @@
-//! Frames survive the wire, and no bytes make the decoder panic or keep more than they should.
+//! Frames survive the wire, and no bytes make the decoder panic or exceed the bounds of a frame.
 
 use bytes::Bytes;
 use exec_server_relay::frame::{
@@ -46,8 +46,8 @@ fn frames() -> impl Strategy<Value = Frame> {
     )
 }
 
-/// Decoding never panics. A decoded frame is within the bounds, has the stream id by which a
-/// rendezvous routes it, and survives a round trip.
+/// Checks that decoding does not panic, and that a decoded frame is within the bounds, has the
+/// stream id by which a rendezvous routes it, and survives a round trip.
 fn check_decode(bytes: &Bytes) {
     let Ok(frame) = Frame::decode(bytes.clone()) else { return };
     assert_eq!(peek_stream_id(bytes), Ok(frame.stream_id.as_str()));
@@ -79,12 +79,12 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_do_no_harm(bytes in vec(any::<u8>(), 0..256)) {
+    fn arbitrary_bytes_decode_to_a_valid_frame_or_an_error(bytes in vec(any::<u8>(), 0..256)) {
         check_decode(&bytes.into());
     }
 
     #[test]
-    fn mutated_frames_do_no_harm(
+    fn mutated_frames_decode_to_a_valid_frame_or_an_error(
         frame in frames(),
         changes in vec((any::<sample::Index>(), any::<u8>()), 1..4),
         cut in option::weighted(0.2, any::<sample::Index>()),

@@ -1,5 +1,5 @@
-//! Manages credentials: directly in the store, or through a Unix socket of the service that has it
-//! open. Request and response are one JSON value per line.
+//! Manages credentials and lists nodes: directly in the store, or through a Unix socket of the
+//! service that has the store open. Request and response are one JSON value per line.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -25,7 +25,7 @@ use crate::node_status::NodeStatus;
 pub const ADMIN_SOCKET_FILE: &str = "admin.sock";
 /// Maximum length of a request line.
 const MAX_REQUEST_BYTES: u64 = 64 << 10;
-/// Maximum number of concurrent commands; more wait to be accepted.
+/// Maximum number of concurrent commands; further ones wait to be accepted.
 const MAX_CONNECTIONS: usize = 16;
 /// How long one command may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -73,7 +73,7 @@ pub enum AdminResponse {
 #[derive(Serialize, Deserialize)]
 pub struct Secret(pub String);
 
-/// A credential in the form for people and scripts. Times are in seconds since 1970.
+/// A credential as shown to people and scripts. Times are in seconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CredentialSummary {
     pub id: CredentialId,
@@ -87,19 +87,17 @@ pub struct CredentialSummary {
 
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
-    #[error("{} contains no rendezvous store", path.display())]
+    #[error("{} contains no rendezvous store; check --data", path.display())]
     NoStore { path: PathBuf },
     #[error(transparent)]
     Directory(#[from] DirectoryError),
-    #[error(
-        "the running service does not answer: {0}; run this as the user of the service, or as root"
-    )]
+    #[error("cannot use the running service: {0}")]
     Service(#[source] io::Error),
     #[error("{0}")]
     Refused(String),
 }
 
-/// Performs one request on the credentials in a data directory, whether or not the service runs.
+/// Performs one request on a data directory, whether or not the service runs.
 pub async fn administer(data: &Path, request: &AdminRequest) -> Result<AdminResponse, AdminError> {
     let is_new = matches!(request, AdminRequest::Create(_));
     if !is_new && !RedbDirectory::exists(data) {
@@ -126,8 +124,7 @@ pub async fn administer(data: &Path, request: &AdminRequest) -> Result<AdminResp
     accepted(response)
 }
 
-/// Performs one request on the credentials of a cluster. All its nodes notice the change by
-/// themselves.
+/// Performs one request on a cluster. All of its nodes notice a change.
 pub async fn administer_cluster(
     options: &NatsOptions,
     request: AdminRequest,
@@ -151,7 +148,7 @@ async fn ask(mut socket: UnixStream, request: &AdminRequest) -> io::Result<Admin
     BufReader::new(socket).read_line(&mut answer).await?;
     // The parser's error may quote the response, which may hold a secret.
     let problem = match answer.is_empty() {
-        true => "it closed the connection",
+        true => "it closed the connection; try again, as the user of the service or as root",
         false => "its response cannot be read; it may run another version",
     };
     serde_json::from_str(&answer).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, problem))
@@ -198,9 +195,11 @@ async fn create(
         }
         _ => {}
     }
-    if !name.iter().all(is_name) {
+    if let Some(name) = &name
+        && !is_name(name)
+    {
         return failed(&format!(
-            "a name must have 1 to {MAX_NAME_BYTES} bytes and no control characters"
+            "invalid name {name:?}; expected 1 to {MAX_NAME_BYTES} bytes without control characters"
         ));
     }
     let options = CredentialOptions { name, role, environments, lifetime };

@@ -34,16 +34,16 @@ pub(crate) struct TaskRequest {
     signature: String,
 }
 
-/// For the log only: a caller learns only that it was refused.
+/// Why an assertion is refused. For the log only: the caller just gets 401.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AssertionError {
     #[error("the assertion is malformed")]
     Malformed,
     #[error("the timestamp is not RFC 3339 in UTC")]
     Timestamp,
-    #[error("the assertion is too old")]
+    #[error("the timestamp is over {}s in the past; check the agent's clock", MAX_AGE.as_secs())]
     Old,
-    #[error("the assertion is from the future")]
+    #[error("the timestamp is over {}s in the future; check the agent's clock", MAX_AGE.as_secs())]
     Future,
     #[error("the signature is wrong")]
     Signature,
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_within_one_second_have_hashes_of_their_own() {
+    fn calls_within_one_second_have_different_hashes() {
         let agent = Agent::new();
         let (one, until) = agent.verify("2026-07-01T12:00:00.000000001Z").unwrap();
         let (other, _) = agent.verify("2026-07-01T12:00:00.000000002Z").unwrap();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_is_requested_with_the_same_key() {
+    fn a_task_request_is_verified_for_its_agent() {
         let agent = Agent::new();
         let timestamp = "2026-07-01T12:00:00Z".to_owned();
         let signature = agent.sign("agent_a:2026-07-01T12:00:00Z");

@@ -64,7 +64,7 @@ impl Record<'_> {
     }
 }
 
-/// An open socket, which is recorded as closed when this is dropped.
+/// An open socket. Dropping this records the socket as closed.
 pub(crate) struct OpenSocket<'a> {
     audit: &'a Audit,
     environment: EnvironmentId,
@@ -107,7 +107,8 @@ impl Audit {
         socket
     }
 
-    /// Records a request that [`Audit::call`] does not: its peer is unknown, or it is not a call.
+    /// Records a refused request that [`Audit::call`] does not record: the peer is unknown, or the
+    /// request is not a call.
     pub(crate) fn refused(&self, refusal: &Refusal, address: Option<SocketAddr>) {
         let line = self.refusals().next(Instant::now());
         match line {

@@ -1,4 +1,4 @@
-//! Authenticates requests: from the `Authorization` header to a credential.
+//! Authenticates requests: finds the credential for an `Authorization` header.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -22,7 +22,7 @@ pub(crate) struct Authentication {
     validations: RateLimits<CredentialId>,
 }
 
-/// The purpose of a call. Each purpose has a rate limit of its own: harnesses cause the validations
+/// The purpose of a call. Each purpose has its own rate limit: harnesses cause the validations
 /// of an environment, and must not use up its other calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
@@ -30,14 +30,15 @@ pub(crate) enum Purpose {
     Validation,
 }
 
-/// Why credentials are refused. For the log only: a caller learns only that they were.
+/// Why a caller is refused. Problems with its credentials are only logged: the caller just gets
+/// 401.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AuthenticationError {
-    #[error("no credentials, or more than one")]
+    #[error("the Authorization header is missing, repeated or malformed")]
     Missing,
-    #[error("the authentication scheme is unknown")]
+    #[error("the authentication scheme is neither Bearer nor AgentAssertion")]
     UnknownScheme,
-    #[error("the token or agent is unknown, expired or revoked")]
+    #[error("the token or agent is unknown, expired or revoked; create a new one")]
     Unknown,
     #[error(transparent)]
     Assertion(#[from] AssertionError),
@@ -95,7 +96,8 @@ impl Authentication {
         }
     }
 
-    /// Also accepts a token as the password of HTTP Basic, for browsers.
+    /// Like [`authenticate`](Self::authenticate), but also accepts a token as the password of HTTP
+    /// Basic, for browsers.
     pub(crate) async fn authenticate_viewer(
         &self,
         headers: &HeaderMap,
@@ -149,7 +151,7 @@ impl Authentication {
         let (credential, public_key) = self.agent(&assertion.agent_runtime_id, now).await?;
         let secret = self.directory.signing_secret().await?;
         let (hash, expires) = assertion.verify(&public_key, &secret, now)?;
-        // Before the write, which is durable and therefore slow.
+        // Counted before the write, which is durable and therefore slow.
         self.count_call(&credential, purpose)?;
         match self.directory.remember_assertion(hash, expires, now).await? {
             true => Ok(credential),

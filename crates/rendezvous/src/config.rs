@@ -86,7 +86,7 @@ pub enum Routing {
         /// public URL.
         advertised_url: Option<String>,
     },
-    /// The harness dials any node, which exchanges frames with the other node over NATS.
+    /// The harness dials any node, which exchanges frames with the environment's node over NATS.
     Bus(Arc<Bus>),
 }
 
@@ -99,7 +99,8 @@ impl Routing {
     }
 }
 
-/// Maximum use by one credential or environment. Addresses are never counted: many users share one.
+/// Limits of the service, of one credential and of one environment. IP addresses have no limits,
+/// because many users may share one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quotas {
     /// Sockets of the whole service.
@@ -107,26 +108,26 @@ pub struct Quotas {
     /// Bytes queued for all sockets.
     pub queued_bytes: usize,
     pub streams_per_environment: usize,
-    /// Across all environments.
+    /// Streams of one credential, across all environments.
     pub streams_per_credential: usize,
-    /// Sockets of harnesses.
+    /// Harness sockets of one environment.
     pub sockets_per_environment: usize,
-    /// Sockets of either kind.
+    /// Sockets of one credential, for environments and for harnesses.
     pub sockets_per_credential: usize,
     /// Bytes of frames queued for one socket. Peers have a window of 1 MiB per stream.
     pub queued_bytes_per_socket: usize,
-    /// The same for all sockets of one credential.
+    /// Bytes of frames queued for all sockets of one credential.
     pub queued_bytes_per_credential: usize,
-    /// The same for all sockets of harnesses of one environment.
+    /// Bytes of frames queued for all harness sockets of one environment.
     pub queued_bytes_per_environment: usize,
     /// Bytes of partially received frames on all sockets of one credential.
     pub unfinished_bytes_per_credential: usize,
-    /// Frames per second that the sockets of one credential may send; above it they are read more
-    /// slowly.
+    /// Frames per second that the sockets of one credential may send. At a higher rate, the sockets
+    /// are read more slowly.
     pub frames_per_second_per_credential: u32,
     /// Frames per second that all harnesses of one environment may send to it.
     pub frames_per_second_per_environment: u32,
-    /// Calls per second by one credential, and for one environment; above it they get 429.
+    /// Calls per second by one credential, and for one environment. Further calls get 429.
     pub calls_per_second: u32,
     /// Maximum burst of calls.
     pub calls_at_once: u32,

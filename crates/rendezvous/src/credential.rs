@@ -1,5 +1,5 @@
-//! Credentials of environments and harnesses: random tokens, stored only as a hash, and agent
-//! identities, stored only as a public key.
+//! Credentials of environments, harnesses and operators: random tokens, stored only as a hash, and
+//! agent identities, stored only as a public key.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,12 +16,12 @@ use uuid::Uuid;
 
 use crate::environment_id::EnvironmentId;
 
-/// Prefix of every token of a rendezvous, for secret scanners.
+/// The prefix by which secret scanners recognize a token of a rendezvous.
 const TOKEN_PREFIX: &str = "esr_";
 /// The longest lifetime. An agent's identity must expire, so for agents this means "no limit".
 const LONGEST_LIFETIME: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// The public name of a credential.
+/// The public id of a credential.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub struct CredentialId(Arc<str>);

@@ -10,13 +10,13 @@ const MAX_BYTES: usize = 128;
 
 /// The name of an environment: 1 to 128 letters, digits and `_.:@-`.
 ///
-/// It appears in URLs, logs and on the status page, so it has no characters with a meaning there.
+/// It appears in URLs, logs and on the status page, so it has no characters that are special there.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct EnvironmentId(Arc<str>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("an environment id must have 1 to {MAX_BYTES} letters, digits, '_', '.', ':', '@' and '-'")]
+#[error("an environment id must have 1 to {MAX_BYTES} letters, digits, '_', '.', ':', '@' or '-'")]
 pub struct InvalidEnvironmentId;
 
 impl EnvironmentId {

@@ -6,7 +6,7 @@ use exec_server_relay::with_sources;
 use exec_server_transport::HttpReply;
 use http_body_util::Full;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
-use hyper::{Response, StatusCode};
+use hyper::{Method, Response, StatusCode};
 use serde::Serialize;
 
 use crate::directory::DirectoryError;
@@ -17,7 +17,7 @@ pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
     pub(crate) code: &'static str,
     pub(crate) message: String,
-    /// The audit log already has it, as the outcome of a call.
+    /// The audit log already has this refusal, as the outcome of a call.
     pub(crate) is_recorded: bool,
 }
 
@@ -49,8 +49,9 @@ impl Refusal {
         Self::new(StatusCode::NOT_FOUND, "not_found", "no such path")
     }
 
-    pub(crate) fn method_not_allowed() -> Self {
-        let message = "this method is not served here";
+    pub(crate) fn method_not_allowed(allowed: &[&Method]) -> Self {
+        let allowed: Vec<&str> = allowed.iter().map(|method| method.as_str()).collect();
+        let message = format!("this path allows only {}", allowed.join(" and "));
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
     }
 
@@ -102,7 +103,7 @@ impl From<DirectoryError> for Refusal {
     fn from(error: DirectoryError) -> Self {
         match error {
             DirectoryError::Full => {
-                let message = "this credential has too many unused tickets; try again in a minute";
+                let message = "this credential has too many unused tickets or authorizations; try again later";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
             }
             // Clients retry after this error.

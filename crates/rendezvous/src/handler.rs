@@ -56,7 +56,7 @@ pub(crate) struct Handler {
     pub(crate) serves_metrics: bool,
     pub(crate) audit: Option<Audit>,
     pub(crate) tracer: RequestTracer,
-    /// The node accepts no more environments.
+    /// Whether the node has stopped accepting environments.
     pub(crate) is_leaving: AtomicBool,
     /// The id of this node, new at each start.
     pub(crate) node: String,
@@ -64,7 +64,7 @@ pub(crate) struct Handler {
     pub(crate) bus: Option<Arc<Bus>>,
     /// The node to which each environment has moved last, for tunnels of harnesses at this node.
     pub(crate) moves: PerKey<EnvironmentId, watch::Sender<String>>,
-    /// Set once no more calls are answered.
+    /// Whether the service is shutting down and answers no more calls.
     pub(crate) draining: watch::Sender<bool>,
 }
 
@@ -251,7 +251,12 @@ impl Handler {
         if let Some(audit) = self.audit.as_ref().filter(|_| !refusal.is_recorded) {
             audit.refused(&refusal, address);
         }
-        tracing::debug!(status = refusal.status.as_u16(), code = refusal.code, "refused a request");
+        tracing::debug!(
+            address = address.map(tracing::field::display),
+            status = refusal.status.as_u16(),
+            code = refusal.code,
+            "refused a request"
+        );
         refusal.into_reply()
     }
 }
@@ -268,7 +273,7 @@ pub(crate) fn local_url(address: SocketAddr, is_tls: bool) -> String {
 fn needs(parts: &Parts, methods: &[&Method]) -> Result<(), Refusal> {
     match methods.contains(&&parts.method) {
         true => Ok(()),
-        false => Err(Refusal::method_not_allowed()),
+        false => Err(Refusal::method_not_allowed(methods)),
     }
 }
 
@@ -293,7 +298,7 @@ fn decoded(segment: &str) -> Result<String, Refusal> {
     })
 }
 
-/// Returns a query value. Those in URLs of the registry need no percent-decoding.
+/// Returns a query value. The values in URLs of the registry need no percent-decoding.
 fn value_of<'a>(query: Option<&'a str>, name: &str) -> Option<&'a str> {
     query?.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
 }
@@ -318,7 +323,7 @@ async fn read(mut body: Incoming) -> Result<Bytes, Refusal> {
     }
 }
 
-/// Parses a body. The error quotes no value of it: it may contain an authorization.
+/// Parses a body. The error quotes nothing from the body, which may contain an authorization.
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
     serde_json::from_slice(body).map_err(|error| {
         let (line, column) = (error.line(), error.column());
@@ -340,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_bodies_hold_no_values() {
+    fn an_error_about_a_body_quotes_no_values() {
         let refusal = parse::<TaskRequest>(br#"{"timestamp":"SECRET""#).unwrap_err();
         assert!(!format!("{refusal:?}").contains("SECRET"));
     }

@@ -1,8 +1,9 @@
 //! The rendezvous of remote mode: a registry that decides who may talk to whom, and a router that
 //! carries frames between the sockets of environments and harnesses.
 //!
-//! It is blind by construction. The crate is built without the Noise code of the relay, so it can
-//! read only the stream id of a frame. Public keys are opaque text.
+//! It cannot read the traffic that it routes: the crate is built without the Noise code of the
+//! relay, which decrypts records. Of a frame it reads only the stream id. Public keys are opaque
+//! text.
 //!
 //! The peers do not depend on any state of the router. After a restart, environments dial the same
 //! URL again, harnesses connect again, and their streams continue.

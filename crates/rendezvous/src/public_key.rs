@@ -21,7 +21,8 @@ fn bounded<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Erro
     match (1..=MAX_MEMBER_BYTES).contains(&text.len()) {
         true => Ok(text),
         false => Err(de::Error::custom(format_args!(
-            "a member of a public key has 1 to {MAX_MEMBER_BYTES} bytes"
+            "a member of a public key has {} bytes; expected 1 to {MAX_MEMBER_BYTES}",
+            text.len()
         ))),
     }
 }

@@ -78,7 +78,7 @@ impl<K: Clone + Eq + Hash> RateLimits<K> {
     }
 }
 
-/// Counts how many of something each key has, up to a limit.
+/// Counts the uses by each key, up to a limit.
 #[derive(Debug)]
 pub(crate) struct Counts<K: Eq + Hash> {
     limit: usize,
@@ -121,7 +121,7 @@ impl<K: Eq + Hash> Drop for Counted<K> {
     }
 }
 
-/// Bytes that several queues share.
+/// A limit on the bytes of several queues together.
 #[derive(Debug)]
 pub(crate) struct ByteBudget {
     limit: usize,
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_make_room_when_one_is_dropped() {
+    fn dropping_a_counted_use_makes_room_for_another() {
         let counts = Counts::new(2);
         let first = counts.try_add(&"a").unwrap();
         let _second = counts.try_add(&"a").unwrap();

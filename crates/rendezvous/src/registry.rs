@@ -1,4 +1,4 @@
-//! The calls of the registry, from a credential and a body to a response.
+//! The calls of the registry: each takes a credential and a body, and returns a response.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -30,7 +30,7 @@ pub(crate) struct Registry {
     node_url: String,
     /// The id of this node.
     node: String,
-    /// Without a bus, peers of an environment dial the node that holds its socket.
+    /// Without a bus, harnesses dial the node that holds the socket of their environment.
     bus: Option<Arc<Bus>>,
     ticket_lifetime: Duration,
     connects_of_environments: RateLimits<EnvironmentId>,
@@ -186,7 +186,7 @@ impl Registry {
     ) -> Result<ValidateResponse, Refusal> {
         authorize(caller, Role::Environment, environment)?;
         const INVALID: ValidateResponse = ValidateResponse { valid: false, subject: None };
-        // Before the authorization is used up: a failed lookup can be retried.
+        // Looked up before the authorization is used up, so that a failed lookup can be retried.
         let lease = self.directory.lookup(environment).await?;
         let hash = sha256(request.harness_key_authorization.as_bytes());
         let Some(authorization) = self.directory.take_authorization(hash, now).await? else {
@@ -265,13 +265,13 @@ impl Registry {
         credential.filter(|it| it.is_valid_at(now)).ok_or_else(Refusal::bad_ticket)
     }
 
-    /// Counts a connect against the rate that the harnesses of one environment share. The
+    /// Counts a connect call against the rate that the harnesses of one environment share. The
     /// environment's own calls are not counted here.
     fn count_connect(&self, environment: &EnvironmentId) -> Result<(), Refusal> {
         match self.connects_of_environments.of(environment).try_take(Instant::now()) {
             true => Ok(()),
             false => Err(Refusal::too_many(
-                "too many connects to this environment; try again in a second",
+                "too many connect calls for this environment; try again in a second",
             )),
         }
     }

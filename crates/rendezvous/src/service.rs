@@ -45,10 +45,10 @@ pub enum BindRendezvousError {
     NeedsTls { address: SocketAddr },
     #[error("peers cannot reach {address}; set the URL of the service with --public-url URL")]
     NeedsPublicUrl { address: SocketAddr },
-    /// `url` has no user, query or fragment.
+    /// `url` is shown without user, query and fragment.
     #[error(
         "{option} {url:?} is not valid; expected http://HOST[:PORT][/PATH] or https://…, without \
-         user, query and fragment"
+         user, query or fragment"
     )]
     PublicUrl { option: &'static str, url: String },
     #[error(
@@ -60,7 +60,7 @@ pub enum BindRendezvousError {
     Listen(#[from] BindError),
     #[error(transparent)]
     Bus(#[from] BusError),
-    #[error("cannot create the socket {}", path.display())]
+    #[error("cannot create the administration socket {}", path.display())]
     AdminSocket { path: PathBuf, source: io::Error },
 }
 
@@ -263,8 +263,8 @@ impl Rendezvous {
         }
     }
 
-    /// Closes all sockets. The listener stays: health checks succeed until the end, readiness
-    /// fails.
+    /// Closes all sockets. The listener stays open: until the end, health checks succeed and
+    /// readiness checks fail.
     async fn drain(&mut self, mut sockets: JoinSet<()>) {
         self.handler.draining.send_replace(true);
         self.listener.readiness().drain();
@@ -292,7 +292,7 @@ struct Upkeep {
     renewals: JoinSet<()>,
     /// Checks whether environments that were lost here have connected to another node.
     moved_checks: JoinSet<()>,
-    /// Checks of the credentials of all sockets.
+    /// Checks whether the credentials of all sockets are still valid.
     rechecks: JoinSet<()>,
     missed_revocations: bool,
     revocations: broadcast::Receiver<Revocation>,
@@ -335,7 +335,7 @@ async fn next_revocation(revocations: &mut broadcast::Receiver<Revocation>) -> R
     match revocations.recv().await {
         Ok(revocation) => revocation,
         Err(RecvError::Lagged(_)) => Revocation::Missed,
-        // The handler has the directory, which has the sender.
+        // Never happens: the handler holds the directory, which holds the sender.
         Err(RecvError::Closed) => future::pending().await,
     }
 }
@@ -377,16 +377,20 @@ struct PublicUrl {
     /// Without a slash at the end.
     url: String,
     host: String,
-    /// Whether nothing crosses a network unencrypted.
+    /// Whether the URL is encrypted, or cannot leave this machine.
     is_safe: bool,
 }
 
 impl PublicUrl {
     fn parse(option: &'static str, text: &str) -> Result<Self, BindRendezvousError> {
         let invalid = || {
-            let shown = text.split(['?', '#']).next().and_then(|url| url.rsplit('@').next());
-            let url = shown.unwrap_or_default().to_owned();
-            BindRendezvousError::PublicUrl { option, url }
+            let (url, query) = text.split_once(['?', '#']).unwrap_or((text, ""));
+            let shown = match query.contains('@') {
+                // Perhaps a password with one of these characters.
+                true => "…",
+                false => url.rsplit('@').next().unwrap_or_default(),
+            };
+            BindRendezvousError::PublicUrl { option, url: shown.to_owned() }
         };
         let uri: Uri = text.parse().map_err(|_| invalid())?;
         let (Some(scheme @ ("http" | "https")), Some(authority), None, false) =
@@ -434,7 +438,15 @@ mod tests {
             let url = PublicUrl::parse("--public-url", text).unwrap();
             assert_eq!(url.is_safe, is_safe, "{text}");
         }
-        for text in ["relay.example", "ws://relay.example", "https://u:p@h", "https://h/?a=b", ""] {
+        for text in [
+            "relay.example",
+            "ws://relay.example",
+            "https://u:p@h",
+            "https://u:p#x@h",
+            "https://u:p?x@h",
+            "https://h/?a=b",
+            "",
+        ] {
             let error = PublicUrl::parse("--advertise", text).unwrap_err().to_string();
             assert!(error.starts_with("--advertise \"") && !error.contains("u:p"), "{error}");
         }

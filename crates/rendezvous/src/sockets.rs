@@ -1,5 +1,6 @@
 //! Serves each socket until it ends, and tells the directory which environments are here.
 
+use std::fmt;
 use std::future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,7 +22,8 @@ use crate::tunnel::{Bus, Moved};
 /// Delay before a failed directory call is retried.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Concurrent renewals. One at a time, those of a large node would take longer than the interval.
+/// Concurrent renewals. One after another, the renewals of a large node would take longer than the
+/// interval.
 const RENEWED_AT_ONCE: usize = 32;
 
 /// An admitted socket, and the route to its peer.
@@ -40,7 +42,7 @@ pub(crate) enum Route {
 }
 
 impl Handler {
-    /// Serves a socket whose peer is at this node or, over a tunnel, at another one.
+    /// Serves a socket whose peer is at this node or, over a tunnel, at another node.
     pub(crate) async fn serve(&self, connection: Connection, admission: Admission) {
         let Admission { grant, route } = admission;
         let _recorded = self.audit.as_ref().map(|audit| audit.socket_opened(&grant));
@@ -68,9 +70,9 @@ impl Handler {
         };
         if went_offline && let Some(generation) = generation {
             let released = self.directory.release(&environment, generation, &self.node).await;
-            self.report(released);
+            self.report("release", &environment, released);
             if self.router.online_generation(&environment) == Some(generation) {
-                // It reconnected in the meantime.
+                // The environment reconnected in the meantime.
                 self.claim(&environment, generation).await;
             }
         }
@@ -109,7 +111,7 @@ impl Handler {
             let (environment, node) = (environment.clone(), self.node.clone());
             bus.announce(&Moved { environment, node }).await;
         }
-        self.close_if_replaced(environment, generation, claimed)
+        self.close_if_replaced("claim", environment, generation, claimed)
     }
 
     /// Reports to the directory that the environment is still here. Returns whether the directory
@@ -124,14 +126,15 @@ impl Handler {
             // The environment has left in the meantime, and the renewal may have arrived after the
             // release.
             let released = self.directory.release(environment, generation, &self.node).await;
-            self.report(released);
+            self.report("release", environment, released);
         }
-        self.close_if_replaced(environment, generation, renewed)
+        self.close_if_replaced("renew", environment, generation, renewed)
     }
 
     /// Closes the socket if a newer registration, or another node, has taken over.
     fn close_if_replaced(
         &self,
+        call: &'static str,
         environment: &EnvironmentId,
         generation: u64,
         outcome: Result<(), DirectoryError>,
@@ -143,20 +146,20 @@ impl Handler {
                 true
             }
             Err(error) => {
-                self.report(Err(error));
+                self.report(call, environment, Err(error));
                 false
             }
         }
     }
 
-    /// Handles the news that an environment has connected to another node. It may be outdated, so
-    /// the directory decides about a socket that is here.
+    /// Handles the news that an environment has connected to another node. The news may be
+    /// outdated, so the directory decides about a socket that is here.
     pub(crate) async fn move_away(&self, environment: &EnvironmentId) {
         let generation = self.router.online_generation(environment);
         if let Some(generation) = generation {
             match self.directory.renew(environment, generation, &self.node).await {
                 Err(DirectoryError::Conflict) => {}
-                outcome => return self.report(outcome),
+                outcome => return self.report("renew", environment, outcome),
             }
         }
         self.router.move_away(environment, generation.map_or(0, |generation| generation + 1));
@@ -174,7 +177,8 @@ impl Handler {
     }
 
     pub(crate) async fn tell_status(&self) {
-        self.report(self.directory.put_node(self.node_status()).await);
+        let put = self.directory.put_node(self.node_status()).await;
+        self.report("put_node", &self.node, put);
     }
 
     fn node_status(&self) -> NodeStatus {
@@ -199,10 +203,10 @@ impl Handler {
     pub(crate) async fn follow_moved(&self) {
         for environment in self.router.awaited() {
             match self.registry.is_elsewhere(&environment).await {
-                // It may have reconnected here in the meantime; then nothing happens.
+                // If the environment has reconnected here in the meantime, nothing happens.
                 Ok(true) => self.router.move_away(&environment, 0),
                 Ok(false) => {}
-                Err(error) => return self.report(Err(error)),
+                Err(error) => return self.report("lookup", &environment, Err(error)),
             }
         }
     }
@@ -220,15 +224,21 @@ impl Handler {
             match self.directory.credential(credential).await {
                 Ok(Some(_)) => return,
                 Ok(None) => return self.router.close_credential(credential),
-                Err(error) => self.report(Err(error)),
+                Err(error) => self.report("credential", credential, Err(error)),
             }
             sleep(RETRY_INTERVAL).await;
         }
     }
 
-    fn report(&self, outcome: Result<(), DirectoryError>) {
+    /// Logs a failed call of the directory. `key`: the environment, credential or node.
+    fn report(
+        &self,
+        call: &'static str,
+        key: impl fmt::Display,
+        outcome: Result<(), DirectoryError>,
+    ) {
         if let Err(error) = outcome {
-            tracing::error!(error = with_sources(&error), "the store failed");
+            tracing::error!(call, %key, error = with_sources(&error), "the store failed");
         }
     }
 }

@@ -38,7 +38,7 @@ pub(crate) struct StatusPage {
 }
 
 impl StatusPage {
-    /// `is_open`: shown to everyone who can reach it.
+    /// `is_open`: the page is shown to everyone who can reach it.
     pub(crate) fn new(is_open: bool, routing: &Routing) -> Self {
         let routing = match routing {
             Routing::Direct { .. } => "direct",
@@ -77,9 +77,9 @@ impl StatusPage {
                 Err(_) => return Ok(unauthorized()),
             }
         }
-        // Like the counters: the node list covers all environments.
+        // Like the counters, the node list covers all environments, so it is shown only with them.
         let nodes = match counters {
-            // The page is most needed while the directory is unreachable.
+            // Errors are ignored: the page is most needed while the directory is unreachable.
             Some(_) => directory.nodes().await.unwrap_or_default(),
             None => Vec::new(),
         };
@@ -158,7 +158,7 @@ impl StatusPage {
     }
 }
 
-/// Returns nothing for a single node, since this is its page.
+/// Returns an empty text for a single node: the page already describes it.
 fn node_table(nodes: &[NodeStatus]) -> String {
     if nodes.len() < 2 {
         return String::new();
@@ -206,7 +206,7 @@ fn html(status: StatusCode, page: String) -> Response<Full<Bytes>> {
     response
 }
 
-/// Escapes HTML. Ids have no such characters, but the page does not rely on that.
+/// Escapes HTML. Ids have no special characters, but the page does not rely on that.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {

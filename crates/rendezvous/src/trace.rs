@@ -1,5 +1,5 @@
 //! Spans of the registry's calls and of opened sockets. They are named by route, never by path,
-//! which contains the id of an environment.
+//! because a path may contain the id of an environment.
 
 use std::sync::OnceLock;
 
@@ -13,7 +13,7 @@ use crate::error_response::Refusal;
 pub(crate) struct RequestTracer(OnceLock<Tracer>);
 
 impl RequestTracer {
-    /// Sets the tracer. The first one stays.
+    /// Sets the tracer. Later calls have no effect.
     pub(crate) fn set(&self, tracer: Tracer) {
         let _ = self.0.set(tracer);
     }

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-/// A build of the whole workspace enables the feature for other crates, so it would not fail if
-/// this crate used the channel.
+/// A workspace build enables the relay's feature `noise` for other crates, so it would not fail if
+/// this crate used the Noise channel.
 #[test]
-fn no_code_of_the_crate_names_the_channel() {
+fn no_code_of_the_crate_names_the_noise_channel() {
     let mut directories = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
     let mut files = 0;
     while let Some(directory) = directories.pop() {
@@ -17,7 +17,7 @@ fn no_code_of_the_crate_names_the_channel() {
             }
             files += 1;
             let text = std::fs::read_to_string(&path).unwrap();
-            assert!(!text.contains("noise::"), "{}", path.display());
+            assert!(!text.contains("noise::"), "{} names the Noise channel", path.display());
         }
     }
     assert!(files > 10);
@@ -36,7 +36,7 @@ fn no_cryptography_of_the_relay_is_in_the_crate() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let crates: Vec<_> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
     assert!(crates.contains(&"exec-server-relay"), "{tree}");
-    // Not curve25519-dalek: the NATS client signs with it.
+    // `curve25519-dalek` is not listed: the NATS client signs with it.
     for secret in ["clatter", "ml-kem", "x25519-dalek", "aes-gcm"] {
         assert!(!crates.contains(&secret), "{secret} is in {tree}");
     }

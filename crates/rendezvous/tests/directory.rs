@@ -1,7 +1,7 @@
 //! The contract of every directory. A new implementation adds a test that calls
 //! [`keeps_the_contract`].
 
-#![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails its test")]
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ async fn keeps_the_contract(directory: Arc<dyn Directory>) {
     one_of_many_registrations_wins(&directory).await;
     presence_follows_the_generation(&*directory).await;
     the_last_node_that_claims_an_environment_has_it("moving", &*directory, &*directory).await;
-    single_use_material_has_one_taker(&directory).await;
+    tickets_and_authorizations_have_one_taker(&directory).await;
     credentials_are_found_until_they_are_revoked(&*directory).await;
     assertions_are_new_once(&*directory).await;
     nodes_are_listed(&*directory).await;
@@ -111,7 +111,7 @@ async fn a_lease_expired_in_an_outage_is_written_again() {
     directory.renew(&id, lease.generation, NODE).await.unwrap();
     let found = directory.lookup(&id).await.unwrap();
     assert_eq!(found, Some(Lease { node: Some(NODE.to_owned()), ..lease.clone() }));
-    // Another node has no copy to write again, and a released lease does not return.
+    // A released lease is not written again.
     directory.release(&id, lease.generation, NODE).await.unwrap();
     purge(&servers, "KV_exec-server-leases").await;
     let gone = directory.renew(&id, lease.generation, NODE).await;
@@ -201,7 +201,7 @@ async fn purge(servers: &NatsServers, stream: &str) {
     context.get_stream(stream).await.unwrap().purge().await.unwrap();
 }
 
-/// Races a thousand takers for one authorization, and three takers each for a thousand others.
+/// Races a thousand takers for one authorization, and three takers for each of a thousand others.
 async fn one_of_a_thousand_takers_wins(nodes: &Nodes) {
     let hash = [100; 32];
     nodes[0].put_authorization(hash, authorization(), NOW).await.unwrap();
@@ -345,7 +345,7 @@ async fn the_last_node_that_claims_an_environment_has_it(
     assert_eq!(two.lookup(&id).await.unwrap().unwrap().node.as_deref(), Some(NODE));
 }
 
-async fn single_use_material_has_one_taker(directory: &Arc<dyn Directory>) {
+async fn tickets_and_authorizations_have_one_taker(directory: &Arc<dyn Directory>) {
     let authorization = authorization();
     directory.put_authorization([7; 32], authorization.clone(), NOW).await.unwrap();
     directory.put_authorization([8; 32], authorization.clone(), NOW).await.unwrap();

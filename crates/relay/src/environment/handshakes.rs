@@ -34,18 +34,18 @@ pub(super) struct Authorized {
 pub(super) enum Refusal {
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
-    #[error("the registry did not validate the harness")]
+    #[error("cannot validate the harness")]
     Registry(#[from] RegistryError),
-    #[error("the registry did not answer in time")]
+    #[error("the registry did not answer within {}s", VALIDATION_TIMEOUT.as_secs())]
     TimedOut,
-    #[error("the registry does not know the harness or its authorization")]
+    #[error("the registry refused the authorization of the harness; it may be used or expired")]
     Unauthorized,
 }
 
 impl Refusal {
-    /// Returns whether the registry could not decide: the environment cannot reach it, for example
-    /// because file descriptors are exhausted, or it is overloaded. That is not the fault of the
-    /// harness, and a new socket would not help.
+    /// Returns whether the registry could not decide: it is overloaded, or the environment cannot
+    /// reach it or read its own credentials, for example because file descriptors are exhausted.
+    /// That is not the fault of the harness, and a new socket would not help.
     pub(super) fn is_undecided(&self) -> bool {
         match self {
             Self::Registry(RegistryError::Refused { status, .. }) => {

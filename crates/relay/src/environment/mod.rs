@@ -1,7 +1,7 @@
 //! The serving end: registers with the registry, waits at the rendezvous, and turns each stream
 //! that a harness opens into a [`Connection`].
 //!
-//! Streams outlive the socket. When it is lost they wait, and continue on the next one.
+//! Streams outlive a socket: when it is lost, they wait and continue on the next one.
 
 mod handshakes;
 mod streams;
@@ -57,7 +57,7 @@ impl RemoteEnvironmentConfig {
     }
 }
 
-/// An environment with its identity, which lasts as long as this value.
+/// An environment. Its identity lasts as long as this value.
 pub struct Environment {
     registry: Arc<RegistryClient>,
     tls: TlsOptions,
@@ -97,14 +97,14 @@ impl Environment {
         Ok(Self { registry, tls, identity, streams, backoff, has_registered: false })
     }
 
-    /// Returns the frame counters of all its sockets.
+    /// Returns the frame counters of all sockets.
     #[must_use]
     pub fn counters(&self) -> Arc<RelayCounters> {
         Arc::clone(self.streams.queue().counters())
     }
 
-    /// Serves until `shutdown`, which lets the streams send their last data, or until the registry
-    /// refuses for good.
+    /// Serves until `shutdown`, then until the streams have ended or the socket is lost. Fails if
+    /// the registry refuses for good.
     pub async fn run_until(
         mut self,
         shutdown: impl Future<Output = ()>,
@@ -131,7 +131,7 @@ impl Environment {
         }
     }
 
-    /// Registers, and retries as often as necessary.
+    /// Registers. Retries after temporary failures without limit.
     async fn register(&mut self) -> Result<RegisterResponse, RegistryError> {
         loop {
             match self.registry.register(self.identity.public_key()).await {
@@ -143,6 +143,7 @@ impl Environment {
                     let pause = self.backoff.after_failure(rand::random());
                     let error = with_sources(&error);
                     tracing::warn!(
+                        environment = self.registry.environment_id(),
                         error,
                         ?pause,
                         "cannot register with the registry; trying again"
@@ -154,8 +155,8 @@ impl Environment {
         }
     }
 
-    /// Returns whether a refusal may be temporary, after a first success: a token file may be half
-    /// written, and a proxy may respond for a registry that is down.
+    /// Returns whether a failure is probably temporary, because an earlier registration succeeded:
+    /// a token file may be half written, and a proxy may respond for a registry that is down.
     fn may_pass(&self, error: &RegistryError) -> bool {
         self.has_registered
             && matches!(
@@ -179,7 +180,8 @@ impl Environment {
             };
             let pause = match opened {
                 Ok(connection) => {
-                    tracing::info!("connected to the rendezvous");
+                    let environment = self.registry.environment_id();
+                    tracing::info!(environment, "connected to the rendezvous");
                     let since = Instant::now();
                     let end = self.run_socket(connection, shutdown.as_mut()).await;
                     match end {
@@ -191,16 +193,17 @@ impl Environment {
                     }
                 }
                 Err(error) => {
-                    // The rendezvous refuses the URL, or the node is gone and the registry knows
-                    // another one. Without the pause, two environments with one id would replace
-                    // each other as fast as they can.
+                    // The rendezvous refuses the URL, or its node is gone and a new registration
+                    // leads to another node. Without the pause, two environments with one id
+                    // would replace each other as fast as they can.
                     let pause = self.backoff.after_failure(rand::random());
                     let error = with_sources(&error);
                     tracing::warn!(
+                        environment = self.registry.environment_id(),
                         error,
                         ?pause,
                         "registering again: the rendezvous is unreachable or has another environment with \
-                         this name"
+                         this id"
                     );
                     tokio::select! {
                         () = self.streams.reap_during(sleep(pause)) => {}
@@ -216,7 +219,8 @@ impl Environment {
         }
     }
 
-    /// Carries frames until the socket is lost, or for the rest of the shutdown.
+    /// Carries frames until the socket is lost, too many handshakes have failed, or all streams
+    /// have ended during the shutdown.
     async fn run_socket(
         &mut self,
         connection: Connection,
@@ -248,7 +252,8 @@ impl Environment {
                     },
                     written = &mut writing => {
                         let Err(error): io::Result<_> = written;
-                        tracing::debug!(%error, "cannot write to the rendezvous");
+                        let environment = self.registry.environment_id();
+                        tracing::debug!(environment, %error, "cannot write to the rendezvous");
                         break SocketEnd::Lost { was_used };
                     }
                     () = &mut shutdown, if !is_shutting_down => {
@@ -262,14 +267,15 @@ impl Environment {
             }
         };
         if let SocketEnd::TooManyFailures = end {
-            // The harness whose handshake exceeded the limit is notified, too.
+            // Notify the harness of the last failed handshake, too.
             while let Some(frame) = queue.next_loose_frame() {
                 frame.encode_with(|len, append| outgoing.push_with(len, append));
             }
         }
         self.streams.lose_socket();
         if let SocketEnd::Lost { .. } = end {
-            tracing::info!("lost the connection to the rendezvous");
+            let environment = self.registry.environment_id();
+            tracing::info!(environment, "lost the connection to the rendezvous");
         } else {
             outgoing.close(CloseCode::Normal, "").await;
         }

@@ -19,7 +19,7 @@ use crate::stream::{Handled, Liveness, Stream, TransmitQueue};
 
 const MAX_STREAMS: usize = 128;
 const MAX_HANDSHAKES: usize = 32;
-/// Failed handshakes that one socket may have. One more closes it.
+/// How many handshakes may fail on one socket. The next failure closes the socket.
 const MAX_FAILURES: u32 = 7;
 
 /// How long the servers of streams may take to notice the end of the environment.
@@ -124,7 +124,10 @@ impl Streams {
                 Body::Handshake { .. } | Body::Data { .. } => {
                     handshake.abort();
                     self.slots.remove(&frame.stream_id);
-                    self.refuse(frame.stream_id, "it did not wait for the handshake")
+                    self.refuse(
+                        frame.stream_id,
+                        "it sent another frame before its handshake was answered",
+                    )
                 }
             },
         }
@@ -161,7 +164,7 @@ impl Streams {
 
     fn refuse(&mut self, stream_id: StreamId, reason: &str) -> Verdict {
         self.failures += 1;
-        tracing::info!(reason, failures = self.failures, "refused a harness");
+        tracing::info!(stream = %stream_id, reason, failures = self.failures, "refused a harness");
         self.queue.push_frame(reset(stream_id, ResetReason::NOISE_PROTOCOL_ERROR));
         if self.failures > MAX_FAILURES { Verdict::Close } else { Verdict::GoOn }
     }
@@ -179,10 +182,7 @@ impl Streams {
             Some(ended) = self.serving.join_next() => {
                 match ended {
                     Ok(id) => drop(self.slots.remove(&id)),
-                    Err(error) => {
-                        tracing::error!(%error, "serving a stream failed");
-                        self.abandon_stream_of(error.id());
-                    }
+                    Err(error) => self.abandon_stream_of(&error),
                 }
                 Verdict::GoOn
             }
@@ -225,7 +225,8 @@ impl Streams {
         let queue = Arc::clone(&self.queue);
         let stream = Stream::new(stream_id, channel, LIVENESS, peer_acknowledges, queue);
         let principal = Principal::new(Subject::Relayed(subject));
-        tracing::info!(subject = %principal.subject, "a harness opened a stream");
+        let subject = &principal.subject;
+        tracing::info!(stream = %stream_id, %subject, "a harness opened a stream");
         let connection = Connection { principal, ..stream.connection() };
         let (served, timed) = ((self.serve)(connection), Arc::clone(&stream));
         let serving = self.serving.spawn(async move {
@@ -259,26 +260,31 @@ impl Streams {
         self.queue.clear();
     }
 
-    /// Frees the slot of a handshake that panicked. One that was aborted has no slot.
+    /// Frees the slot of a handshake that panicked. An aborted handshake no longer has a slot.
     fn abandon_handshake(&mut self, error: &JoinError) {
-        if error.is_panic() {
-            tracing::error!(%error, "a handshake failed");
-        }
-        self.slots.retain(|_, slot| match slot {
-            Slot::Pending { handshake, .. } => handshake.id() != error.id(),
-            Slot::Open { .. } => true,
+        self.slots.retain(|id, slot| match slot {
+            Slot::Pending { handshake, .. } if handshake.id() == error.id() => {
+                if error.is_panic() {
+                    tracing::error!(stream = %id, %error, "the task of a handshake panicked");
+                }
+                false
+            }
+            Slot::Pending { .. } | Slot::Open { .. } => true,
         });
     }
 
-    /// Drops the stream whose task panicked; its timers ended with it.
-    fn abandon_stream_of(&mut self, task: task::Id) {
-        self.slots.retain(|_, slot| match slot {
-            Slot::Open { stream, serving } if serving.id() == task => {
+    /// Drops the stream whose task panicked. Its timers ended with the task.
+    fn abandon_stream_of(&mut self, error: &JoinError) {
+        let mut id = None;
+        self.slots.retain(|stream_id, slot| match slot {
+            Slot::Open { stream, serving } if serving.id() == error.id() => {
                 stream.abandon();
+                id = Some(stream_id.to_string());
                 false
             }
             Slot::Open { .. } | Slot::Pending { .. } => true,
         });
+        tracing::error!(stream = id, %error, "the task of a stream panicked");
     }
 
     /// Ends all streams, and waits for their servers to notice.

@@ -1,9 +1,8 @@
 use thiserror::Error;
 
-use super::{InvalidStreamId, MAX_SEGMENTS, PeekError};
+use super::{InvalidStreamId, MAX_SEGMENTS, PeekError, VERSION};
 
-/// Why a message is not a frame. An environment drops such a message; for a harness it ends the
-/// connection.
+/// Why a message is not a frame. An environment drops such a message; a harness ends its stream.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum FrameError {
     #[error("frame of {len} bytes exceeds the limit of {max}")]
@@ -14,7 +13,7 @@ pub enum FrameError {
     #[error("cannot decode the frame")]
     Malformed(#[from] prost::DecodeError),
     /// The peer is newer than this program, or not a relay.
-    #[error("unsupported frame version {version}")]
+    #[error("unsupported frame version {version}; expected {VERSION}")]
     UnsupportedVersion { version: u32 },
     #[error("frame has an invalid stream id")]
     StreamId(#[from] InvalidStreamId),
@@ -25,8 +24,10 @@ pub enum FrameError {
     NoPayload,
     #[error("payload of {len} bytes exceeds the limit of {max}")]
     PayloadTooLarge { len: usize, max: usize },
-    #[error("segment {index} of {count} is invalid: count from 0, at most {MAX_SEGMENTS} segments")]
+    #[error(
+        "invalid segment {index} of {count}; expected 1 to {MAX_SEGMENTS} segments, numbered from 0"
+    )]
     InvalidSegment { index: u32, count: u32 },
-    #[error("reset has no reason")]
+    #[error("reset frame has no reason")]
     NoResetReason,
 }

@@ -8,7 +8,7 @@ pub struct RelayMessageFrame {
     /// Chosen by the harness. The only field that a rendezvous reads.
     #[prost(string, tag = "2")]
     pub stream_id: ::prost::alloc::string::String,
-    /// The highest contiguous seq received from the peer.
+    /// Every seq up to this one was received. Zero may also mean that nothing was received.
     #[prost(uint32, tag = "3")]
     pub ack: u32,
     /// Bit i is set if seq `ack + 1 + i` was received.
@@ -52,7 +52,7 @@ pub struct RelayData {
     #[prost(bytes = "bytes", tag = "4")]
     pub payload: ::prost::bytes::Bytes,
 }
-/// Carries nothing but the acknowledgement of its frame.
+/// Empty: the acknowledgement is in `ack` and `ack_bits` of the frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RelayAck {}
 /// Says at which seq the sender will continue.

@@ -27,13 +27,13 @@ pub use reset_reason::{MAX_RESET_REASON_BYTES, ResetReason};
 pub use stream_id::{InvalidStreamId, MAX_STREAM_ID_BYTES, StreamId};
 pub use trace::{MAX_TRACESTATE_BYTES, Trace};
 
-/// The one version of the frame format.
+/// The only version of the frame format.
 pub const VERSION: u32 = 1;
 /// The largest frame: one binary WebSocket message.
 pub const MAX_FRAME_BYTES: usize = 256 * 1024;
-/// The largest Noise message, and so the largest payload of a handshake, a record or its segment.
+/// The largest Noise message, and so the largest payload of a handshake, a record or a segment.
 pub const MAX_PAYLOAD_BYTES: usize = 65_535;
-/// The most segments of one record. Each takes a slot in the peer's window, which has this many.
+/// The most segments of one record: one for each slot in the peer's window.
 pub const MAX_SEGMENTS: u32 = 64;
 
 /// A payload that shares memory with its frame keeps at most this many other bytes alive.
@@ -43,9 +43,9 @@ const MAX_SHARED_OVERHEAD: usize = 4096;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
     pub stream_id: StreamId,
-    /// The highest contiguous `seq` received. Zero may also mean that nothing was received.
+    /// Every `seq` up to this one was received. Zero may also mean that nothing was received.
     pub ack: u32,
-    /// Bit `i` stands for the `seq` `ack + 1 + i`.
+    /// Bit `i` is set if the `seq` `ack + 1 + i` was received.
     pub ack_bits: u32,
     pub body: Body,
     /// Readable by the rendezvous.
@@ -77,15 +77,15 @@ pub enum Body {
 }
 
 impl Frame {
-    /// Encodes one WebSocket message. The body must keep the bounds of [`Body`], which
-    /// [`decode`](Self::decode) enforces at the other end; a debug build panics if it does not.
+    /// Encodes one WebSocket message. A debug build panics if the body is outside the bounds of
+    /// [`Body`], which [`decode`](Self::decode) enforces at the other end.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         self.to_wire().encode_to_vec().into()
     }
 
-    /// Encodes in two steps, for a caller with its own buffer: passes the length, and a function
-    /// that appends the bytes.
+    /// Encodes in two steps, for a caller with its own buffer: passes `append` the length, and a
+    /// function that writes the bytes.
     pub fn encode_with<R>(&self, append: impl FnOnce(usize, &dyn Fn(&mut Vec<u8>)) -> R) -> R {
         let frame = self.to_wire();
         append(frame.encoded_len(), &|buffer| frame.encode_raw(buffer))
@@ -114,8 +114,8 @@ impl Frame {
         if len > MAX_FRAME_BYTES {
             return Err(FrameError::TooLarge { len, max: MAX_FRAME_BYTES });
         }
-        // Both ends accept only frames that a rendezvous routes, on the stream to which it routes
-        // them.
+        // Both ends accept only frames that a rendezvous can route, and assign them to the same
+        // stream.
         peek_stream_id(&bytes)?;
         let frame = wire::RelayMessageFrame::decode(bytes)?;
         if frame.version != VERSION {
@@ -198,7 +198,7 @@ fn check_payload(payload: &Bytes) -> Result<(), FrameError> {
 }
 
 /// Copies the payload if its frame is much larger. Otherwise a peer that pads small payloads with
-/// unknown fields could make a receiver hold many times the bytes that it counts.
+/// unknown fields could make a receiver hold many times more memory than it counts.
 fn bound_overhead(payload: Bytes, frame_len: usize) -> Bytes {
     match frame_len - payload.len() > MAX_SHARED_OVERHEAD {
         true => Bytes::copy_from_slice(&payload),

@@ -1,14 +1,14 @@
-//! The stream id of an encoded frame, without decoding the frame: all that a rendezvous reads.
+//! Reads the stream id of an encoded frame without decoding it. A rendezvous reads nothing else.
 //!
-//! A frame must not mean one stream to the rendezvous and another to the ends. So this follows the
-//! rules of protobuf and of `prost` to the letter: every field is walked, the last of several
-//! stream ids counts, and a message that ends inside a field has none.
+//! A frame must not mean one stream to the rendezvous and another to the ends. So this module
+//! follows the rules of protobuf and of `prost` to the letter: every field is walked, the last of
+//! several stream ids counts, and a message that ends inside a field is refused.
 
 use std::str::Utf8Error;
 
 use thiserror::Error;
 
-/// Why a message has no stream id on which both ends would agree.
+/// Why the stream id of a frame cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum PeekError {
     #[error("frame ends inside a field")]
@@ -17,8 +17,8 @@ pub enum PeekError {
     VarintOverflow,
     #[error("frame has an invalid field key {key:#x}")]
     InvalidKey { key: u64 },
-    /// Deprecated before proto3, and sent by no peer. Groups nest, so skipping one needs a stack,
-    /// which an attacker could fill.
+    /// Groups were deprecated before proto3, and no peer sends them. They nest, so skipping one
+    /// needs a stack, which an attacker could fill.
     #[error("frame has a group as field {field}")]
     Group { field: u32 },
     #[error("stream id is not a string: its wire type is {wire_type}")]
@@ -35,9 +35,8 @@ const LENGTH_DELIMITED: u32 = 2;
 const END_GROUP: u32 = 4;
 const FIXED32: u32 = 5;
 
-/// Finds the stream id of an encoded frame. It is empty if the frame has none, and neither its
-/// length nor its characters are bounded: parse it as a [`StreamId`](super::StreamId) before you
-/// keep it.
+/// Finds the stream id of an encoded frame; an empty string if the frame has none. Its length and
+/// characters are not checked: parse it as a [`StreamId`](super::StreamId) before you keep it.
 ///
 /// Allocates nothing. The time grows with the length of the frame, which the caller bounds.
 pub fn peek_stream_id(frame: &[u8]) -> Result<&str, PeekError> {

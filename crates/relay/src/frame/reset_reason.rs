@@ -4,23 +4,26 @@ use std::fmt;
 /// The longest reason that is kept.
 pub const MAX_RESET_REASON_BYTES: usize = 256;
 
-/// Why a peer ended a stream. Not empty, and cut to [`MAX_RESET_REASON_BYTES`]: a reset counts,
-/// however long its reason is.
+/// Why a peer ended a stream. Never empty. Text beyond [`MAX_RESET_REASON_BYTES`] is cut off: even
+/// with too long a reason, the reset counts.
 ///
-/// A rendezvous can forge it, so it decides nothing, and its text may come from an attacker.
-/// `Display` and `Debug` write it in printable ASCII on one line.
+/// A rendezvous can forge it, so it decides nothing except whether a first contact is retried, and
+/// its text may come from an attacker. `Display` and `Debug` write it in printable ASCII on one
+/// line.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ResetReason(Cow<'static, str>);
 
 impl ResetReason {
-    /// The reason that existing peers send when the handshake or the channel fails.
+    /// The handshake or the channel failed. Some deployed peers send the same text.
     pub const NOISE_PROTOCOL_ERROR: Self = Self::from_static("noise_relay_protocol_error");
-    /// The environment has too many streams, or too many handshakes wait for its registry.
+    /// The environment cannot take the stream now: it has too many streams or handshakes, is
+    /// shutting down, or its registry could not decide.
     pub const LIMIT_REACHED: Self = Self::from_static("limit_reached");
     /// The environment has no such stream: it never saw the handshake, or has been restarted since.
     pub const UNKNOWN_STREAM: Self = Self::from_static("unknown_stream");
 
-    /// Creates a reason of this program; a constant is checked at compile time.
+    /// Creates a reason from a fixed text, which is checked at compile time if the reason is a
+    /// constant.
     #[must_use]
     pub const fn from_static(text: &'static str) -> Self {
         assert!(!text.is_empty() && text.len() <= MAX_RESET_REASON_BYTES);
@@ -34,7 +37,7 @@ impl ResetReason {
         (!kept.is_empty()).then(|| Self(Cow::Owned(kept.to_owned())))
     }
 
-    /// Returns the text as it was sent: for comparison, never for display.
+    /// Returns the text as it was sent. Not for display: it may contain control characters.
     #[must_use]
     pub fn raw(&self) -> &str {
         &self.0
@@ -75,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_reason_is_none() {
+    fn an_empty_reason_is_refused() {
         assert_eq!(ResetReason::new(""), None);
     }
 }

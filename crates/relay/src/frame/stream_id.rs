@@ -11,10 +11,10 @@ pub const MAX_STREAM_ID_BYTES: usize = 64;
 
 /// The name of a stream: 1 to 64 graphic ASCII characters.
 ///
-/// Harnesses pick a UUIDv4. Frames are routed by its text and the handshake authenticates its text,
-/// so another spelling of the same UUID is another stream: the text is kept as it was sent. No part
-/// depends on its being a UUID. The bounds give the maps of a rendezvous keys of a fixed size, and
-/// logs text that cannot forge a line.
+/// Harnesses pick a UUIDv4, but any text within the bounds is valid. Frames are routed by the text
+/// and the handshake authenticates it, so the text is kept as it was sent: another spelling of the
+/// same UUID is another stream. The bounds give the maps of a rendezvous keys of a fixed size, and
+/// keep an id from forging a log line.
 #[derive(Clone, Copy)]
 pub struct StreamId {
     len: u8,
@@ -22,7 +22,7 @@ pub struct StreamId {
     bytes: [u8; MAX_STREAM_ID_BYTES],
 }
 
-/// The text is omitted: it comes from a peer, and is unprintable or too long.
+/// Omits the text: it comes from a peer, and may be unprintable or long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("stream id of {len} bytes is not 1 to {MAX_STREAM_ID_BYTES} graphic ASCII characters")]
 pub struct InvalidStreamId {
@@ -59,7 +59,7 @@ impl FromStr for StreamId {
     }
 }
 
-/// A map of streams is looked up with the peeked text.
+/// Lets the text from [`peek_stream_id`](super::peek_stream_id) be looked up in a map of streams.
 impl Borrow<str> for StreamId {
     fn borrow(&self) -> &str {
         self.as_str()
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn other_text_is_refused() {
+    fn empty_long_and_non_graphic_text_is_refused() {
         for text in ["", "a b", "a\n", "\u{7f}", "é", &"x".repeat(65), &"x".repeat(300)] {
             assert_eq!(text.parse::<StreamId>(), Err(InvalidStreamId { len: text.len() }));
         }

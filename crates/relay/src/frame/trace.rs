@@ -33,15 +33,15 @@ impl Trace {
     }
 }
 
-/// Accepts version 0 only. Later versions may be longer: a lost trace costs less than unbounded
-/// text.
+/// Accepts only version 0. Later versions may be longer, and losing a trace is better than keeping
+/// unbounded text.
 fn is_traceparent(text: &str) -> bool {
     let mut fields = text.split('-');
     let is_formed = TRACEPARENT_FIELDS.iter().all(|len| {
         let is_hex = |field: &str| field.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         fields.next().is_some_and(|field| field.len() == *len && is_hex(field))
     });
-    // An id of zeros is invalid.
+    // An id of all zeros is invalid.
     let is_zero = |field: &str| field.bytes().all(|byte| byte == b'0');
     is_formed
         && fields.next().is_none()

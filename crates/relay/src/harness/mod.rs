@@ -1,8 +1,8 @@
 //! The requesting end: opens a stream to an environment, and keeps it over lost sockets.
 //!
-//! Each physical connection needs fresh material from the registry, because it is valid once. A
-//! stream whose peer acknowledges continues over the next socket with the same id and the same
-//! keys. With any other peer the stream ends with its socket, and its user opens a new one.
+//! Each physical connection needs a fresh bundle from the registry, because a bundle is valid once.
+//! A stream whose peer acknowledges continues over the next socket with the same id and the same
+//! keys. With any other peer the stream ends with its socket, and the client opens a new stream.
 
 mod provider;
 mod recovery;
@@ -13,11 +13,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use exec_server_transport::{CloseCode, Connection, Received, TlsOptions};
+use exec_server_transport::{CloseCode, Connection, MalformedMessage, Received, TlsOptions};
 use rand_core::OsRng;
 use tokio::time::{Instant, interval_at, sleep, timeout};
 
-use crate::frame::{Body, Frame, ResetReason, StreamId};
+use crate::frame::{Body, Frame, FrameError, ResetReason, StreamId};
 use crate::noise::{Channel, HandshakeError, HarnessHandshake, Identity, Prologue};
 use crate::socket::{self, SocketError, loose_frame, write_frames};
 use crate::stream::{Handled, Liveness, Stream, TransmitQueue};
@@ -27,8 +27,8 @@ pub use provider::{
 };
 use recovery::{Lost, Pauses, Recovery};
 
-/// How long the first contact is retried. A machine that has just started, or whose link was lost,
-/// is reachable by then.
+/// How long first contact is retried. A machine that has just started, or whose link was lost, is
+/// usually reachable within this time.
 const FIRST_CONTACT: Duration = Duration::from_secs(10);
 /// Limit for handshake and validation, from the first frame to the last.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -52,10 +52,14 @@ pub enum HarnessError {
     Refused { reason: ResetReason },
     #[error("the environment did not answer within {}s", HANDSHAKE_TIMEOUT.as_secs())]
     TimedOut,
-    #[error("the rendezvous closed the connection during the handshake")]
+    #[error("the connection to the rendezvous ended during the handshake")]
     ClosedEarly,
-    #[error("the rendezvous sent an invalid frame")]
-    InvalidFrame,
+    #[error("received an invalid frame during the handshake")]
+    InvalidFrame(#[from] FrameError),
+    #[error("received a malformed message during the handshake")]
+    MalformedMessage(#[from] MalformedMessage),
+    #[error("the environment sent data before it answered the handshake")]
+    EarlyData,
 }
 
 impl HarnessError {
@@ -65,14 +69,19 @@ impl HarnessError {
         match self {
             Self::Provider(error) => error.is_temporary(),
             Self::Socket(error) => error.is_temporary(),
-            Self::Refused { .. } | Self::TimedOut | Self::ClosedEarly | Self::InvalidFrame => true,
+            Self::Refused { .. }
+            | Self::TimedOut
+            | Self::ClosedEarly
+            | Self::InvalidFrame(_)
+            | Self::MalformedMessage(_)
+            | Self::EarlyData => true,
             Self::Handshake(_) => false,
         }
     }
 }
 
 impl HarnessError {
-    /// Returns whether the environment was not reached, and may be soon.
+    /// Returns whether the environment was not reached but may be reachable soon.
     fn is_retried_at_first_contact(&self) -> bool {
         match self {
             Self::Provider(_) | Self::Socket(_) | Self::ClosedEarly => self.is_temporary(),
@@ -81,7 +90,11 @@ impl HarnessError {
             Self::Refused { reason } => {
                 [ResetReason::LIMIT_REACHED, ResetReason::UNKNOWN_STREAM].contains(reason)
             }
-            Self::Handshake(_) | Self::TimedOut | Self::InvalidFrame => false,
+            Self::Handshake(_)
+            | Self::TimedOut
+            | Self::InvalidFrame(_)
+            | Self::MalformedMessage(_)
+            | Self::EarlyData => false,
         }
     }
 }
@@ -99,7 +112,8 @@ impl Harness {
         Self { provider, identity: Identity::generate(&mut OsRng), tls }
     }
 
-    /// Opens a stream. A task carries it until its connection is closed or lost.
+    /// Opens a stream. A task carries it until the returned connection is closed or the stream is
+    /// lost.
     ///
     /// Retries for a while if the environment is offline or the registry does not respond.
     pub async fn connect(self: &Arc<Self>) -> Result<Connection, HarnessError> {
@@ -112,7 +126,8 @@ impl Harness {
                 Err(error) => {
                     let pause = pauses.next_pause();
                     let is_retried = match error {
-                        // The response may have been lost with a socket of the environment.
+                        // Retried once: the response may have been lost with a socket of the
+                        // environment.
                         HarnessError::TimedOut => !mem::replace(&mut has_timed_out, true),
                         _ => {
                             error.is_retried_at_first_contact()
@@ -122,7 +137,11 @@ impl Harness {
                     if !is_retried {
                         return Err(error);
                     }
-                    tracing::debug!(%error, "cannot open a stream yet");
+                    tracing::debug!(
+                        error = crate::with_sources(&error),
+                        ?pause,
+                        "cannot open a stream yet"
+                    );
                     sleep(pause).await;
                 }
             }
@@ -184,7 +203,7 @@ impl Opening {
         let hello = [
             Body::Resume { next_seq: 0 },
             Body::Handshake { payload: message },
-            // This end acknowledges. The environment learns that while it asks the registry.
+            // Shows that this end acknowledges, before the environment answers the handshake.
             Body::Ack,
         ];
         for body in hello {
@@ -196,7 +215,7 @@ impl Opening {
             let message = tokio::select! {
                 received = connection.incoming.recv() => match received {
                     Some(Received::Message(message)) => message,
-                    Some(Received::Malformed(_)) => return Err(HarnessError::InvalidFrame),
+                    Some(Received::Malformed(error)) => return Err(error.into()),
                     None => return Err(HarnessError::ClosedEarly),
                 },
                 _ = heartbeats.tick() => {
@@ -209,14 +228,14 @@ impl Opening {
                     continue;
                 }
             };
-            let frame = Frame::decode(message).map_err(|_| HarnessError::InvalidFrame)?;
+            let frame = Frame::decode(message)?;
             if frame.stream_id != id {
                 continue;
             }
             match frame.body {
                 Body::Handshake { payload } => return Ok((id, handshake.finish(&payload)?)),
                 Body::Reset { reason } => return Err(HarnessError::Refused { reason }),
-                Body::Data { .. } => return Err(HarnessError::InvalidFrame),
+                Body::Data { .. } => return Err(HarnessError::EarlyData),
                 Body::Ack | Body::Resume { .. } | Body::Heartbeat => {}
             }
         }
@@ -227,7 +246,7 @@ fn push(connection: &mut Connection, frame: &Frame) {
     frame.encode_with(|len, append| connection.outgoing.push_with(len, append));
 }
 
-/// Carries one stream over as many sockets as it takes.
+/// Carries one stream over one socket after another.
 struct Carrier {
     stream: Arc<Stream>,
     queue: Arc<TransmitQueue>,
@@ -265,8 +284,8 @@ impl Carrier {
         }
     }
 
-    /// Runs until the socket is lost, or the stream has ended and the peer knows it. Returns
-    /// whether the socket has received a frame.
+    /// Runs until the socket is lost or the stream has ended. Returns whether the socket has
+    /// received a frame.
     async fn run_socket(&self, connection: Connection) -> bool {
         let Connection { mut incoming, mut outgoing, .. } = connection;
         let mut was_used = false;
@@ -298,7 +317,9 @@ impl Carrier {
             Ok(frame) if frame.stream_id != self.stream.id() => return,
             Ok(frame) => self.stream.handle_frame(frame) == Handled::Yes,
             Err(error) => {
-                tracing::debug!(%error, "the rendezvous sent an invalid frame");
+                let stream = self.stream.id();
+                let error = crate::with_sources(&error);
+                tracing::debug!(%stream, error, "received an invalid frame; resetting the stream");
                 false
             }
         };

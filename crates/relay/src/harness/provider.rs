@@ -1,4 +1,4 @@
-//! The source of the material for a connection.
+//! The source of the bundles with which harnesses connect.
 
 use std::fmt;
 use std::pin::Pin;
@@ -6,10 +6,10 @@ use std::pin::Pin;
 use crate::noise::PublicKey;
 use crate::registry::{ConnectResponse, RegistryClient, RegistryError};
 
-/// The material for one physical connection. Valid once.
+/// The URL, ids, key and authorization for one physical connection. Valid once.
 #[derive(Clone)]
 pub struct NoiseRendezvousConnectBundle {
-    /// Carries its own credential.
+    /// Contains its own credential.
     pub websocket_url: String,
     pub environment_id: String,
     pub executor_registration_id: String,
@@ -30,7 +30,7 @@ impl fmt::Debug for NoiseRendezvousConnectBundle {
 pub type Providing<'a> =
     Pin<Box<dyn Future<Output = Result<NoiseRendezvousConnectBundle, ProviderError>> + Send + 'a>>;
 
-/// Provides fresh material for each attempt to connect.
+/// Provides a fresh bundle for each attempt to connect.
 pub trait NoiseRendezvousConnectProvider: fmt::Debug + Send + Sync {
     fn connect_bundle<'a>(&'a self, harness: &'a PublicKey) -> Providing<'a>;
 }
@@ -54,7 +54,7 @@ impl ProviderError {
     }
 }
 
-/// Asks a registry.
+/// Gets the bundles from a registry.
 #[derive(Debug, Clone)]
 pub struct RegistryProvider(RegistryClient);
 

@@ -1,4 +1,4 @@
-//! Replacing a lost socket.
+//! Replaces a lost socket.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,19 +11,19 @@ use super::{Harness, HarnessError};
 use crate::noise::PublicKey;
 use crate::socket;
 
-/// Limit for the time from the loss to giving up.
+/// How long the attempts to replace a working socket continue after its loss.
 const DEADLINE: Duration = Duration::from_secs(25);
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const SHORT_PAUSES: u32 = 6;
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// A socket that lived for less is not replaced at once.
+/// A socket that lived for less than this is not replaced at once.
 const SHORT_LIFE: Duration = Duration::from_millis(250);
 /// Spreads the clients that lose a rendezvous at the same time, so that they do not all reconnect
 /// at once.
 const SPREAD: Duration = Duration::from_millis(50);
 
-/// The pauses between attempts. A few are short, since an environment that lost its node reaches
-/// another one within a second or two; then they double. Each is extended by up to half.
+/// The pauses between attempts. The first few are short, since an environment that lost its node
+/// reaches another node within a second or two; then they double. Each is extended by up to half.
 #[derive(Debug, Default)]
 pub(super) struct Pauses {
     attempts: u32,
@@ -49,7 +49,7 @@ pub(super) struct Recovery {
 /// The socket that was lost.
 pub(super) struct Lost {
     pub(super) lived: Duration,
-    /// It has received a frame.
+    /// The socket has received a frame.
     pub(super) was_used: bool,
 }
 
@@ -58,10 +58,10 @@ impl Recovery {
         Self { harness, environment, pauses: Pauses::default(), since: Instant::now() }
     }
 
-    /// Opens a new socket to the same environment. Returns `None` if that takes too long, or if the
-    /// environment was restarted and has other keys.
+    /// Opens a new socket to the same environment. Returns `None` if that takes too long, fails for
+    /// good, or leads to an environment that was restarted and has other keys.
     ///
-    /// Sockets that are lost right after they open count as one loss.
+    /// The loss of a socket that received nothing and ended at once does not extend the deadline.
     pub(super) async fn reconnect(&mut self, lost: Lost) -> Option<Connection> {
         let is_short = lost.lived < SHORT_LIFE;
         if lost.was_used || !is_short {
@@ -73,7 +73,8 @@ impl Recovery {
         };
         let deadline = self.since + DEADLINE;
         timeout_at(deadline, self.try_until_connected(first)).await.unwrap_or_else(|_| {
-            tracing::debug!("gave up replacing a lost socket");
+            let environment = &self.environment;
+            tracing::debug!(?environment, after = ?DEADLINE, "gave up replacing a lost socket");
             None
         })
     }
@@ -81,13 +82,16 @@ impl Recovery {
     async fn try_until_connected(&mut self, first_pause: Duration) -> Option<Connection> {
         sleep(first_pause).await;
         loop {
+            let environment = &self.environment;
             match self.attempt().await {
                 Ok(connection) => return connection,
                 Err(error) if error.is_temporary() => {
-                    tracing::debug!(%error, "cannot replace a lost socket yet");
+                    let error = crate::with_sources(&error);
+                    tracing::debug!(?environment, error, "cannot replace a lost socket yet");
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "cannot replace a lost socket");
+                    let error = crate::with_sources(&error);
+                    tracing::debug!(?environment, error, "cannot replace a lost socket");
                     return None;
                 }
             }

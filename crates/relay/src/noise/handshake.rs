@@ -1,7 +1,7 @@
 //! The two messages that open a stream.
 //!
-//! Each state is a type of its own, and each step consumes it. A failed handshake cannot be used
-//! again.
+//! Each state has its own type, and each step consumes the state, so a failed handshake cannot be
+//! used again.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ pub const MAX_AUTHORIZATION_LEN: usize = 4096;
 
 const MESSAGE_1_MAX: usize = MESSAGE_1_OVERHEAD + MAX_AUTHORIZATION_LEN;
 
-// Noise allows no longer message, and `clatter` panics on one.
+// The limit of Noise: `clatter` panics on a longer message.
 const _: () = assert!(MESSAGE_1_MAX <= MAX_MESSAGE_LEN);
 const _: () = assert!(MESSAGE_2_LEN <= MAX_MESSAGE_LEN);
 
@@ -86,7 +86,7 @@ impl<R: Rng> fmt::Debug for HarnessHandshake<R> {
 /// The environment's handshake, after message 1 and before message 2.
 ///
 /// The caller validates [`harness`](Self::harness) and [`authorization`](Self::authorization) with
-/// the registry. If they are invalid, it drops the handshake without an answer.
+/// the registry. If they are invalid, it drops the handshake, and so never sends message 2.
 ///
 /// Call `<EnvironmentHandshake>::read` to use [`OsRng`]; see [`HarnessHandshake`].
 pub struct EnvironmentHandshake<R: Rng = OsRng> {
@@ -116,7 +116,8 @@ impl<R: Rng> EnvironmentHandshake<R> {
         let harness = noise.get_remote_static().ok_or(HandshakeError::Refused)?;
         let harness = PublicKey::new(*harness.dh(), kem_key(harness.kem())?)
             .map_err(HandshakeError::HarnessKey)?;
-        // Message 2 will encapsulate to this key. The X25519 half was checked by its use.
+        // `accept` encapsulates to the ML-KEM half of this key. `read_message` has already checked
+        // the X25519 half by using it.
         let ephemeral = noise.get_remote_ephemeral().ok_or(HandshakeError::Refused)?;
         check_mlkem768(&*kem_key(ephemeral.kem())?).map_err(HandshakeError::EphemeralKey)?;
 
@@ -155,18 +156,18 @@ impl<R: Rng> fmt::Debug for EnvironmentHandshake<R> {
 /// Why a handshake failed. Each of these ends the stream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeError {
-    #[error("message 1 of {len} bytes; expected {} to {MESSAGE_1_MAX}", MESSAGE_1_OVERHEAD + 1)]
+    #[error("message 1 has {len} bytes; expected {} to {MESSAGE_1_MAX}", MESSAGE_1_OVERHEAD + 1)]
     Message1Length { len: usize },
-    #[error("message 2 of {len} bytes; expected {MESSAGE_2_LEN}")]
+    #[error("message 2 has {len} bytes; expected {MESSAGE_2_LEN}")]
     Message2Length { len: usize },
     /// Without detail: the failed step would help only an attacker.
-    #[error("handshake message was altered, or made for other keys or another stream")]
+    #[error("the handshake message was altered, or made for other keys or another stream")]
     Refused,
-    #[error("invalid harness key")]
+    #[error("the harness has an invalid static key")]
     HarnessKey(#[source] PublicKeyError),
-    #[error("invalid ephemeral key")]
+    #[error("the harness sent an invalid ephemeral key")]
     EphemeralKey(#[source] PublicKeyError),
-    #[error("authorization of {len} bytes; expected 1 to {MAX_AUTHORIZATION_LEN}")]
+    #[error("the authorization has {len} bytes; expected 1 to {MAX_AUTHORIZATION_LEN}")]
     AuthorizationLength { len: usize },
     #[error("the authorization is not UTF-8")]
     AuthorizationNotUtf8,

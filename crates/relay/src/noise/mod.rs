@@ -23,13 +23,13 @@
 //!   quantum computer breaks X25519 later. If ML-KEM turns out to be weak, X25519 still protects
 //!   it. An attacker has to break both.
 //! * **Ephemeral keys at both ends.** The keys of a stream cannot be recomputed from identities
-//!   stolen later. Message 1 is the exception: the environment's identity opens it, so it carries
-//!   nothing but a single-use authorization.
+//!   stolen later. Message 1 is the exception: the environment's identity opens it, so its payload
+//!   is only a single-use authorization.
 //! * **The prologue** binds environment, registration and stream. A rendezvous cannot splice a
 //!   handshake into another stream, or replay one after the environment has registered again.
 //! * **Validation before message 2.** A recorded message 1 can be replayed, and any peer can write
 //!   one. The registry takes an authorization once, so a replay ends there. An unauthorized harness
-//!   gets no answer and no key. The types help: there is no [`Channel`] before
+//!   gets no message 2 and no key. The types help: there is no [`Channel`] before
 //!   [`EnvironmentHandshake::accept`], which consumes the handshake.
 //! * **Contributory keys only.** A Diffie-Hellman result of zero ends the handshake. Otherwise a
 //!   peer could void the X25519 half of the exchange with a point of low order. Malformed ML-KEM
@@ -40,19 +40,19 @@
 //!   same bytes. The counter belongs to the [`RecordSealer`], cannot be set, and ends after 2^32
 //!   records instead of wrapping. At that limit the advantage of an attacker against GCM is still
 //!   below 2^-40.
-//! * **Implicit nonces.** A record opens in its own position only. Replayed, reordered, missing and
-//!   foreign records make the next one fail. Each direction has a key of its own, so reflected
-//!   records fail, too.
+//! * **Implicit nonces.** A record opens in its own position only. Replayed, reordered and foreign
+//!   records fail, and so does the record after a missing one. Each direction has its own key, so
+//!   reflected records fail, too.
 //! * **The first failure kills a [`RecordOpener`].** A forger has one guess for each stream, and a
 //!   stream never continues past a gap.
 //! * **Length limits before any cryptography.** Oversized input costs a comparison.
 //!
 //! # Implementation
 //!
-//! `clatter` runs the handshake with a cipher over `ring`. It would build the AES key schedule
-//! again for every record, so the keys are taken out of it afterwards, and each direction keeps
-//! one `ring` key. The bytes are the same. `clatter` is pinned because they differ between its
-//! releases.
+//! `clatter` runs the handshake, with AES-GCM from `ring`. It would rebuild the AES key schedule
+//! for every record, so its keys are taken out after the handshake, and each direction keeps one
+//! `ring` key. The encrypted bytes are the same as with `clatter`. Its version is pinned, because
+//! releases differ in these bytes.
 //!
 //! Private keys and handshake secrets are erased when dropped. `ring` does not erase the keys of
 //! the record layer.

@@ -1,5 +1,5 @@
 //! Two algorithms of the suite that replace `clatter`'s own: X25519 that refuses results of zero,
-//! and AES-GCM from `ring`. They keep the names, which are hashed into the handshake.
+//! and AES-GCM from `ring`. They keep `clatter`'s names, which are hashed into the handshake.
 
 use clatter::KeyPair;
 use clatter::bytearray::{ByteArray, SensitiveByteArray};
@@ -38,7 +38,7 @@ impl Dh for ContributoryX25519 {
         let shared = X25519::dh(private, public)?;
         // No early exit: the time must not depend on the secret.
         let bits = shared.as_slice().iter().fold(0, |bits, byte| bits | byte);
-        // The only error that `clatter` has for this.
+        // `clatter` has no other error for a Diffie-Hellman operation.
         if bits == 0 { Err(DhError::KeyGeneration) } else { Ok(shared) }
     }
 }
@@ -142,7 +142,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// All four operations, each against the other implementation.
+        /// Compares all four operations with the other implementation.
         #[test]
         fn ring_and_clatter_agree(
             key: [u8; 32],

@@ -82,7 +82,7 @@ pub enum PublicKeyError {
     LowOrderX25519,
     #[error("the X25519 key is not in its canonical encoding")]
     NonCanonicalX25519,
-    #[error("coefficient {index} of the ML-KEM-768 key is {value}; the modulus is {MODULUS}")]
+    #[error("coefficient {index} of the ML-KEM-768 key is {value}; expected less than {MODULUS}")]
     MlKemCoefficient { index: usize, value: u16 },
 }
 
@@ -132,8 +132,8 @@ fn decode<const LEN: usize>(
     })
 }
 
-/// Whether the number is below 2^255 - 19. X25519 reduces others and ignores the top bit, so one
-/// point has more than one encoding.
+/// Returns whether the key, read as a number, is below 2^255 - 19. X25519 reduces larger numbers
+/// and ignores the top bit, so one point may have more than one encoding.
 fn is_canonical(x25519: &[u8; X25519_LEN]) -> bool {
     let [lowest, middle @ .., highest] = x25519;
     *highest < 0x7f
@@ -142,8 +142,8 @@ fn is_canonical(x25519: &[u8; X25519_LEN]) -> bool {
 
 const MODULUS: u16 = 3329;
 
-/// The check of encapsulation keys of FIPS 203, section 7.2. A key is 768 coefficients of 12 bits,
-/// then a seed of 32 bytes.
+/// The encapsulation key check of FIPS 203, section 7.2. A key is 768 coefficients of 12 bits, then
+/// a seed of 32 bytes.
 pub(super) fn check_mlkem768(key: &[u8; MLKEM768_LEN]) -> Result<(), PublicKeyError> {
     let (coefficients, _seed) = key.split_at(MLKEM768_LEN - 32);
     let values = coefficients.as_chunks::<3>().0.iter().flat_map(|&[low, middle, high]| {

@@ -52,7 +52,7 @@ impl RecordSealer {
     /// Encrypts the next record in place. With [`TAG_LEN`] bytes of spare capacity nothing is
     /// copied.
     ///
-    /// Records have to reach the peer in the order in which they were sealed.
+    /// The peer must open records in the order in which they were sealed.
     pub fn seal(&mut self, mut record: BytesMut) -> Result<Bytes, SealError> {
         let len = record.len();
         if !(1..=MAX_RECORD_PLAINTEXT).contains(&len) {
@@ -83,7 +83,7 @@ impl fmt::Debug for RecordSealer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
     /// A caller error. The stream can continue.
-    #[error("record of {len} bytes; expected 1 to {MAX_RECORD_PLAINTEXT}")]
+    #[error("the record has {len} bytes; expected 1 to {MAX_RECORD_PLAINTEXT}")]
     PlaintextLength { len: usize },
     /// The stream must end.
     #[error("the stream has used all of its record numbers")]
@@ -122,9 +122,9 @@ impl fmt::Debug for RecordOpener {
 /// Why a record was not opened. Each of these ends the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    #[error("encrypted record of {len} bytes; expected {} to {}", 1 + TAG_LEN, MAX_RECORD)]
+    #[error("the encrypted record has {len} bytes; expected {} to {}", 1 + TAG_LEN, MAX_RECORD)]
     Length { len: usize },
-    #[error("record {number} is forged, or not the record that was sent at its position")]
+    #[error("record {number} is forged, repeated or out of order")]
     Forged { number: u64 },
     #[error("the stream has used all of its record numbers")]
     Exhausted,
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(opened.as_ptr(), address);
     }
 
-    /// A shared buffer stays as it was: a retransmission must be the same bytes.
+    /// A shared buffer stays unchanged: a retransmission must send the same bytes.
     #[test]
     fn a_shared_record_is_not_overwritten() {
         let record = sealer(0).seal(BytesMut::from("text")).unwrap();

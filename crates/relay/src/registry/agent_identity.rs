@@ -50,8 +50,8 @@ struct TaskResponse {
 }
 
 impl AgentIdentity {
-    /// Reads the JWT that contains the identity. Its signature is only for the service that issued
-    /// it.
+    /// Reads the JWT that contains the identity. Does not verify the signature of the JWT: only its
+    /// issuer can do that.
     pub fn from_access_token(token: &str) -> Result<Self, CredentialsError> {
         let invalid = |why| CredentialsError::InvalidIdentity { why };
         let payload = token.trim().split('.').nth(1).ok_or(invalid("it is not a JWT"))?;
@@ -59,7 +59,7 @@ impl AgentIdentity {
             .decode_to_vec(payload.trim_end_matches('='))
             .map_err(|_| invalid("its payload is not base64"))?;
         let claims: Claims = serde_json::from_slice(&payload)
-            .map_err(|_| invalid("agent_runtime_id or agent_private_key is missing"))?;
+            .map_err(|_| invalid("its payload lacks agent_runtime_id or agent_private_key"))?;
         let key = STANDARD
             .decode_to_vec(&claims.agent_private_key)
             .map_err(|_| invalid("agent_private_key is not base64"))?;
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn other_tokens_are_refused() {
+    fn tokens_without_a_usable_identity_are_refused() {
         for payload in [
             r#"{"agent_runtime_id": "a"}"#,
             r#"{"agent_runtime_id": "a", "agent_private_key": "!"}"#,

@@ -21,8 +21,8 @@ use crate::noise::PublicKey;
 const CALL_TIMEOUT: Duration = Duration::from_secs(6);
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
 const MAX_ENVIRONMENT_ID_BYTES: usize = 256;
-/// Maximum length of a registry's text in an error.
-const MAX_SHOWN_BYTES: usize = 200;
+/// Maximum length of each text of a registry in an error.
+const MAX_SHOWN_CHARS: usize = 200;
 
 /// Why a call to the registry failed.
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +31,10 @@ pub enum RegistryError {
     InvalidUrl { url: String },
     #[error("{url} is not encrypted; use https://, or a loopback address")]
     Unencrypted { url: String },
-    #[error("invalid environment id {id:?}; expected 1 to {MAX_ENVIRONMENT_ID_BYTES} characters")]
+    #[error(
+        "invalid environment id {id:?}; expected 1 to {MAX_ENVIRONMENT_ID_BYTES} bytes without \
+         control characters, and not . or .."
+    )]
     InvalidEnvironmentId { id: String },
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -43,7 +46,7 @@ pub enum RegistryError {
     TimedOut { host: String },
     #[error("the registry refused to {call} ({status}{}){}", detail(.code, .message), advice(*.status, .code))]
     Refused { call: &'static str, status: StatusCode, code: String, message: String },
-    #[error("the registry's response to {call} is invalid: {why}")]
+    #[error("the registry sent an invalid response when asked to {call}: {why}")]
     InvalidResponse { call: &'static str, why: &'static str },
 }
 
@@ -110,8 +113,8 @@ impl RegistryClient {
         Ok(Self { base, environment_id: environment_id.to_owned(), ..self.clone() })
     }
 
-    /// Checks the form of a registry URL and an environment id. Returns the URL without irrelevant
-    /// parts.
+    /// Checks the form of a registry URL and an environment id. Returns the URL without query and
+    /// fragment.
     pub fn check_address(base: &str, environment_id: &str) -> Result<Url, RegistryError> {
         let is_valid = (1..=MAX_ENVIRONMENT_ID_BYTES).contains(&environment_id.len())
             && !environment_id.chars().any(char::is_control)
@@ -122,7 +125,7 @@ impl RegistryClient {
         parse_base(base)
     }
 
-    /// Returns the normal form of a registry URL, for example without a trailing slash.
+    /// Returns the normal form of a registry URL: without query, fragment and trailing slash.
     pub fn normalize_url(base: &str) -> Result<String, RegistryError> {
         Ok(parse_base(base)?.as_str().trim_end_matches('/').to_owned())
     }
@@ -141,11 +144,17 @@ impl RegistryClient {
         };
         let response: RegisterResponse = self.call(call, &request).await?;
         self.check(call, &response.environment_id, &response.security_profile)?;
-        check_present(call, [&response.url, &response.executor_registration_id])?;
+        check_present(
+            call,
+            [
+                ("its url is empty", &response.url),
+                ("its executor_registration_id is empty", &response.executor_registration_id),
+            ],
+        )?;
         Ok(response)
     }
 
-    /// Gets the material of a harness for one physical connection.
+    /// Gets the bundle with which a harness opens one physical connection.
     pub async fn connect(
         &self,
         key: &PublicKey,
@@ -157,16 +166,16 @@ impl RegistryClient {
         check_present(
             call,
             [
-                &response.url,
-                &response.executor_registration_id,
-                &response.harness_key_authorization,
+                ("its url is empty", &response.url),
+                ("its executor_registration_id is empty", &response.executor_registration_id),
+                ("its harness_key_authorization is empty", &response.harness_key_authorization),
             ],
         )?;
         Ok(response)
     }
 
-    /// Asks, for an environment, whether this harness may open a stream at this registration. Each
-    /// authorization is valid once.
+    /// Asks on behalf of an environment whether this harness may open a stream at this
+    /// registration. Each authorization is valid once.
     pub async fn validate(
         &self,
         registration_id: &str,
@@ -189,10 +198,10 @@ impl RegistryClient {
     ) -> Result<(), RegistryError> {
         let invalid = |why| Err(RegistryError::InvalidResponse { call, why });
         if environment_id != self.environment_id {
-            return invalid("it is for another environment");
+            return invalid("its environment_id is not the requested one");
         }
         if profile != SECURITY_PROFILE {
-            return invalid("it has another security profile");
+            return invalid("its security_profile is not supported");
         }
         Ok(())
     }
@@ -239,7 +248,7 @@ impl RegistryClient {
         with(request).send().await.map_err(|error| self.failed(error))
     }
 
-    /// Reads the body, up to the size limit of a response.
+    /// Reads the body. A body beyond the size limit is cut off, so that it is not valid JSON.
     pub(super) async fn read_body(
         &self,
         mut response: reqwest::Response,
@@ -279,8 +288,8 @@ impl fmt::Debug for RegistryClient {
     }
 }
 
-/// Parses a base URL. Plain HTTP would send credentials in plaintext, so it is only for this
-/// machine.
+/// Parses a base URL. HTTP without TLS would send credentials in plaintext, so it is accepted only
+/// for loopback addresses.
 fn parse_base(base: &str) -> Result<Url, RegistryError> {
     let shown = base.split(['?', '#']).next().unwrap_or_default();
     // The part before an @ may be a password.
@@ -318,18 +327,18 @@ fn host(url: &Url) -> String {
 
 fn check_present<const N: usize>(
     call: &'static str,
-    members: [&String; N],
+    members: [(&'static str, &String); N],
 ) -> Result<(), RegistryError> {
-    match members.iter().any(|member| member.is_empty()) {
-        true => Err(RegistryError::InvalidResponse { call, why: "a member is empty" }),
-        false => Ok(()),
+    match members.iter().find(|(_, member)| member.is_empty()) {
+        Some((why, _)) => Err(RegistryError::InvalidResponse { call, why }),
+        None => Ok(()),
     }
 }
 
 /// Formats the registry's text, made harmless for a terminal.
 fn detail(code: &str, message: &str) -> String {
     let shown = |text: &str| -> String {
-        text.chars().filter(|c| !c.is_control()).take(MAX_SHOWN_BYTES).collect()
+        text.chars().filter(|c| !c.is_control()).take(MAX_SHOWN_CHARS).collect()
     };
     [shown(code), shown(message)]
         .iter()
@@ -340,13 +349,13 @@ fn detail(code: &str, message: &str) -> String {
 fn advice(status: StatusCode, code: &str) -> &'static str {
     match status {
         StatusCode::NOT_FOUND => "; check the URL of the registry",
-        // The response came from something in front of the registry.
+        // A proxy in front of the registry has responded.
         _ if code.is_empty() => "",
         StatusCode::CONFLICT if code == super::messages::ENVIRONMENT_OFFLINE => {
             "; is its exec-server running?"
         }
         StatusCode::UNAUTHORIZED => {
-            "; its token is missing, wrong, expired or revoked: see exec-server login --help"
+            "; the token is missing, wrong, expired or revoked: see exec-server login --help"
         }
         StatusCode::FORBIDDEN => "; the token is for another environment or role",
         _ => "",
@@ -378,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_final_unless_temporary() {
+    fn refusals_for_timeouts_overload_and_offline_environments_are_temporary() {
         let refused = |status: u16, code: &str| RegistryError::Refused {
             call: "connect",
             status: StatusCode::from_u16(status).unwrap(),

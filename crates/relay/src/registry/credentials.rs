@@ -1,4 +1,4 @@
-//! How a caller authenticates to the registry. No text created here contains a secret.
+//! How a caller authenticates to the registry. Errors and debug output contain no secret.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -57,7 +57,7 @@ pub struct ValidateRequest<Key> {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ValidateResponse {
     pub valid: bool,
-    /// The name of the harness's credential. Registries in the field omit it.
+    /// The name of the harness's credential. Some deployed registries omit it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
 }
@@ -77,7 +77,7 @@ pub struct ErrorBody {
 /// The code of a refusal that is worth a retry: the environment is not connected.
 pub const ENVIRONMENT_OFFLINE: &str = "environment_offline";
 
-/// Without the URL, which is a credential.
+/// Omits the URL, which is a credential.
 impl fmt::Debug for RegisterResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RegisterResponse")
@@ -87,7 +87,7 @@ impl fmt::Debug for RegisterResponse {
     }
 }
 
-/// Without the URL and the authorization, which are credentials.
+/// Omits the URL and the authorization, which are credentials.
 impl<Key: fmt::Debug> fmt::Debug for ConnectResponse<Key> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ConnectResponse")
@@ -98,7 +98,7 @@ impl<Key: fmt::Debug> fmt::Debug for ConnectResponse<Key> {
     }
 }
 
-/// Without the authorization, which is a credential.
+/// Omits the authorization, which is a credential.
 impl<Key: fmt::Debug> fmt::Debug for ValidateRequest<Key> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ValidateRequest")

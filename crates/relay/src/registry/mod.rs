@@ -1,6 +1,6 @@
 //! The registry decides which ends may talk, and names the rendezvous where they meet.
 //!
-//! A rendezvous also uses the message bodies; the rest is for callers.
+//! A rendezvous uses only the message bodies; the rest is for callers.
 
 #[cfg(feature = "noise")]
 mod agent_identity;

@@ -5,12 +5,12 @@
 //! and the next timeout leave through `poll_*`. Records are handed over encrypted, and a
 //! retransmission sends the same bytes, so it never uses a nonce twice.
 //!
-//! Acknowledgements travel in plaintext, and the rendezvous can forge them. A forged one makes the
-//! sender forget a record too early; the receiver then waits for it in vain. Nothing is ever
-//! delivered wrongly: the channel above refuses records out of order.
+//! Acknowledgements travel in plaintext, and the rendezvous can forge them. A forged one can make
+//! the sender forget a record too early; the receiver then waits in vain for that record. Nothing
+//! is ever delivered wrongly: the channel above refuses records out of order.
 //!
-//! Existing peers send no acknowledgements. For them only the socket guarantees the order, and its
-//! end is the end of the stream.
+//! Some deployed peers send no acknowledgements. A stream to such a peer relies on its socket to
+//! keep frames in order, and ends with the socket.
 
 mod receiver;
 mod sender;
@@ -28,12 +28,12 @@ pub use sender::{SequenceExhausted, SocketLost};
 
 /// Maximum number of unacknowledged records in flight: a receiver buffers that many for a stream.
 pub const WINDOW_RECORDS: u32 = 64;
-/// Maximum of their bytes. One record is always allowed.
+/// Maximum bytes of unacknowledged records in flight. The last record may exceed it.
 pub const WINDOW_BYTES: usize = 1 << 20;
 
-/// The longest time that an acknowledgement waits for a frame to travel with.
+/// How long an acknowledgement may wait for another frame that can carry it.
 const ACK_DELAY: Duration = Duration::from_millis(25);
-/// The number of records, and of their bytes, after which an acknowledgement is sent at once: a
+/// After this many records, or [`ACK_EVERY_BYTES`], an acknowledgement is sent at once. Both are a
 /// quarter of the window.
 const ACK_EVERY: u32 = WINDOW_RECORDS / 4;
 const ACK_EVERY_BYTES: usize = WINDOW_BYTES / 4;
@@ -68,22 +68,21 @@ pub struct ReliableStream {
     sender: Sender,
     receiver: Receiver,
     ack: AckSchedule,
-    /// The first frame on a new socket must state where this side continues.
+    /// The next frame must be a `Resume`.
     resume_due: bool,
 }
 
 /// When an acknowledgement must be sent, unless another frame carries it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AckSchedule {
-    /// The peer knows everything.
+    /// There is nothing to acknowledge.
     Idle,
     By(Instant),
     Now,
 }
 
 impl ReliableStream {
-    /// Creates a stream on which nothing was sent. The end that opens it starts with a `resume` of
-    /// 0.
+    /// Creates a new stream. If this end `opens` the stream, its first frame is a `Resume` of 0.
     #[must_use]
     pub fn new(opens: bool) -> Self {
         Self {
@@ -106,13 +105,13 @@ impl ReliableStream {
         self.sender.peer_acknowledges()
     }
 
-    /// Returns the number of records that were sent or queued, and not acknowledged.
+    /// Returns the number of records that were queued or sent, but not acknowledged.
     #[must_use]
     pub fn unacknowledged_records(&self) -> usize {
         self.sender.unacknowledged_records()
     }
 
-    /// Returns whether all records were sent, and acknowledged by a peer that acknowledges.
+    /// Returns whether all records were sent and, if the peer acknowledges, acknowledged.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.sender.is_settled()
@@ -134,8 +133,8 @@ impl ReliableStream {
         self.sender.send(record)
     }
 
-    /// Handles the acknowledgement of an inbound frame. `is_ack_frame`: the frame has no other
-    /// content, so the peer acknowledges.
+    /// Handles the acknowledgement that an inbound frame carries. `is_ack_frame`: the frame carries
+    /// nothing else, which shows that the peer acknowledges, even if all fields are zero.
     pub fn handle_ack(&mut self, ack: Acknowledgement, is_ack_frame: bool, now: Instant) {
         self.sender.handle_ack(ack, is_ack_frame, now);
     }
@@ -144,13 +143,14 @@ impl ReliableStream {
         let is_new = self.receiver.handle_data(segment, self.sender.peer_acknowledges())?;
         self.ack = match is_new {
             true => self.ack.by(now + ACK_DELAY),
-            // The peer did not receive the acknowledgement.
+            // The segment was repeated, perhaps because the acknowledgement was lost, or is beyond
+            // the window.
             false => AckSchedule::Now,
         };
         Ok(())
     }
 
-    /// Records that the peer continues on a new socket.
+    /// Handles the news that the peer continues on a new socket.
     pub fn handle_resume(&mut self, next_seq: u32) -> Result<(), ReceiveError> {
         self.receiver.handle_resume(next_seq)?;
         self.sender.handle_resume();
@@ -158,7 +158,7 @@ impl ReliableStream {
         Ok(())
     }
 
-    /// Records that this end has a new socket. The data in flight on the old one is sent again, if
+    /// Continues on a new socket of this end. The data in flight on the old one is sent again, if
     /// the peer acknowledges.
     pub fn replace_socket(&mut self) -> Result<(), SocketLost> {
         self.sender.replace_socket()?;
@@ -185,7 +185,7 @@ impl ReliableStream {
         self.sender.poll_timeout().into_iter().chain(ack).min()
     }
 
-    /// Returns how often records were sent again.
+    /// Returns the number of retransmissions.
     #[must_use]
     pub fn retransmissions(&self) -> u64 {
         self.sender.retransmissions()
@@ -206,8 +206,8 @@ impl ReliableStream {
         Some((transmit, self.receiver.acknowledge()))
     }
 
-    /// Returns the next record, in order. Only then is it acknowledged, so an unread stream holds
-    /// back its peer and nothing else.
+    /// Returns the next record, in order. Only then does it leave the window, so an unread stream
+    /// holds back its peer and nothing else.
     pub fn poll_record(&mut self, now: Instant) -> Option<Bytes> {
         let record = self.receiver.poll_record()?;
         let is_much = self.receiver.unacknowledged() >= ACK_EVERY

@@ -15,7 +15,7 @@ pub struct Segment {
     pub seq: u32,
     /// Its place in the record, from 0.
     pub index: u32,
-    /// Segments of the record.
+    /// The number of segments in the record.
     pub count: u32,
     pub payload: Bytes,
 }
@@ -24,9 +24,9 @@ pub struct Segment {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReceiveError {
     /// The peer retransmits nothing, so the missing segment will not arrive.
-    #[error("frame {seq} is beyond the window; expected {expected}")]
+    #[error("frame {seq} is beyond the window; expected frame {expected}")]
     BeyondWindow { seq: u32, expected: u64 },
-    #[error("the peer continues at {next_seq}, but {expected} never arrived")]
+    #[error("the peer continues at frame {next_seq}, but frame {expected} never arrived")]
     Gap { next_seq: u32, expected: u64 },
     #[error("frame {seq} is not the next segment of its record")]
     Segments { seq: u32 },
@@ -36,7 +36,7 @@ pub enum ReceiveError {
 
 #[derive(Debug, Default)]
 pub(super) struct Receiver {
-    /// The number of the next segment in order. All earlier ones are consumed or ready.
+    /// The number of the next segment in order. All earlier segments were assembled.
     next: u64,
     /// Segments beyond `next`.
     ahead: BTreeMap<u64, Segment>,
@@ -47,9 +47,9 @@ pub(super) struct Receiver {
     partial: Option<Partial>,
     /// The number after the last segment that was taken. The window begins here.
     taken: u64,
-    /// The last value of `taken` that the peer was told.
+    /// The value of `taken` in the last acknowledgement.
     told: u64,
-    /// Bytes of records that were taken since then.
+    /// Bytes of the records that were taken since the last acknowledgement.
     untold_bytes: usize,
 }
 
@@ -63,7 +63,8 @@ struct Partial {
 }
 
 impl Receiver {
-    /// Returns whether the segment is new.
+    /// Returns whether the segment was accepted: `false` for a repetition, and for a segment beyond
+    /// the window that the peer will send again.
     pub(super) fn handle_data(
         &mut self,
         segment: Segment,
@@ -74,7 +75,7 @@ impl Receiver {
             return Ok(false);
         }
         let is_beyond = seq >= self.taken + u64::from(WINDOW_RECORDS);
-        // The next segment is always accepted: without it nothing can continue.
+        // The byte limit does not apply to the next segment, without which nothing can continue.
         let is_too_much = seq != self.next && self.bytes + segment.payload.len() > WINDOW_BYTES;
         if is_beyond || is_too_much {
             if peer_sends_again {
@@ -113,7 +114,7 @@ impl Receiver {
             partial.payload.extend_from_slice(&payload);
             partial.index += 1;
             if partial.index < count {
-                // An assembled segment counts as taken: one record must not fill the window.
+                // An assembled segment counts as taken, so that one record cannot fill the window.
                 self.bytes -= payload.len();
                 if self.ready.is_empty() {
                     self.taken = self.next;
@@ -128,7 +129,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Records that the peer continues with `next_seq`. Fails if a segment before it is missing.
+    /// Checks that no segment before `next_seq`, with which the peer continues, is missing.
     pub(super) fn handle_resume(&self, next_seq: u32) -> Result<(), ReceiveError> {
         if u64::from(next_seq) > self.next {
             return Err(ReceiveError::Gap { next_seq, expected: self.next });
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_bounds_what_is_held() {
+    fn the_window_bounds_the_buffered_segments() {
         let mut receiver = Receiver::default();
         for seq in 1..2 * WINDOW_RECORDS {
             let is_held = receiver.handle_data(segment(seq), true).unwrap();
@@ -226,7 +227,11 @@ mod tests {
             |seq| Segment { payload: Bytes::from(vec![0; WINDOW_BYTES / 4]), ..segment(seq) };
         let held = (1..10).filter(|seq| receiver.handle_data(large(*seq), true).unwrap()).count();
         assert_eq!(held, 4);
-        assert_eq!(receiver.handle_data(large(0), true), Ok(true), "what is due next has room");
+        assert_eq!(
+            receiver.handle_data(large(0), true),
+            Ok(true),
+            "the byte limit does not apply to the next segment"
+        );
     }
 
     #[test]

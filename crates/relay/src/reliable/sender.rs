@@ -7,10 +7,10 @@ use bytes::Bytes;
 
 use super::{Acknowledgement, WINDOW_BYTES, WINDOW_RECORDS};
 
-/// Used until a round trip is measured.
+/// The timeout until a round trip has been measured.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(1);
-/// Frames travel over TCP and are lost only with a socket, which a `resume` reports. So this
-/// timeout is for other losses, and long enough for a peer on a busy machine.
+/// TCP loses frames only when a socket is lost, and a `resume` reports that. So this timeout is for
+/// frames that a rendezvous drops, and is long enough for a peer on a busy machine.
 const SHORTEST_TIMEOUT: Duration = Duration::from_secs(1);
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -28,14 +28,15 @@ pub struct SocketLost;
 pub(super) struct Sender {
     /// Oldest first, without gaps in their numbers.
     records: VecDeque<Record>,
-    /// The number of the first record, or of the next one to be sent.
+    /// The number of the first record or, if there is none, of the next record.
     first_seq: u64,
     bytes: usize,
     peer: Peer,
     round_trip: RoundTrip,
-    /// Losses noticed by timeout since the last measured round trip; each doubles the timeout.
+    /// Losses noticed by timeout since the last measured round trip or new socket; each doubles the
+    /// timeout.
     timeouts: u32,
-    /// When the last of them was noticed. Records sent earlier belong to the same loss.
+    /// When a loss was last noticed by timeout. Records sent earlier belong to the same loss.
     last_loss: Option<Instant>,
     retransmissions: u64,
 }
@@ -70,20 +71,20 @@ enum State {
         until: Instant,
         path: Path,
     },
-    /// The peer has it, but lacks an earlier one.
+    /// The peer has it, but lacks an earlier record.
     Received,
 }
 
-/// The information about the path that the acknowledgement of a record gives.
+/// Whether the acknowledgement of a record is a sample of the round-trip time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Path {
-    /// The round-trip time.
+    /// The acknowledgement is a sample.
     Sample,
-    /// None: the record is acknowledged only once an earlier one has arrived, which may be lost.
-    /// The records behind it can be samples; otherwise a busy stream would have none after its
-    /// first loss.
+    /// Not a sample: the acknowledgement may have to wait for an earlier record, which may be lost.
+    /// Records sent after the earlier one was acknowledged are samples again; otherwise a busy
+    /// stream would have no samples after its first loss.
     BehindLost,
-    /// None: the record was sent twice, or was in flight at a timeout.
+    /// Not a sample: the record was sent twice, or was in flight at a timeout.
     MayBeLost,
 }
 
@@ -116,7 +117,7 @@ impl Sender {
         self.peer == Peer::Acknowledges
     }
 
-    /// Returns how often records were sent again.
+    /// Returns the number of retransmissions.
     pub(super) fn retransmissions(&self) -> u64 {
         self.retransmissions
     }
@@ -130,7 +131,8 @@ impl Sender {
             Peer::Silent => !self.has_due(),
             Peer::Acknowledges => {
                 self.records.iter().all(|record| record.state == State::Received)
-                    // Zero does not prove that number 0 was received, so a lone record stays.
+                    // An `ack` of 0 does not prove that record 0 was received, so a lone record 0
+                    // is never removed.
                     || (self.first_seq == 0 && self.records.len() == 1 && !self.has_due())
             }
         }
@@ -194,7 +196,7 @@ impl Sender {
         if u64::from(ack) + newest >= end.max(1) && (ack > 0 || newest > 0) {
             return;
         }
-        // Zero does not prove that number 0 was received.
+        // An `ack` of 0 does not prove that record 0 was received.
         while ack > 0 && self.first_seq <= u64::from(ack) && !self.records.is_empty() {
             self.measure(0, now);
             self.pop_front();
@@ -236,7 +238,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Records that the peer has a new socket: the records in flight on its old one are lost.
+    /// Handles a new socket of the peer: the records in flight on its old socket are lost.
     pub(super) fn handle_resume(&mut self) {
         if self.peer == Peer::Acknowledges {
             self.send_again(|_| true);
@@ -254,7 +256,7 @@ impl Sender {
             }
             State::Due { .. } | State::Received => false,
         });
-        // A burst that is lost as a whole times out record by record. If each of them doubled the
+        // A burst that is lost as a whole times out record by record. If each record doubled the
         // timeout, the repair would take many seconds.
         if is_new_loss {
             self.timeouts = self.timeouts.saturating_add(1);
@@ -264,9 +266,9 @@ impl Sender {
     }
 
     /// Marks lost records as due. The acknowledgement of a record that was sent twice does not show
-    /// which copy arrived, and a record behind a lost one is acknowledged only after that one. So
-    /// none of them remains a sample: otherwise an outage would look like a long round trip, and
-    /// the next loss would be noticed late.
+    /// which copy arrived, and that of a record behind a lost one may have to wait for the lost
+    /// one. So no record in flight remains a sample: otherwise an outage would look like a long
+    /// round trip, and the next loss would be noticed late.
     fn send_again(&mut self, is_lost: impl Fn(Instant) -> bool) {
         for record in &mut self.records {
             if let State::UnderWay { since, until, .. } = record.state {
@@ -314,7 +316,7 @@ impl Sender {
     }
 }
 
-/// The estimate of RFC 6298.
+/// The round-trip estimator of RFC 6298.
 #[derive(Debug, Clone, Copy, Default)]
 struct RoundTrip {
     smoothed: Option<(Duration, Duration)>,
@@ -511,7 +513,7 @@ mod tests {
             assert_eq!(due(&mut sender, start).len(), 1);
         }
         assert_eq!(sender.records.len(), WINDOW_RECORDS as usize);
-        // Once it acknowledges, its acknowledgements count.
+        // Once the peer acknowledges, records are removed only by acknowledgements.
         ack(&mut sender, 10 * WINDOW_RECORDS - 33, 0, start);
         assert_eq!(sender.records.len(), 32);
         while sender.has_room() {

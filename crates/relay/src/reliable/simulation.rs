@@ -1,5 +1,6 @@
-//! Two ends over a link that drops, repeats, reorders, delays and cuts, in virtual time. Each seed
-//! gives another link and other traffic. Every record must be delivered once and in order.
+//! Two ends over a link that drops, repeats, reorders and delays frames and cuts sockets, in
+//! virtual time. Each seed gives a different link and different traffic. Every record must be
+//! delivered once and in order.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -18,7 +19,7 @@ struct Link {
     drops: u32,
     repeats: u32,
     longest_delay: Duration,
-    /// Frames between two cuts, on average; 0 for none.
+    /// Frames between two cuts, on average; 0 for no cuts.
     cut_every: u32,
 }
 
@@ -28,7 +29,7 @@ struct UnderWay {
     arrives: Instant,
     number: u64,
     to: usize,
-    /// Frames from a replaced socket do not arrive.
+    /// The number of its socket. Frames from a replaced socket do not arrive.
     socket: u32,
 }
 
@@ -91,9 +92,9 @@ impl Simulation {
         }
         while !self.is_done() {
             self.act()?;
-            let next = self.next_moment().ok_or_else(|| self.state("nothing will happen"))?;
+            let next = self.next_moment().ok_or_else(|| self.state("no event is pending"))?;
             if next > end {
-                return Err(self.state("it takes longer than a day"));
+                return Err(self.state("the run takes longer than a day of virtual time"));
             }
             self.now = self.now.max(next);
             self.arrive()?;
@@ -146,7 +147,7 @@ impl Simulation {
         if link.cut_every > 0 && self.rng.random_range(0..link.cut_every) == 0 {
             return self.cut();
         }
-        // The first frame on a new socket must not be lost: sockets themselves lose nothing.
+        // A `Resume`, the first frame on a new socket, always arrives once.
         let is_lost = self.rng.random_range(0..100) < link.drops;
         let copies = match frame.0 {
             Transmit::Resume { .. } => 1,
@@ -232,7 +233,7 @@ fn soak_every_record_arrives_once_and_in_order() {
     });
 }
 
-/// One end is like the peers in the field: it sends no acknowledgements and ignores those it gets.
+/// The other end behaves like some deployed peers: it neither sends nor reads acknowledgements.
 #[test]
 fn a_peer_that_never_acknowledges_gets_everything_in_order() {
     let now = Instant::now();
@@ -250,7 +251,7 @@ fn a_peer_that_never_acknowledges_gets_everything_in_order() {
                 expected += 1;
             }
         }
-        // It responds, without acknowledging anything.
+        // The peer responds without acknowledging anything.
         let segment = Segment { seq: round, index: 0, count: 1, payload: Bytes::from_static(b"a") };
         ours.handle_ack(Acknowledgement::default(), false, now);
         ours.handle_data(segment, now).unwrap();

@@ -1,4 +1,4 @@
-//! The two halves of a stream's byte stream, for the application.
+//! The reading and the writing half of a stream, for the application.
 
 use std::io;
 use std::pin::Pin;
@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::Stream;
 use super::state::State;
 
-/// The reading half. Ends when the peer has reset the stream and everything before that was read.
+/// The reading half. Ends once the stream has ended and every complete record was read.
 #[derive(Debug)]
 pub(super) struct StreamReader {
     stream: Arc<Stream>,
@@ -83,7 +83,7 @@ impl Drop for StreamWriter {
     }
 }
 
-/// The peer of a stream, for a connection.
+/// Reports on the peer of a stream to its connection.
 #[derive(Debug)]
 pub(super) struct Peer(pub(super) Arc<Stream>);
 
@@ -92,7 +92,7 @@ impl StreamPeer for Peer {
         self.0.peer_acknowledges().then(|| self.0.bytes_read.subscribe())
     }
 
-    /// A peer that never acknowledges cannot be probed: it lives as long as its stream.
+    /// A peer that never acknowledges cannot be probed: it counts as alive until its stream ends.
     fn probe(&self, limit: Duration) -> Pin<Box<dyn Future<Output = bool> + Send + '_>> {
         let stream = &self.0;
         if !stream.peer_acknowledges() {

@@ -1,8 +1,8 @@
-//! One established stream: an encrypted byte stream over frames, for as many sockets as it takes.
+//! One established stream: an encrypted byte stream over frames, over one socket after another.
 //!
 //! A [`Stream`] is shared by three parties: the halves that the application reads and writes
 //! ([`halves`]), the task of the socket, which brings frames and takes them away, and a timer. Each
-//! calls a synchronous method under the lock; nothing waits while it holds it. Records are sealed
+//! changes the state under a lock; no code waits while it holds the lock. Records are sealed
 //! when they are written and opened when they are read, so the socket's task does no cryptography.
 
 mod halves;
@@ -34,7 +34,7 @@ pub(crate) struct Stream {
     timer_changed: Notify,
     /// Counts the frames from the peer.
     heard: watch::Sender<u64>,
-    /// Counts the bytes of this end's stream that the peer has read.
+    /// Counts the bytes sent by this end that the peer has read.
     bytes_read: watch::Sender<u64>,
     over: watch::Sender<bool>,
 }
@@ -48,7 +48,7 @@ impl Stream {
         peer_acknowledges: bool,
         queue: Arc<TransmitQueue>,
     ) -> Arc<Self> {
-        let state = State::new(channel, liveness, peer_acknowledges, Instant::now());
+        let state = State::new(id, channel, liveness, peer_acknowledges, Instant::now());
         Arc::new(Self {
             id,
             state: Mutex::new(state),
@@ -74,7 +74,7 @@ impl Stream {
 
     pub(crate) fn handle_frame(self: &Arc<Self>, frame: Frame) -> Handled {
         let handled = self.change(|state, now| state.handle_frame(frame, now));
-        // Only after that: a reset is not a sign of life.
+        // Only after the change: a probe that a reset wakes must find the stream ended.
         self.heard.send_modify(|frames| *frames += 1);
         handled
     }
@@ -90,12 +90,12 @@ impl Stream {
         Some(Frame { stream_id: self.id, ack, ack_bits, body, trace: None })
     }
 
-    /// Records that the socket has taken the reset.
+    /// Notes that the socket has taken the reset.
     pub(crate) fn note_reset_sent(self: &Arc<Self>) {
         self.change(|state, _| state.note_reset_sent());
     }
 
-    /// Records that the socket is lost. The stream waits for the next one.
+    /// Notes that the socket is lost. The stream waits for the next socket.
     pub(crate) fn lose_socket(self: &Arc<Self>) {
         self.change(|state, _| state.lose_socket());
     }

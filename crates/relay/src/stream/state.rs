@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::{Buf as _, Bytes, BytesMut};
 use tokio::io::ReadBuf;
 
-use crate::frame::{Body, Frame, ResetReason};
+use crate::frame::{Body, Frame, ResetReason, StreamId};
 use crate::noise::{Channel, MAX_RECORD_PLAINTEXT, TAG_LEN};
 use crate::reliable::{Acknowledgement, ReliableStream, Segment, Transmit};
 
@@ -31,12 +31,14 @@ pub(crate) struct Liveness {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Handled {
     Yes,
-    /// A handshake, on a stream that has completed one.
+    /// A handshake, although the stream has completed its handshake.
     SecondHandshake,
 }
 
 #[derive(Debug)]
 pub(super) struct State {
+    /// For logs.
+    id: StreamId,
     reliable: ReliableStream,
     channel: Channel,
     phase: Phase,
@@ -44,9 +46,9 @@ pub(super) struct State {
     liveness: Liveness,
     last_heard: Instant,
     last_heartbeat: Instant,
-    /// The next frame without data is a heartbeat.
+    /// The next frame that would only acknowledge is sent as a heartbeat.
     is_heartbeat_due: bool,
-    /// Opened and not yet read.
+    /// The part of the last opened record that has not been read yet.
     plaintext: Bytes,
     /// The positions in the byte stream where unacknowledged records end.
     record_ends: VecDeque<u64>,
@@ -91,6 +93,7 @@ pub(super) struct News {
 
 impl State {
     pub(super) fn new(
+        id: StreamId,
         channel: Channel,
         liveness: Liveness,
         peer_acknowledges: bool,
@@ -102,6 +105,7 @@ impl State {
         }
         reliable.acknowledge_now();
         Self {
+            id,
             reliable,
             channel,
             phase: Phase::Open,
@@ -189,16 +193,16 @@ impl State {
             }
             Body::Ack => Ok(()),
             Body::Reset { reason } => {
-                tracing::debug!(%reason, "the peer reset a stream");
+                tracing::debug!(stream = %self.id, %reason, "the peer reset a stream");
                 self.end(Phase::Over);
                 return Handled::Yes;
             }
-            Body::Handshake { .. } => unreachable!("a handshake was turned away above"),
+            Body::Handshake { .. } => unreachable!("a handshake returns above"),
         };
         match handled {
             Ok(()) => self.wake_both(),
             Err(error) => {
-                tracing::debug!(%error, "resetting a stream");
+                tracing::debug!(stream = %self.id, %error, "resetting a stream");
                 self.reset();
             }
         }
@@ -220,7 +224,7 @@ impl State {
             Phase::ResetSent | Phase::Over => return None,
         }
         let (transmit, ack) = self.reliable.poll_transmit(now)?;
-        // For a silent peer, a flush waits until its records are sent.
+        // A flush to a peer that does not acknowledge waits until all records are sent.
         self.news.wakers[1] = self.writer.take().or(self.news.wakers[1].take());
         let body = match transmit {
             Transmit::Data { seq, record } => {
@@ -238,7 +242,8 @@ impl State {
     pub(super) fn lose_socket(&mut self) {
         self.socket = Socket::Lost;
         if let Phase::Resetting(_) | Phase::ResetSent = self.phase {
-            // The peer learns of it from the rendezvous, or from the response to its next frame.
+            // The peer learns of the end from the rendezvous, or from the response to its next
+            // frame.
             self.end(Phase::Over);
         }
     }
@@ -273,7 +278,7 @@ impl State {
         }
     }
 
-    /// Sends the peer a heartbeat.
+    /// Schedules a heartbeat to the peer.
     pub(super) fn ask_for_heartbeat(&mut self) {
         self.is_heartbeat_due = true;
         self.reliable.acknowledge_now();
@@ -315,7 +320,7 @@ impl State {
         [closing, silence, self.reliable.poll_timeout()].into_iter().flatten().min()
     }
 
-    /// Returns when the next heartbeat is due. A peer that sends frames needs none.
+    /// Returns when the next heartbeat is due. Any frame from the peer postpones it.
     fn next_heartbeat(&self) -> Instant {
         self.last_heard.max(self.last_heartbeat) + self.liveness.heartbeat
     }
@@ -337,7 +342,7 @@ impl State {
             match self.channel.receiver.open(record) {
                 Ok(plaintext) => self.plaintext = plaintext,
                 Err(error) => {
-                    tracing::debug!(%error, "resetting a stream");
+                    tracing::debug!(stream = %self.id, %error, "resetting a stream");
                     self.reset();
                     return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
                 }

@@ -13,7 +13,7 @@ use super::Stream;
 use crate::counters::RelayCounters;
 use crate::frame::{Body, Frame};
 
-/// Frames that belong to no stream: handshakes, and resets of unknown streams.
+/// Maximum number of queued frames that no [`Stream`] sends: handshakes and resets.
 const MAX_LOOSE_FRAMES: usize = 256;
 
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ impl TransmitQueue {
         self.filled.notify_one();
     }
 
-    /// Queues a frame. It is dropped if there is no room: the peer gives up by itself.
+    /// Queues a frame. It is dropped if there is no room: the peer then times out.
     pub(crate) fn push_frame(&self, frame: Frame) {
         let mut waiting = self.lock();
         if waiting.frames.len() < MAX_LOOSE_FRAMES {
@@ -57,7 +57,7 @@ impl TransmitQueue {
         Some(frame)
     }
 
-    /// Returns the next frame of no stream: a handshake or a reset.
+    /// Returns the next frame that no [`Stream`] sends: a handshake or a reset.
     pub(crate) fn next_loose_frame(&self) -> Option<Frame> {
         let frame = self.lock().frames.pop_front()?;
         self.counters.sent.fetch_add(1, Ordering::Relaxed);
@@ -82,7 +82,7 @@ impl TransmitQueue {
         }
     }
 
-    /// Records that the socket has taken all frames so far.
+    /// Notes that the socket has taken all frames so far.
     pub(crate) fn note_flushed(&self) {
         let ending = std::mem::take(&mut self.lock().ending);
         for stream in ending {
@@ -90,7 +90,8 @@ impl TransmitQueue {
         }
     }
 
-    /// Drops all entries, because their socket is lost. Streams are queued again for the next one.
+    /// Drops all entries, because their socket is lost. Streams are queued again for the next
+    /// socket.
     pub(crate) fn clear(&self) {
         *self.lock() = Waiting::default();
     }

@@ -27,7 +27,7 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    /// Starts everything, with the environment at the rendezvous.
+    /// Starts everything, and waits until the environment has connected to the rendezvous.
     pub(crate) async fn start() -> Self {
         Self::start_refused(0).await
     }
@@ -130,7 +130,7 @@ pub(crate) async fn send(connection: &mut Connection, message: &[u8]) {
 pub(crate) async fn receive(connection: &mut Connection) -> Option<Bytes> {
     match connection.incoming.recv().await {
         Some(Received::Message(message)) => Some(message),
-        Some(Received::Malformed(_)) => panic!("streams have no lines"),
+        Some(Received::Malformed(_)) => panic!("received a malformed message"),
         None => None,
     }
 }

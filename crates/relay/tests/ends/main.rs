@@ -1,7 +1,7 @@
 //! Both ends of a relay, with a rendezvous and a registry that the test controls.
 
 #![cfg(feature = "noise")]
-#![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails its test")]
 
 mod fixture;
 mod hostile;

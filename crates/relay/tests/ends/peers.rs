@@ -156,13 +156,13 @@ async fn an_unread_stream_stalls_no_other() {
         loop {
             send(&mut stuck, &message).await;
             fitted.set(fitted.get() + 1);
-            assert!(fitted.get() < 16, "an unread stream takes everything");
+            assert!(fitted.get() < 16, "an unread stream took every message");
         }
     };
     let use_another = async {
         let mut other = harness.connect().await.unwrap();
         let mut before = None;
-        // Until the first stream has made no progress for a whole round.
+        // Stops once the first stream has made no progress for a whole round.
         while before.replace(fitted.get()) != Some(fitted.get()) {
             for _ in 0..20 {
                 send(&mut other, &message).await;
@@ -174,7 +174,7 @@ async fn an_unread_stream_stalls_no_other() {
         () = fill => {}
         () = use_another => {}
     }
-    // It continues once it is read.
+    // The first stream continues once it is read.
     let (outgoing, incoming) = (&mut stuck.outgoing, &mut stuck.incoming);
     let (flushed, ()) = tokio::join!(outgoing.flush(), async {
         for _ in 0..=fitted.get() {

@@ -31,11 +31,11 @@ pub(crate) struct State {
     own_url: String,
     pub(crate) environment_url: String,
     pub(crate) harness_url: String,
-    /// Registrations of the environment, the newest last.
+    /// The keys of the environment's registrations, the newest last.
     pub(crate) keys: Vec<PublicKey>,
-    /// Registrations that get a URL at which everything is answered with 404.
+    /// How many more registrations get a URL where every request is answered with 404.
     pub(crate) refusals: u32,
-    /// Authorizations that were not used.
+    /// Authorizations that were not used yet.
     pub(crate) authorizations: HashSet<String>,
     pub(crate) next: u32,
     /// Refuses every harness.

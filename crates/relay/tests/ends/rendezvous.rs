@@ -54,7 +54,7 @@ impl Rendezvous {
         *self.shared.meddler.lock().await = Box::new(meddler);
     }
 
-    /// Sends a frame that neither end has sent.
+    /// Sends a frame to one end as if it came from the other.
     pub(crate) async fn inject(&self, to: To, frame: Bytes) {
         self.shared.send(to, frame).await;
     }
@@ -67,7 +67,7 @@ impl Rendezvous {
         stream_id
     }
 
-    /// Cuts the socket of the end that receives frames sent `to` it.
+    /// Cuts the sockets of one end.
     pub(crate) fn cut(&self, to: To) {
         match to {
             To::Environment => self.shared.cut_environment.notify_waiters(),

@@ -27,7 +27,7 @@ async fn a_closed_stream_ends_at_the_other_end() {
     let mut connection = fixture.harness().connect().await.unwrap();
     send(&mut connection, b"last words").await;
     connection.outgoing.close(CloseCode::Normal, "").await;
-    // Echoes from before the environment noticed may still arrive.
+    // Echoes that the environment sent before it noticed the end may still arrive.
     while receive(&mut connection).await.is_some() {}
     assert_eq!(*fixture.served.borrow_and_update(), 1);
     let mut next = fixture.harness().connect().await.unwrap();

@@ -144,7 +144,7 @@ where
     Params::new(noise_hybrid_ik(), false).with_prologue(prologue).with_s(dh).with_s_kem(kem)
 }
 
-/// The prologue of [`PROLOGUE`], written out independently.
+/// The encoding of [`PROLOGUE`], written out independently.
 pub(crate) fn prologue_bytes() -> Vec<u8> {
     let mut bytes = Vec::new();
     for part in [

@@ -1,4 +1,4 @@
-//! The bytes of one handshake, pinned: existing peers have to understand them. If a dependency
+//! The bytes of one handshake, pinned, because deployed peers must understand them. If a dependency
 //! changes these digests, it changes the protocol.
 
 use bytes::Bytes;

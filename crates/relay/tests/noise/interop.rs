@@ -131,9 +131,9 @@ fn the_authorization_has_one_to_4096_bytes() {
     }
 }
 
-/// The limits also apply to a peer that exceeds them.
+/// A peer that does not check its own authorization is refused.
 #[test]
-fn an_environment_refuses_other_payloads() {
+fn an_environment_refuses_an_invalid_authorization() {
     let read = |payload: &[u8]| {
         let message_1 = write(&mut clatter_harness(), payload);
         EnvironmentHandshake::<EnvironmentRng>::read(environment(), &PROLOGUE, &message_1)
@@ -166,14 +166,14 @@ fn errors_name_the_value_and_what_was_expected() {
     assert_eq!(
         errors.map(|error| error.to_string()),
         [
-            "message 1 of 3568 bytes; expected 3569 to 7664",
-            "message 2 of 3425 bytes; expected 3424",
-            "authorization of 0 bytes; expected 1 to 4096",
+            "message 1 has 3568 bytes; expected 3569 to 7664",
+            "message 2 has 3425 bytes; expected 3424",
+            "the authorization has 0 bytes; expected 1 to 4096",
         ]
     );
     assert_eq!(
         OpenError::Length { len: 16 }.to_string(),
-        "encrypted record of 16 bytes; expected 17 to 61456"
+        "the encrypted record has 16 bytes; expected 17 to 61456"
     );
 }
 

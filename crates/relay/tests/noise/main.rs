@@ -1,6 +1,6 @@
 //! The encrypted channel: its bytes, its peers and its attackers.
 #![cfg(feature = "noise")]
-#![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails its test")]
 
 mod fixture;
 mod golden;

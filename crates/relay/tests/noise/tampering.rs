@@ -1,4 +1,5 @@
-//! A hostile rendezvous: it alters, replays, reorders and splices, and gets nothing delivered.
+//! A hostile rendezvous: it alters, replays, reorders and splices messages, and nothing is
+//! delivered.
 
 use std::collections::BTreeSet;
 
@@ -36,10 +37,11 @@ fn flipped(message: &[u8], position: usize) -> Vec<u8> {
     altered
 }
 
-/// Ciphertext to the static key; ephemeral keys; static keys and payload, each with a tag.
+/// The lengths of the fields of message 1: ciphertext to the static key; ephemeral keys; static
+/// keys and payload, each with a tag.
 const MESSAGE_1: [usize; 9] = [1088, 32, 1184, 32, 16, 1184, 16, AUTHORIZATION.len(), 16];
-/// Ciphertexts to the ephemeral and to the static key, the latter with a tag; ephemeral keys; the
-/// tag of the empty payload.
+/// The lengths of the fields of message 2: ciphertexts to the ephemeral and to the static key, the
+/// latter with a tag; ephemeral keys; the tag of the empty payload.
 const MESSAGE_2: [usize; 6] = [1088, 1088, 16, 32, 1184, 16];
 
 fn flip_message_1(stride: usize) {
@@ -182,7 +184,7 @@ fn a_reflected_message_1_is_not_accepted_as_message_2() {
 }
 
 /// The environment cannot detect a replay; the registry does, since an authorization is valid once.
-/// The attacker has no key for the answer.
+/// The attacker has no key for message 2.
 #[test]
 fn a_replayed_message_1_yields_a_channel_that_the_attacker_cannot_use() {
     let (harness_handshake, message_1) = start();
@@ -214,7 +216,7 @@ fn reordered_and_dropped_records_kill_the_stream() {
     assert_eq!(environment.receiver.open(first), Err(OpenError::Failed));
 }
 
-/// Equal identities and an equal prologue: the ephemeral keys alone tell the streams apart.
+/// Both streams have the same identities and prologue: only the ephemeral keys differ.
 #[test]
 fn a_record_of_another_stream_is_refused() {
     let (mut harness, _) = fresh_channels();
@@ -230,7 +232,7 @@ fn a_reflected_record_is_refused() {
     assert_eq!(harness.receiver.open(record), Err(OpenError::Forged { number: 0 }));
 }
 
-/// A dead receiver says nothing about the other direction: the reason can still be sent.
+/// The directions are independent: an end whose receiver has failed can still send.
 #[test]
 fn a_dead_receiver_leaves_the_sender_alive() {
     let (mut harness, mut environment) = fresh_channels();

@@ -109,7 +109,7 @@ fn a_harness_with_a_malformed_static_kem_key_is_refused() {
     assert_eq!(refusal(params), HandshakeError::HarnessKey(expected));
 }
 
-/// X25519 ignores the top bit: one private key, two public keys.
+/// X25519 ignores the top bit, so one private key has two public keys.
 #[test]
 fn a_harness_with_a_second_encoding_of_its_key_is_refused() {
     let prologue = prologue_bytes();

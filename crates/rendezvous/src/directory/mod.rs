@@ -1,8 +1,8 @@
-//! The state that the nodes of a rendezvous share: registrations, credentials, and single-use
-//! material.
+//! The state that the nodes of a rendezvous share: registrations, credentials, single-use tickets
+//! and authorizations, and the status of each node.
 //!
 //! [`Directory`] needs little, so that a replicated key-value store can implement it:
-//! compare-and-set on one key, a take that only one caller wins, and a feed of revocations. Frames
+//! compare-and-set on one key, a take that only one caller wins, and notices of revocations. Frames
 //! never pass through it.
 
 mod nats;
@@ -28,7 +28,7 @@ pub use redb_directory::RedbDirectory;
 /// Attempts to replace a registration while others replace it.
 const REGISTER_ATTEMPTS: usize = 16;
 
-/// The SHA-256 of a secret. Secrets themselves are not stored.
+/// The SHA-256 of a token, ticket, authorization or assertion. Only the hash is stored.
 pub type SecretHash = [u8; 32];
 
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +38,7 @@ pub enum DirectoryError {
     Conflict,
     #[error("too many unused tickets or authorizations")]
     Full,
-    #[error("the store {path} is in use by another process")]
+    #[error("the store {path} is in use by another process; stop that process")]
     InUse { path: String },
     #[error("cannot use the store")]
     Store(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -63,7 +63,7 @@ pub struct Lease {
     pub generation: u64,
     pub registration: Registration,
     /// The node that holds the environment's socket; `None` if none does. A directory shared by
-    /// several nodes forgets it, or the whole lease, if it is not renewed for a while.
+    /// several nodes drops this value, or the whole lease, if the lease is not renewed for a while.
     #[serde(default)]
     pub node: Option<String>,
 }
@@ -77,7 +77,7 @@ pub struct Ticket {
     pub expires: SystemTime,
 }
 
-/// Lets the owner of a key open streams at one registration, once.
+/// Lets the owner of a key open one stream at one registration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Authorization {
     pub environment: EnvironmentId,
@@ -95,8 +95,7 @@ pub enum Revocation {
     Missed,
 }
 
-/// State that outlives a node, or that several nodes share. `now` is an argument, so that one clock
-/// decides.
+/// State that outlives a node, or that several nodes share. Calls get the time as `now`.
 #[async_trait]
 pub trait Directory: Debug + Send + Sync + 'static {
     /// Replaces the registration of an environment if its generation is still `expected` (`None`:
@@ -177,7 +176,7 @@ pub trait Directory: Debug + Send + Sync + 'static {
     /// Revokes a credential. Returns whether it existed.
     async fn revoke_credential(&self, id: &CredentialId) -> Result<bool, DirectoryError>;
 
-    /// Subscribes to later revocations. A receiver that lags has missed some.
+    /// Subscribes to revocations from now on. A receiver that lags has missed some.
     fn watch_revocations(&self) -> broadcast::Receiver<Revocation>;
 
     /// Returns whether this assertion, with this expiry, is new. It is remembered durably until it
@@ -189,11 +188,11 @@ pub trait Directory: Debug + Send + Sync + 'static {
         now: SystemTime,
     ) -> Result<bool, DirectoryError>;
 
-    /// Returns the secret that signs agent identities and their tasks. It is created at the first
-    /// call, and durable.
+    /// Returns the secret that signs agent identities and their tasks. It is created when it is
+    /// first needed, and is durable.
     async fn signing_secret(&self) -> Result<[u8; 32], DirectoryError>;
 
-    /// Stores the state of a node. Repeated while the node lives; forgotten afterwards.
+    /// Stores the status of a node. A live node repeats the call, since the status may expire.
     async fn put_node(&self, status: NodeStatus) -> Result<(), DirectoryError>;
 
     /// Returns the live nodes, ordered by URL.
@@ -216,7 +215,7 @@ impl dyn Directory {
     }
 }
 
-/// Retries until it wins: the newest registration takes precedence.
+/// Retries a conflict a limited number of times: the newest registration takes precedence.
 async fn replace_registration<L, R>(
     lookup: impl Fn() -> L,
     register: impl Fn(Option<u64>) -> R,

@@ -26,7 +26,7 @@ use crate::node_status::NodeStatus;
 const FILE: &str = "rendezvous.redb";
 /// Maximum number of unused tickets, and of unused authorizations, per credential.
 const MAX_UNUSED: usize = 8192;
-/// Maximum lag of a slow watcher of revocations.
+/// How many revocations a slow watcher may lag behind.
 const REVOCATIONS: usize = 256;
 
 #[derive(Debug)]
@@ -47,11 +47,12 @@ struct Presence {
 }
 
 impl RedbDirectory {
-    /// Opens the store in a directory, and creates both if necessary. Only this user can read them.
-    /// Blocks.
+    /// Opens the store in a directory, and creates both if necessary. Only this user can read the
+    /// store. Blocks.
     pub fn open(directory: &Path) -> Result<Self, DirectoryError> {
         let store = |error: std::io::Error| DirectoryError::Store(error.into());
-        // An existing directory may have other uses as well; the files have modes of their own.
+        // An existing directory keeps its mode, since it may have other uses; the store is private
+        // anyway.
         DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(store)?;
         let path = directory.join(FILE);
         let file = OpenOptions::new()
@@ -102,8 +103,8 @@ impl RedbDirectory {
         Lease { node: presence.map(|presence| presence.node.clone()), ..lease }
     }
 
-    /// Sets the node of an environment, if the generation matches. `may_replace`: whether
-    /// `presence` may replace this one.
+    /// Sets the node of an environment, if the generation matches. `may_replace` decides whether
+    /// `presence` may replace the current one.
     async fn set_presence(
         &self,
         environment: &EnvironmentId,

@@ -1,5 +1,5 @@
-//! Single-use material with a short lifetime. A restart forgets it, and its owner requests it
-//! again.
+//! Tickets and authorizations: valid once, for a short time. They are lost at a restart, and
+//! harnesses request new ones.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use super::{DirectoryError, SecretHash};
 use crate::credential::CredentialId;
 
-/// Expired entries are pruned at this number, and again when the number has doubled.
+/// Expired entries are pruned at this number of entries, and again whenever the number has doubled.
 const FIRST_PRUNING: usize = 256;
 
 #[derive(Debug)]

@@ -9,16 +9,16 @@ use super::{DirectoryError, Lease, Registration, SecretHash};
 use crate::credential::{Credential, Proof};
 use crate::environment_id::EnvironmentId;
 
-/// Environment to [`Lease`], as JSON.
+/// Maps an environment to its [`Lease`], as JSON.
 const REGISTRATIONS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("registrations");
-/// Id to [`Credential`], as JSON.
+/// Maps an id to its [`Credential`], as JSON.
 const CREDENTIALS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("credentials");
-/// Hash of the token to id of the credential.
+/// Maps the hash of a token to the id of its credential.
 const TOKENS: TableDefinition<'_, SecretHash, &str> = TableDefinition::new("tokens");
 /// Used assertions: the second in which they expire, and their hash.
 const ASSERTIONS: TableDefinition<'_, (u64, SecretHash), ()> =
     TableDefinition::new("used_assertions");
-/// The name of the one secret.
+/// The name of the only secret.
 const SIGNING: &str = "signing";
 const SECRETS: TableDefinition<'_, &str, SecretHash> = TableDefinition::new("secrets");
 

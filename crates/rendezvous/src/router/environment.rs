@@ -39,7 +39,7 @@ struct State {
 /// The link to the environment itself.
 #[derive(Debug)]
 enum Link {
-    /// With the registration of this generation.
+    /// The socket belongs to the registration of this generation.
     Online {
         socket: Arc<Socket>,
         generation: u64,
@@ -49,7 +49,7 @@ enum Link {
     },
 }
 
-/// One end of a relay: its properties, and its queued frames.
+/// A socket of a peer, and the frames queued for it.
 #[derive(Debug)]
 pub(super) struct Socket {
     pub(super) id: SocketId,
@@ -61,7 +61,7 @@ pub(super) struct Socket {
 /// The destination of a frame from a harness.
 pub(super) enum Route {
     Environment(Arc<Socket>),
-    /// The environment is disconnected; peers retransmit.
+    /// The environment is disconnected. The harness retransmits the frame.
     Drop,
     /// The harness may not use this stream.
     Refuse(Bytes),
@@ -86,7 +86,7 @@ impl Environment {
         Self { state: Mutex::new(state), frames: AtomicU64::new(0), bytes: AtomicU64::new(0) }
     }
 
-    /// Attaches a socket. The newest registration wins, and of its sockets the last one.
+    /// Attaches a socket. The newest registration wins; among its sockets, the last one does.
     pub(super) fn attach(&self, socket: Arc<Socket>, generation: u64) {
         let mut state = self.lock();
         match &state.link {
@@ -121,13 +121,13 @@ impl Environment {
         state.streams.detach(socket, now);
     }
 
-    /// Ends the streams of a harness that closed its socket: they do not wait for another one.
+    /// Ends the streams of a harness that closed its socket: they do not wait for another socket.
     pub(super) fn end_streams_of(&self, socket: SocketId) {
         let mut state = self.lock();
         let ended = state.streams.end(socket);
         if let Link::Online { socket, .. } = &state.link {
             for stream_id in ended {
-                // If the reset does not fit, the environment notices by itself.
+                // If the reset does not fit, the environment later ends the silent stream.
                 let _ = socket.queue.try_push(reset(stream_id, HARNESS_GONE));
             }
         }
@@ -151,8 +151,8 @@ impl Environment {
         }
     }
 
-    /// Closes the peers here because another node holds the environment's socket. Does nothing if a
-    /// registration of at least this generation has its socket here.
+    /// Closes all sockets here because another node holds the environment's socket. Does nothing if
+    /// a registration of at least this generation has its socket here.
     pub(super) fn move_away(&self, generation: u64) {
         let state = self.lock();
         match &state.link {
@@ -179,7 +179,7 @@ impl Environment {
             Ok(ended) => match &state.link {
                 Link::Online { socket, .. } => {
                     if let Some(ended) = ended {
-                        // If the reset does not fit, the environment notices by itself.
+                        // If the reset does not fit, the environment later ends the silent stream.
                         let _ = socket.queue.try_push(reset(ended, HARNESS_GONE));
                     }
                     Route::Environment(Arc::clone(socket))
@@ -200,15 +200,16 @@ impl Environment {
         }
     }
 
-    /// Returns the harness socket that has a stream.
+    /// Returns the harness socket to which a stream belongs.
     pub(super) fn harness_of(&self, stream_id: &str) -> Option<Arc<Socket>> {
         let state = self.lock();
         let socket = state.streams.socket_of(stream_id)?;
         state.harnesses.get(&socket).map(Arc::clone)
     }
 
-    /// Ends streams and links that were lost for longer than their grace period, and closes sockets
-    /// with expired tokens.
+    /// Closes sockets with expired tokens, ends streams that have been without a harness socket for
+    /// `stream_grace`, and closes harness sockets that have been without an environment for
+    /// `environment_grace`.
     pub(super) fn sweep(
         &self,
         now: Instant,
@@ -240,8 +241,8 @@ impl Environment {
         }
     }
 
-    /// Returns whether the environment can be forgotten: no socket is left, and nothing waits for
-    /// one.
+    /// Returns whether the environment can be forgotten: no socket is left, and the grace period is
+    /// over.
     pub(super) fn is_unused(&self, now: Instant, grace: Duration) -> bool {
         let state = self.lock();
         let is_gone = matches!(state.link, Link::Offline { since }
@@ -319,7 +320,7 @@ mod tests {
         let environment = Environment::new(StreamTable::new(8, Counts::new(8)), now);
         let [first, late, again, newer] = [1, 2, 3, 4].map(socket);
         environment.attach(Arc::clone(&first), 7);
-        // It was admitted before the newer registration, and arrives after it.
+        // Admitted before the newer registration, but attached after it.
         environment.attach(Arc::clone(&late), 6);
         assert!(is_closed(&late) && !is_closed(&first));
         assert!(!environment.detach(late.id, now));
@@ -332,7 +333,11 @@ mod tests {
         assert!(is_closed(&again));
         environment.close_older_than(9);
         assert!(is_closed(&newer));
-        assert_eq!(environment.online_generation(), None, "it is being closed");
+        assert_eq!(
+            environment.online_generation(),
+            None,
+            "a socket that is being closed does not count"
+        );
     }
 
     #[test]
@@ -343,7 +348,10 @@ mod tests {
         environment.attach(Arc::clone(&own), 7);
         environment.add_harness(Arc::clone(&harness));
         environment.move_away(7);
-        assert!(!is_closed(&own) && !is_closed(&harness), "a newer one is here");
+        assert!(
+            !is_closed(&own) && !is_closed(&harness),
+            "the registration of this generation is here"
+        );
         environment.move_away(8);
         assert_eq!(own.queue.closing(), Some(REPLACED));
         assert_eq!(harness.queue.closing(), Some(MOVED));

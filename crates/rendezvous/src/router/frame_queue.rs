@@ -18,6 +18,7 @@ const ENTRY_BYTES: usize = 64;
 /// A frame shares memory with the frames before and after it. Small frames, and all frames of a
 /// slow socket, are copied, so that they do not keep that memory alive.
 const SMALL_FRAME: usize = 16 << 10;
+/// A socket with more queued bytes than this counts as slow.
 const MOST_SHARED: usize = 512 << 10;
 /// How long a frame waits before it tries again to charge a budget.
 const BUDGET_INTERVAL: Duration = Duration::from_millis(5);

@@ -1,8 +1,9 @@
-//! Carries frames between the sockets of harnesses and environments. It reads the stream id of a
-//! frame and forwards the same bytes.
+//! Carries frames between the sockets of harnesses and environments. Reads only the stream id of a
+//! frame, and forwards its bytes unchanged.
 //!
-//! A harness that does not read is closed, since waiting for it would stall the environment's other
-//! streams. An environment that does not read stalls its harnesses, one by one.
+//! The socket of a harness that does not read is closed, since waiting for it would stall the
+//! environment's other streams. While an environment does not read, the router does not read from
+//! its harnesses.
 
 mod environment;
 mod frame_queue;
@@ -49,7 +50,7 @@ pub(crate) struct Router {
     stream_grace: Duration,
     environment_grace: Duration,
     environments: Mutex<HashMap<EnvironmentId, Arc<Environment>>>,
-    /// Set under the lock of all environments.
+    /// Set while `environments` is locked.
     is_closed: AtomicBool,
     next_socket: AtomicU64,
     frames_of_credentials: RateLimits<CredentialId>,
@@ -70,12 +71,12 @@ pub(crate) struct Router {
 pub(crate) struct Counters {
     pub(crate) frames: AtomicU64,
     pub(crate) bytes: AtomicU64,
-    /// Frames without a destination.
+    /// Frames without a destination, or without room.
     pub(crate) dropped: AtomicU64,
     pub(crate) malformed: AtomicU64,
     /// Harness sockets that were closed because they did not read.
     pub(crate) slow: AtomicU64,
-    /// Requests answered with an error.
+    /// Requests answered with an error, and streams refused with a reset.
     pub(crate) refusals: AtomicU64,
 }
 
@@ -86,7 +87,7 @@ pub(crate) struct SocketGrant {
     pub(crate) credential: CredentialId,
     pub(crate) expires: Option<SystemTime>,
     pub(crate) end: RelayEnd,
-    /// Counts among the sockets of its credential and its environment.
+    /// Counts the socket against its limits.
     pub(crate) permit: SocketPermit,
 }
 
@@ -150,7 +151,8 @@ impl Router {
         self.queued_bytes.used()
     }
 
-    /// Returns `None` if the credential, the environment or the service has too many sockets.
+    /// Counts a new socket. Returns `None` if the credential, the environment or the service has
+    /// too many.
     pub(crate) fn permit(
         &self,
         credential: &CredentialId,
@@ -213,7 +215,8 @@ impl Router {
         ReadLimits::new(frame_rates, self.unfinished_frames.of(credential))
     }
 
-    /// Creates a queue that is charged to the credential.
+    /// Creates a queue that is charged to the credential, to the service and, for a harness, to the
+    /// environment.
     pub(crate) fn new_queue(
         &self,
         credential: &CredentialId,
@@ -225,8 +228,8 @@ impl Router {
         FrameQueue::new(self.quotas.queued_bytes_per_socket.max(LEAST_QUEUE), budgets)
     }
 
-    /// Adds a socket to its environment, under the lock of all environments, so that the
-    /// environment is not forgotten in the meantime.
+    /// Adds a socket to its environment. All environments are locked, so that this one is not
+    /// forgotten in the meantime.
     fn add(&self, id: &EnvironmentId, socket: &Arc<Socket>, end: &RelayEnd) -> Arc<Environment> {
         let mut environments = self.lock();
         let (max, of_credentials) =
@@ -269,8 +272,9 @@ impl Router {
         }
     }
 
-    /// Closes the peers of an environment whose socket is at another node, so that its harnesses
-    /// follow. Does nothing if a registration of at least this generation has its socket here.
+    /// Closes the sockets here of an environment that is connected to another node, so that its
+    /// harnesses follow. Does nothing if a registration of at least this generation has its socket
+    /// here.
     pub(crate) fn move_away(&self, environment: &EnvironmentId, generation: u64) {
         if let Some(environment) = self.lock().get(environment) {
             environment.move_away(generation);
@@ -291,7 +295,7 @@ impl Router {
         credentials
     }
 
-    /// Sends the peers of an environment to another node.
+    /// Closes the sockets of an environment and its harnesses, which reconnect to other nodes.
     pub(crate) fn close_environment(&self, environment: &EnvironmentId) {
         if let Some(environment) = self.lock().get(environment) {
             environment.close_all(&RESTARTING);

@@ -16,11 +16,11 @@ const UNFINISHED: Closing =
 
 #[derive(Debug)]
 pub(crate) struct ReadLimits {
-    /// A frame must satisfy each of them.
+    /// Each frame counts against all of these rates.
     frame_rates: Vec<Arc<RateLimit>>,
     /// The socket's share of the memory for partially received frames.
     unfinished_frames: MemoryShare,
-    /// The budget of its credential, which is dropped with the last socket of the credential.
+    /// Keeps the budget that all sockets of the credential share.
     _budget: Arc<MemoryBudget>,
 }
 

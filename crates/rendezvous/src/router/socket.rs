@@ -121,7 +121,7 @@ impl Relay<'_> {
                 count(&counters.refusals);
                 match self.socket.queue.try_push(reset) {
                     Ok(()) => {}
-                    // The harness gives up by itself.
+                    // Without the reset, the harness times out.
                     Err(Full::Budget) => count(&counters.dropped),
                     Err(Full::Queue) => self.socket.queue.close(SLOW),
                 }

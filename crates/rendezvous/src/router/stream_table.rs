@@ -1,4 +1,4 @@
-//! The harness sockets of the streams of one environment. Takes the time as an argument.
+//! Maps the streams of one environment to the sockets of harnesses. Takes the time as an argument.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub(super) type SocketId = u64;
 #[derive(Debug)]
 pub(super) struct StreamTable {
     max: usize,
-    /// The stream counts of all environments.
+    /// Counts the streams of each credential, in all environments.
     of_credentials: Arc<Counts<CredentialId>>,
     streams: HashMap<StreamId, Stream>,
 }
@@ -26,7 +26,7 @@ struct Stream {
     /// Only sockets of this credential may use the stream.
     owner: CredentialId,
     place: Place,
-    /// When the harness last used it.
+    /// When the harness last used the stream.
     used: Instant,
     counted: Counted<CredentialId>,
 }
@@ -44,7 +44,7 @@ pub(super) enum ClaimError {
     Invalid(#[from] InvalidStreamId),
     #[error("another credential has a stream with this id")]
     NotOwner,
-    #[error("the environment or the credential has reached its limit of streams")]
+    #[error("the environment or the credential has reached its limit on streams")]
     TooMany,
 }
 
@@ -100,7 +100,7 @@ impl StreamTable {
     }
 
     /// Makes room for a stream. The router does not see when a stream ends, so a socket may have
-    /// many ended ones. The least recently used one is dropped: first among the credential's
+    /// many ended streams. Drops the least recently used stream: first among the credential's
     /// streams that wait for a socket, then among the socket's own. Streams of other credentials
     /// are never dropped.
     fn make_room(&mut self, socket: SocketId, owner: &CredentialId) -> Option<(StreamId, Stream)> {
@@ -116,7 +116,7 @@ impl StreamTable {
         self.streams.remove_entry(&ended)
     }
 
-    /// Returns the live socket that has the stream.
+    /// Returns the socket to which the stream is attached.
     pub(super) fn socket_of(&self, stream_id: &str) -> Option<SocketId> {
         match self.streams.get(stream_id)?.place {
             Place::Attached(socket) => Some(socket),
@@ -124,7 +124,7 @@ impl StreamTable {
         }
     }
 
-    /// Detaches the streams of a lost socket. They wait for another one.
+    /// Detaches the streams of a lost socket. They wait for another socket.
     pub(super) fn detach(&mut self, socket: SocketId, now: Instant) {
         for stream in self.streams.values_mut() {
             if stream.place == Place::Attached(socket) {

@@ -12,9 +12,9 @@ use uuid::Uuid;
 use crate::directory::{NatsOptions, connect_with};
 use crate::environment_id::EnvironmentId;
 
-/// Messages queued for NATS, of at most 256 KiB each. Each tunnel waits with at most one frame, one
-/// heartbeat and one close, and slots are granted in the order of the requests. So a busy tunnel
-/// delays each message of another one by at most one of its own.
+/// Messages queued for NATS, of at most 256 KiB each. At most one frame and one heartbeat of each
+/// tunnel wait for a slot, and slots are granted in the order of the requests. So a message waits
+/// for its slot behind at most two messages of a busy tunnel.
 const WRITE_QUEUE: usize = 64;
 /// Messages queued in one subscription. Its reader waits for nothing but the CPU, so the queue only
 /// has to hold the messages that the client parses in one turn. Further messages are dropped.
@@ -38,7 +38,7 @@ pub enum BusError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TunnelTimes {
     pub heartbeat_interval: Duration,
-    /// Without any message for this long, the other end is considered gone.
+    /// The other end is considered gone after this long without any message.
     pub silence_limit: Duration,
     /// Limit for the response of the other node, and for sending a last message.
     pub request_timeout: Duration,
@@ -54,7 +54,7 @@ impl Default for TunnelTimes {
     }
 }
 
-/// A separate connection, so that the directory never waits behind frames.
+/// A separate NATS connection for frames, so that the directory never waits behind them.
 #[derive(Debug)]
 pub struct Bus {
     pub(super) client: Client,
@@ -68,7 +68,7 @@ pub(crate) struct Moved {
     pub(crate) node: String,
 }
 
-/// Messages to a node.
+/// The subscriptions of a node.
 #[derive(Debug)]
 pub(crate) struct NodeInbox {
     pub(crate) opens: Subscriber,
@@ -96,15 +96,21 @@ impl Bus {
         })
     }
 
-    /// Announces a move to all nodes. A node that misses it notices when it renews its lease, or
-    /// when the environment has been away for its grace period.
+    /// Announces a move to all nodes. A node that misses it notices when it next renews its lease,
+    /// or looks for the environments that it has lost.
     pub(crate) async fn announce(&self, moved: &Moved) {
         let json = serde_json::to_vec(moved).expect("the message has only string keys");
         let sent = self.client.publish(MOVES, json.into());
-        match timeout(self.times.request_timeout, sent).await {
-            Ok(Ok(())) => {}
-            _ => tracing::warn!("cannot tell other nodes that an environment has moved"),
-        }
+        let error = match timeout(self.times.request_timeout, sent).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("NATS took no message within {:?}", self.times.request_timeout),
+        };
+        tracing::warn!(
+            environment = %moved.environment,
+            error,
+            "cannot tell other nodes that an environment has moved"
+        );
     }
 }
 
@@ -115,7 +121,9 @@ impl NodeInbox {
             let message = moves.next().await?;
             match serde_json::from_slice(&message.payload) {
                 Ok(moved) => return Some(moved),
-                Err(error) => tracing::warn!(%error, "another node sent an invalid message"),
+                Err(error) => {
+                    tracing::warn!(%error, "another node sent an invalid announcement of a move");
+                }
             }
         }
     }

@@ -38,7 +38,8 @@ impl TunnelMessage {
         }
     }
 
-    /// Returns `None` for a message from a newer node, or a status of the NATS server.
+    /// Returns `None` for a status of the NATS server, and for a message that is malformed or of an
+    /// unknown kind, as a newer node may send.
     pub(super) fn decode(message: Message) -> Option<Self> {
         if message.status.is_some() {
             return None;

@@ -3,8 +3,8 @@
 //! A tunnel carries one socket. At the node of the environment it ends in an in-memory connection,
 //! which the router serves like any other harness: the router does not know about tunnels.
 //!
-//! Delivery is at most once. The two ends of a stream retransmit lost frames, so a tunnel drops a
-//! frame rather than wait, and survives a NATS server that restarts within the silence limit.
+//! Delivery is at most once. The two ends of a stream retransmit lost frames, so a tunnel may drop
+//! frames, and survives a NATS server that restarts within the silence limit.
 
 mod bus;
 mod message;

@@ -14,7 +14,7 @@ use super::bus::{Bus, TunnelTimes, down_subject, open_subject, up_subject};
 use crate::credential::CredentialId;
 use crate::environment_id::EnvironmentId;
 
-/// A harness socket that the other node has admitted.
+/// A harness socket that a node has admitted, and for which it requests a tunnel.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct OpenRequest {
     pub(crate) environment: EnvironmentId,
@@ -47,7 +47,7 @@ pub(crate) enum OpenError {
     Refused { reason: String },
     #[error("the node of the environment did not answer")]
     NoAnswer,
-    #[error("the NATS client failed")]
+    #[error("cannot exchange messages with the other node through NATS")]
     Client(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
@@ -72,7 +72,8 @@ pub(crate) struct PendingOpen {
 impl Bus {
     /// Asks a node to serve a harness.
     pub(crate) async fn open(&self, node: &str, request: OpenRequest) -> Result<Tunnel, OpenError> {
-        // While NATS is unreachable, the client does not even accept the request.
+        // The outer timeout is needed while NATS is unreachable: the client then does not even
+        // accept the request.
         let limit = self.times.request_timeout;
         timeout(limit, self.request_open(node, request, limit))
             .await
@@ -123,7 +124,7 @@ impl Bus {
 }
 
 impl PendingOpen {
-    /// Parses a request. The id becomes part of subjects, so it must be a UUID.
+    /// Parses a request. The id of the tunnel becomes part of subjects, so it must be a UUID.
     fn read(message: Message, bus: Arc<Bus>) -> Option<Self> {
         let Envelope { tunnel, request } = serde_json::from_slice(&message.payload).ok()?;
         let tunnel = Uuid::try_parse(&tunnel).ok()?;

@@ -16,7 +16,7 @@ use crate::router::{
 
 const SILENT: Closing =
     Closing::new(CloseCode::Restart, "the other node of the cluster does not answer");
-/// The socket ended without a close frame.
+/// The close code for a socket that ended without a close frame.
 const LOST: CloseCode = CloseCode::Away;
 
 /// One end of a tunnel, and the socket there.
@@ -28,12 +28,12 @@ pub(crate) struct Pump<'a> {
     pub(crate) counters: &'a Counters,
 }
 
-/// How to handle a frame whose socket does not keep up.
+/// How to handle a frame for a socket that does not keep up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WhenFull {
-    /// The socket is a harness that does not read.
+    /// Close the socket: it belongs to a harness that does not read.
     Close,
-    /// The environment does not keep up with all of its harnesses. They retransmit the frame.
+    /// Drop the frame: the environment does not keep up with its harnesses, and they retransmit it.
     Drop,
 }
 
@@ -139,8 +139,8 @@ struct Sender {
 }
 
 impl Sender {
-    /// Waits while the client's queue is full. Drops messages for a lost connection: the queue
-    /// would deliver them late, when they are stale.
+    /// Waits while the client's queue is full. Drops messages while the connection is lost: the
+    /// queue would deliver them late, when they are stale.
     async fn send(&self, message: TunnelMessage) {
         if self.client.connection_state() != State::Connected {
             return;

@@ -17,15 +17,15 @@ use crate::environment_id::EnvironmentId;
 use crate::handler::Handler;
 use crate::router::{Closing, MOVED, RESTARTING, RelayEnd, SocketGrant};
 
-/// Frames between the router and a tunnel, not counted by any quota.
+/// Maximum number of frames between the router and a tunnel; no quota counts them.
 const MEMORY_CAPACITY: usize = 2;
 
 const UNREACHABLE: Closing =
     Closing::new(CloseCode::Restart, "the node of the environment cannot be reached");
 
 impl Handler {
-    /// Serves a harness whose environment is at another node. A closed harness reconnects, and then
-    /// finds the node that holds the environment.
+    /// Serves a harness whose environment is at another node. A harness whose socket is closed
+    /// reconnects, and then finds the node that holds the environment.
     pub(crate) async fn serve_over(
         &self,
         bus: &Bus,
@@ -39,15 +39,19 @@ impl Handler {
         // Subscribe before the other node is asked, so that no move after its response is missed.
         let moves = self.moves.of(&environment);
         let moved = moved_from(node, moves.subscribe());
-        let request =
-            OpenRequest { environment, generation, credential: credential.clone(), expires };
+        let request = OpenRequest {
+            environment: environment.clone(),
+            generation,
+            credential: credential.clone(),
+            expires,
+        };
         let mut ended = std::pin::pin!(async {
             tokio::select! {
                 () = self.drained() => RESTARTING,
                 () = moved => MOVED,
             }
         });
-        // To NATS, a node that has just died may still seem present.
+        // `open` may wait for a node that has just died, because NATS may not have noticed that.
         let opened = tokio::select! {
             opened = bus.open(node, request) => Ok(opened),
             closing = &mut ended => Err(closing),
@@ -57,7 +61,7 @@ impl Handler {
             Ok(Ok(tunnel)) => pump.run(tunnel, connection, ended).await,
             Ok(Err(error)) => {
                 let error = with_sources(&error);
-                tracing::info!(node, %credential, error, "cannot open a tunnel");
+                tracing::info!(node, %environment, %credential, error, "cannot open a tunnel");
                 pump.close(connection, UNREACHABLE).await;
             }
         }
@@ -108,16 +112,18 @@ impl Handler {
             Err(pending.refuse("the environment is not connected to this node").await)
         } else if let Some(permit) = self.router.permit(&credential, Some(&environment)) {
             let end = RelayEnd::Harness;
+            let environment = environment.clone();
             let grant = SocketGrant { environment, credential, expires, end, permit };
             Ok(pending.accept().await.map(|tunnel| (tunnel, grant)))
         } else {
-            Err(pending.refuse("too many sockets").await)
+            Err(pending.refuse("the credential, environment or node has too many sockets").await)
         };
         match outcome {
             Ok(Ok(accepted)) => Some(accepted),
             Err(Ok(())) => None,
             Ok(Err(error)) | Err(Err(error)) => {
-                tracing::warn!(error = with_sources(&error), "cannot respond to another node");
+                let error = with_sources(&error);
+                tracing::warn!(%environment, error, "cannot respond to another node");
                 None
             }
         }

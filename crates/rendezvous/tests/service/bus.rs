@@ -28,7 +28,7 @@ fn frame_of(size: usize, stream: StreamId) -> Bytes {
 async fn next_bytes(peer: &mut Peer) -> Bytes {
     match timeout(LIMIT, peer.0.incoming.recv()).await.unwrap() {
         Some(Received::Message(bytes)) => bytes,
-        other => panic!("{other:?}"),
+        other => panic!("{other:?} instead of a frame"),
     }
 }
 
@@ -102,7 +102,7 @@ async fn harnesses_follow_an_environment_to_another_node() {
     let mut environment = cluster.attach(1, &registered).await;
     let (mut remote, _) = cluster.harness(0, &token, &mut environment).await;
     let (mut local, _) = cluster.harness(1, &token, &mut environment).await;
-    // The first socket is still open, as behind a load balancer that has lost the environment.
+    // The first socket is still open, as if a load balancer had not noticed its loss.
     let mut moved = cluster.attach(2, &registered).await;
     environment.closed().await;
     remote.closed().await;
@@ -112,7 +112,7 @@ async fn harnesses_follow_an_environment_to_another_node() {
         moved.send(stream, b"here").await;
         assert_eq!(harness.payload().await.1, "here");
     }
-    // Then a socket that was lost.
+    // This time the environment moves after it has lost its socket.
     drop(moved);
     let mut back = cluster.attach(1, &registered).await;
     cluster.harness(2, &token, &mut back).await;
@@ -185,7 +185,7 @@ async fn the_streams_of_a_harness_wait_when_its_node_dies() {
     let (_lost, stream) = cluster.harness(1, &token, &mut environment).await;
     cluster.nodes.remove(1).service.kill().await;
     let (mut harness, _) = cluster.harness(1, &token, &mut environment).await;
-    // Until the first node has noticed, the stream belongs to the lost socket.
+    // Until the environment's node has noticed the loss, the stream belongs to the lost socket.
     wait_for("the stream", async || {
         harness.send(stream, b"again").await;
         match environment.next().await.unwrap() {
@@ -225,7 +225,7 @@ async fn a_tunnel_survives_a_restart_of_nats() {
     cluster.nats.kill(0);
     harness.send(stream, b"lost").await;
     cluster.nats.restart(&[0]);
-    // Like the ends of a stream, resend until the other end has it.
+    // Like the ends of a stream, resend until the other end has the frame.
     let resend = async {
         loop {
             harness.send(stream, b"again").await;

@@ -1,5 +1,5 @@
-//! Nodes that exchange frames over NATS. Each has a URL of its own here, so that a test can choose
-//! the node that a socket reaches.
+//! Nodes that exchange frames over NATS. Each has its own URL here, so that a test can choose the
+//! node that a socket reaches.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -144,7 +144,7 @@ impl Cluster {
     }
 }
 
-/// Polls until there is a value.
+/// Polls until `ask` returns a value.
 pub(crate) async fn wait_for<T>(name: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let asking = async {
         loop {
@@ -154,10 +154,10 @@ pub(crate) async fn wait_for<T>(name: &str, mut ask: impl AsyncFnMut() -> Option
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(LIMIT, asking).await.unwrap_or_else(|_| panic!("{name} does not come"))
+    timeout(LIMIT, asking).await.unwrap_or_else(|_| panic!("no sign of {name} within {LIMIT:?}"))
 }
 
-/// Skips frames for other streams.
+/// Waits for a frame of a stream, and skips frames of other streams.
 pub(crate) async fn arrives(peer: &mut Peer, stream: StreamId) {
     while peer.next().await.expect("the socket is open").stream_id != stream {}
 }

@@ -261,7 +261,7 @@ async fn harnesses_share_the_frame_rate_of_their_environment() {
         harnesses.push((service.harness("box", &token).await, StreamId::random()));
     }
     let [(hasty, hasty_stream), (modest, modest_stream)] = &mut harnesses[..] else { panic!() };
-    // The hasty harness would be done before the other begins.
+    // Without a shared rate, the hasty harness would be done before the other begins.
     for _ in 0..30 {
         hasty.send(*hasty_stream, b"again").await;
     }

@@ -78,7 +78,7 @@ async fn health_checks_and_the_status_page_respond() {
     assert_eq!(headers["content-security-policy"], policy);
     assert!(page.contains("<td>box</td><td>online</td>"), "{page}");
     assert!(!page.contains("ticket") && !page.contains("<script"));
-    // A page of another site that reaches the port under its own name.
+    // DNS rebinding: a page of another site reaches the port under its own name.
     let rebound = service.request(Method::GET, "/", &[("host", "evil.example")], String::new());
     assert_eq!(rebound.await.0, 403);
     service.stop().await;
@@ -222,7 +222,7 @@ async fn sockets_are_served_over_tls() {
     })
     .await;
     assert!(service.url.starts_with("https://127.0.0.1:"));
-    // The ticket is wrong, so the refusal arrived over TLS.
+    // The ticket is wrong: the refusal shows that the request arrived over TLS.
     let url = service.url.replace("https", "wss") + "/relay/environment?id=box&ticket=wrong";
     let trust = ServerTrust::Fingerprint(fingerprint);
     let tls = TlsOptions { trust, ..TlsOptions::default() };
@@ -238,7 +238,7 @@ async fn a_draining_service_accepts_nothing_new() {
         config.drain_timeout = LIMIT;
     })
     .await;
-    // It does not respond to the close frame, so the service waits for it.
+    // The environment does not respond to the close frame, so the service waits for it.
     let (lingering, registered) = service.environment("box").await;
     let token = service.token(Role::Harness, "box").await;
     let stopped = service.begin_stop();
@@ -257,7 +257,7 @@ async fn a_draining_service_accepts_nothing_new() {
 }
 
 #[tokio::test]
-async fn nodes_share_a_directory_and_no_data_path() {
+async fn nodes_with_one_directory_send_harnesses_to_the_node_of_the_environment() {
     let scratch = tempfile::tempdir().unwrap();
     let directory: Arc<dyn Directory> = Arc::new(RedbDirectory::open(scratch.path()).unwrap());
     let start = async |name: &str| {

@@ -251,12 +251,12 @@ async fn missed_revocations_are_found_once_the_directory_responds() {
     let kept = service.token(Role::Harness, "box").await;
     let mut lost = service.harness("box", &token).await;
     let mut harness = service.harness("box", &kept).await;
-    // Both are attached now.
+    // Both are attached once the environment has received their frames.
     for peer in [&mut lost, &mut harness] {
         peer.send(StreamId::random(), b"hello").await;
         environment.payload().await;
     }
-    // The watch does not report it.
+    // The watch does not report the revocation.
     service.revoke(&revoked).await;
     directory.set_down(true);
     directory.revocations.send(Revocation::Missed).unwrap();

@@ -1,4 +1,4 @@
-//! Permissions for calls, and the validity of single-use material.
+//! Permissions for calls, and the validity of tickets and authorizations.
 
 use std::collections::BTreeSet;
 
@@ -200,7 +200,7 @@ async fn calls_are_rate_limited() {
         statuses.push(service.call("box", "connect", &bearer(&harness), &body).await.0);
     }
     assert_eq!(statuses, [409, 409, 429]);
-    // Each caller has a rate of its own, and validations are limited, too.
+    // Each caller has its own rate, and validations are limited, too.
     let environment = service.token(Role::Environment, "other").await;
     let body = json!({
         "executor_registration_id": "r",

@@ -109,7 +109,7 @@ impl Service {
     pub(crate) async fn create_new(&self, new: NewCredential) -> (String, String) {
         match administer(&self.data, &AdminRequest::Create(new)).await.unwrap() {
             AdminResponse::Created { id, secret } => (id.to_string(), secret.0),
-            other => panic!("{other:?}"),
+            other => panic!("{other:?} instead of a credential"),
         }
     }
 
@@ -191,7 +191,7 @@ impl Service {
         Peer::dial(&self.connect(environment, token).await["url"]).await
     }
 
-    /// Waits for the router: the upgrade is answered a moment before it has the socket.
+    /// Waits for the router: the upgrade is answered a moment before the router has the socket.
     pub(crate) async fn wait_online(&self, environment: &str) {
         let online = format!("<td>{environment}</td><td>online</td>");
         let wait = async {
@@ -233,7 +233,7 @@ impl Peer {
     pub(crate) async fn refusal(url: &Value) -> u16 {
         match Self::try_dial(url).await.map(drop) {
             Err(DialError::Refused { status, .. }) => status.as_u16(),
-            other => panic!("{other:?}"),
+            other => panic!("{other:?} instead of a refusal"),
         }
     }
 
@@ -248,10 +248,11 @@ impl Peer {
 
     /// Returns the next frame; `None` when the socket was closed.
     pub(crate) async fn next(&mut self) -> Option<Frame> {
-        let received = timeout(LIMIT, self.0.incoming.recv()).await.expect("something comes");
+        let received =
+            timeout(LIMIT, self.0.incoming.recv()).await.expect("a frame or the end arrives");
         match received? {
             Received::Message(bytes) => Some(Frame::decode(bytes).unwrap()),
-            other @ Received::Malformed(_) => panic!("{other:?}"),
+            other @ Received::Malformed(_) => panic!("{other:?} instead of a frame"),
         }
     }
 
@@ -259,7 +260,7 @@ impl Peer {
         let frame = self.next().await.expect("the socket is open");
         match frame.body {
             Body::Data { payload, .. } => (frame.stream_id, payload),
-            other => panic!("{other:?}"),
+            other => panic!("{other:?} instead of data"),
         }
     }
 
@@ -274,8 +275,8 @@ pub(crate) fn data(stream_id: StreamId, payload: &[u8]) -> Bytes {
     Frame { stream_id, ack: 0, ack_bits: 0, body, trace: None }.encode()
 }
 
-/// Opens an upgraded socket that carries raw bytes. The response to the upgrade may not have been
-/// read.
+/// Opens an upgraded socket that carries raw bytes. Only the beginning of the response to the
+/// upgrade has been read.
 pub(crate) async fn raw_socket(address: SocketAddr, url: &str) -> TcpStream {
     let path = url.split_once("/relay").unwrap().1;
     let mut socket = TcpStream::connect(address).await.unwrap();

@@ -1,4 +1,4 @@
-//! Compares the peek with `prost`, which both ends decode with.
+//! Compares [`peek_stream_id`] with `prost`, with which both ends decode.
 
 use proptest::collection::vec;
 use proptest::option;
@@ -12,7 +12,7 @@ use super::super::generated::{
 };
 use super::*;
 
-/// The part of the schema that the peek knows. To `prost`, too, the rest are unknown fields.
+/// The part of the schema that the peek knows. `prost` skips all other fields of this type, too.
 #[derive(Clone, PartialEq, prost::Message)]
 struct StreamIdOnly {
     #[prost(string, tag = "2")]
@@ -79,7 +79,7 @@ fn varint(mut value: u64, zeros: usize) -> Vec<u8> {
     bytes
 }
 
-/// Varints of any length, up to some that are too long.
+/// Varints of any length, including some that are too long.
 fn varints() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         (any::<u64>(), 0..64, 0..10_usize)
@@ -123,25 +123,25 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn valid_frames_agree(frame in frames()) {
+    fn peek_and_prost_agree_on_valid_frames(frame in frames()) {
         let bytes = frame.encode_to_vec();
         prop_assert_eq!(peek_stream_id(&bytes), Ok(&*frame.stream_id));
     }
 
     #[test]
-    fn repeated_fields_agree(first in frames(), second in frames()) {
+    fn peek_and_prost_agree_on_repeated_fields(first in frames(), second in frames()) {
         let bytes = [first.encode_to_vec(), second.encode_to_vec()].concat();
         let merged = RelayMessageFrame::decode(&*bytes).unwrap();
         prop_assert_eq!(peek_stream_id(&bytes), Ok(&*merged.stream_id));
     }
 
     #[test]
-    fn arbitrary_bytes_agree(bytes in vec(any::<u8>(), 0..64)) {
+    fn peek_and_prost_agree_on_arbitrary_bytes(bytes in vec(any::<u8>(), 0..64)) {
         assert_agrees_with_prost(&bytes);
     }
 
     #[test]
-    fn arbitrary_fields_agree(
+    fn peek_and_prost_agree_on_arbitrary_fields(
         fields in vec(fields(), 0..5),
         last in option::weighted(0.2, malformed_fields()),
     ) {
@@ -149,7 +149,7 @@ proptest! {
     }
 
     #[test]
-    fn mutated_frames_agree(
+    fn peek_and_prost_agree_on_mutated_frames(
         frame in frames(),
         changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
         cut in option::weighted(0.3, any::<prop::sample::Index>()),
@@ -185,13 +185,14 @@ fn a_frame_without_a_stream_id_has_an_empty_one() {
 
 #[test]
 fn a_stream_id_inside_another_field_does_not_count() {
-    // Field 5, four bytes: field 2 of the data. Field 15 of a later schema: a whole stream id.
+    // Field 5, the data, contains its own field 2. Field 15 is unknown and contains a stream id
+    // field.
     assert_eq!(peek_stream_id(b"\x12\x01a\x2a\x02\x10\x03\x7a\x03\x12\x01b"), Ok("a"));
 }
 
 #[test]
 fn every_wire_type_is_skipped() {
-    // Fields 15 of 8 bytes, 4 bytes, a varint and a string, each with the key of a stream id in it.
+    // Field 15 as 8 bytes, 4 bytes, a varint and a string. Each value looks like a stream id field.
     let bytes =
         b"\x79\x12\x01c\x12\x01c\x12\x01\x7d\x12\x01c\x12\x78\x92\x01\x7a\x02\x12\x01\x12\x01a";
     assert_eq!(peek_stream_id(bytes), Ok("a"));

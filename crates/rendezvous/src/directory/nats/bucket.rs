@@ -29,7 +29,7 @@ pub(super) struct Entry<T> {
 
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the bucket {name} is kept by {found} servers and not by {wanted}; give all nodes the same --replicas"
+    "the bucket {name} has {found} replicas instead of {wanted}; give all nodes the same --replicas"
 )]
 struct OtherReplicas {
     name: &'static str,
@@ -42,7 +42,7 @@ impl Bucket {
     /// change, or never.
     ///
     /// The stream is configured here, because servers of version 2.9 refuse the bucket
-    /// configuration of the crate. Reads go to the leader: other replicas may lag.
+    /// configuration of `async-nats`. Reads go to the leader: other replicas may lag.
     pub(super) async fn open(
         context: &Context,
         name: &'static str,
@@ -124,13 +124,13 @@ impl Bucket {
         removed.map_err(conflict_or_failed)
     }
 
-    /// Returns the values of all readable keys.
+    /// Returns all readable values.
     pub(super) async fn values<T: DeserializeOwned>(&self) -> Result<Vec<T>, DirectoryError> {
         let mut keys = self.store.keys().await.map_err(failed)?;
         let mut values = Vec::new();
         while let Some(key) = keys.next().await {
             let value: Option<serde_json::Value> = self.get(&key.map_err(failed)?).await?.value;
-            // An unreadable value was written by a newer version.
+            // A newer version may have written a value that this version cannot read.
             values.extend(value.and_then(|value| serde_json::from_value(value).ok()));
         }
         Ok(values)
@@ -150,7 +150,8 @@ impl Bucket {
     }
 }
 
-/// Detects a revision conflict. Servers have two codes for it, and the crate knows one of them.
+/// Detects a revision conflict. Servers have two codes for it, and `async-nats` knows only one of
+/// them.
 fn conflict_or_failed(error: UpdateError) -> DirectoryError {
     let sources = std::iter::successors(std::error::Error::source(&error), |error| error.source());
     let mut codes = sources.filter_map(|error| error.downcast_ref::<jetstream::Error>());
@@ -161,7 +162,7 @@ fn conflict_or_failed(error: UpdateError) -> DirectoryError {
     if is_conflict { DirectoryError::Conflict } else { failed(error) }
 }
 
-/// Encodes text or bytes as a key, which allows few characters.
+/// Encodes text or bytes as a key, because keys allow few characters.
 pub(super) fn key(bytes: impl AsRef<[u8]>) -> String {
     URL_SAFE_NO_PAD.encode_to_string(bytes)
 }

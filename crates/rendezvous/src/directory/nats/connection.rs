@@ -24,8 +24,8 @@ const FIRST_WITH_ATOMIC_REPLICAS: Version = Version(2, 15, 1);
 /// The location of a cluster's state.
 #[derive(Debug, Clone)]
 pub struct NatsOptions {
-    /// `nats://[USER:PASSWORD@|TOKEN@]HOST[:PORT]` or `tls://…`, at least one. All use the same
-    /// user.
+    /// `nats://[USER:PASSWORD@|TOKEN@]HOST[:PORT]` or `tls://…`, at least one. The node logs in to
+    /// all of them as the same user.
     pub servers: Vec<String>,
     /// A file with a JWT and an NKey seed.
     pub credentials: Option<PathBuf>,
@@ -45,12 +45,12 @@ impl NatsOptions {
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NatsError {
-    /// `url` has no user and password.
+    /// `url` is shown without user and password.
     #[error("{url:?} is not the URL of a NATS server, such as nats://HOST:4222")]
     Url { url: String, source: std::io::Error },
     #[error("cannot read the credentials {}", path.display())]
     Credentials { path: PathBuf, source: std::io::Error },
-    /// `servers` have no user and password.
+    /// `servers` are shown without users and passwords.
     #[error("cannot connect to a NATS server ({servers})")]
     Connect { servers: String, source: async_nats::ConnectError },
     #[error(
@@ -101,7 +101,7 @@ pub(crate) async fn connect_with(
             let exponent = u32::try_from(attempts).unwrap_or(u32::MAX).min(10);
             (FIRST_RECONNECT_DELAY * 2_u32.pow(exponent)).min(LONGEST_RECONNECT_DELAY)
         });
-    // The crate itself reads only the host and port of a URL.
+    // `async-nats` itself reads only the host and port of a URL.
     let decode = |text| percent_decode_str(text).decode_utf8_lossy().into_owned();
     let named = servers.iter().find_map(|server| Some((server.username()?, server.password())));
     connecting = match named {

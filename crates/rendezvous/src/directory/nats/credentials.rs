@@ -17,9 +17,9 @@ use super::bucket::{Bucket, Entry, key};
 use crate::credential::{Credential, CredentialId, Proof};
 
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum lag of a slow watcher of revocations.
+/// How many revocations a slow watcher may lag behind.
 const REVOCATIONS: usize = 256;
-/// The bucket has other keys, too.
+/// The prefix of the keys of credentials. The bucket has other keys, too.
 const PREFIX: &str = "credential.";
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ struct Table {
 #[derive(Debug)]
 struct Known {
     revision: u64,
-    /// `None` once it is revoked.
+    /// `None` if the credential was revoked or cannot be read.
     credential: Option<Credential>,
 }
 
@@ -68,7 +68,7 @@ impl Credentials {
                 Err(DirectoryError::Conflict) => {}
                 Err(error) => return Err(error),
                 Ok(()) => {
-                    // The removal and all later changes have a later revision.
+                    // The revision of the removal is unknown, but at least this.
                     self.forget(key, revision + 1);
                     return Ok(true);
                 }
@@ -108,7 +108,7 @@ impl Credentials {
     }
 
     /// Follows the bucket until the watch fails. Invariant: the bucket is not empty; otherwise the
-    /// watch would not report when it is current.
+    /// watch would not report when the table is current.
     async fn follow_once(&self, is_current: &watch::Sender<bool>) -> Result<(), DirectoryError> {
         let mut changes = self.bucket.store().watch_with_history(">").await.map_err(failed)?;
         let mut first_keys = Some(HashSet::new());
@@ -142,7 +142,7 @@ impl Credentials {
                 self.table().set(change.key, change.revision, Some(credential));
             }
             Err(error) => {
-                // Written by a newer version. The credentials after it still count.
+                // Perhaps written by a newer version. Later changes still apply.
                 tracing::warn!(%error, key = change.key, "cannot read a credential");
                 self.forget(change.key, change.revision);
             }

@@ -9,14 +9,14 @@ use super::super::{DirectoryError, Lease, Registration};
 use super::bucket::{Bucket, Entry, key};
 use crate::environment_id::EnvironmentId;
 
-/// Attempts for a change that conflicts with others.
+/// Maximum number of attempts at a change that conflicts with others.
 const ATTEMPTS: usize = 4;
 
 #[derive(Debug)]
 pub(super) struct Leases<S> {
     store: S,
-    /// The leases that this node wrote last. They make a renewal one round trip, and allow a lease
-    /// that expired while no server was reachable to be written again.
+    /// The leases that this node wrote last. With them, a renewal takes one round trip, and a lease
+    /// that expired while no server was reachable can be written again.
     held: Mutex<HashMap<EnvironmentId, Held>>,
 }
 
@@ -45,7 +45,7 @@ struct Held {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct StoredLease {
-    /// `None` in the first revision, which is the generation itself.
+    /// `None` in the first revision, whose number is the generation.
     generation: Option<u64>,
     registration: Registration,
     /// The node that holds the socket.
@@ -61,7 +61,7 @@ pub(super) enum Presence<'a> {
 }
 
 impl Presence<'_> {
-    /// Returns whether the change is permitted while another node, or none, holds the socket.
+    /// Returns whether the change is permitted while `current` holds the socket.
     fn may_follow(self, current: Option<&str>) -> bool {
         match self {
             Self::Claim { .. } => true,
@@ -161,8 +161,9 @@ impl<S: LeaseStore> Leases<S> {
         Err(DirectoryError::Conflict)
     }
 
-    /// Returns the stored lease. A lease that has expired since this node wrote it can be written
-    /// again, even if the holder of an older registration was faster.
+    /// Returns the lease to change: the stored one or, if that has expired, the one that this node
+    /// wrote last. A stored lease of an older registration counts as expired: its holder has
+    /// written it again in the meantime.
     async fn read_held(
         &self,
         environment: &EnvironmentId,

@@ -2,7 +2,8 @@
 //!
 //! A lease is changed by compare-and-set on the revision of its key. Revisions only grow, so the
 //! revision of a registration is its generation. Leases, tickets and authorizations expire by age
-//! in the servers: a node that dies needs no cleanup, and the clocks of nodes do not matter.
+//! in the servers: a node that dies needs no cleanup, and leases do not depend on the clocks of
+//! nodes.
 
 mod bucket;
 mod connection;
@@ -40,9 +41,9 @@ pub(crate) use connection::connect_with;
 const LEASE_AGE: Duration = Duration::from_secs(45);
 /// Tickets and authorizations last no longer than this, even with a longer `ticket_lifetime`.
 const SINGLE_USE_AGE: Duration = Duration::from_secs(60);
-/// Longer than an assertion is accepted.
+/// How long a used assertion is remembered: longer than it would be accepted.
 const ASSERTION_AGE: Duration = Duration::from_secs(180);
-/// A node reports three times in this period.
+/// The status of a node expires after this time. A node reports it three times in this period.
 const NODE_AGE: Duration = Duration::from_secs(30);
 /// Limit for reading all credentials at startup.
 const CREDENTIALS_TIMEOUT: Duration = Duration::from_secs(10);

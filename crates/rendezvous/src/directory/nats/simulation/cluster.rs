@@ -1,4 +1,4 @@
-//! The cluster: its clock, its events, and the invariants that always hold.
+//! The cluster: its clock, its events and its invariants.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -18,15 +18,15 @@ use super::node::{Node, NodeState};
 use crate::directory::{DirectoryError, Lease, SecretHash};
 
 const HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// In seconds.
+/// How often the sockets are checked, in seconds.
 const CHECK_SOCKETS_EVERY: u64 = 5;
 /// Time before the first failure, which begins right after a health check, so that the load
 /// balancer notices it as late as possible.
 const WARM_UP: Duration = HEALTH_CHECK_INTERVAL.saturating_mul(20).saturating_add(JUST_AFTER);
 const JUST_AFTER: Duration = Duration::from_millis(1);
-/// A cluster without failures for this time has settled: no lease expires later.
+/// A cluster without failures for this time has settled: no lease can still expire.
 const SETTLED_AFTER: Duration = LEASE_AGE.saturating_add(Duration::from_secs(15));
-/// A cluster that has not settled by then never will.
+/// A cluster that has not settled within this time never will.
 const LONGEST_RUN: Duration = Duration::from_secs(4 * 3600);
 
 #[derive(Debug, Clone, Copy)]
@@ -161,8 +161,7 @@ impl Cluster {
         cluster
     }
 
-    /// Runs until the cluster has been whole for a while. The times of `failures` are relative to
-    /// the first one.
+    /// Runs until the cluster has settled. The times of `failures` are relative to the first one.
     pub(crate) fn run(mut self, failures: &[(Duration, Failure)]) -> Report {
         self.failures_to_come = failures.len();
         for (after, failure) in failures {

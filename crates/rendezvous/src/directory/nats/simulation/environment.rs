@@ -11,14 +11,15 @@ use crate::environment_id::EnvironmentId;
 
 /// `DIAL_TIMEOUT` and `CALL_TIMEOUT` of the relay.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(6);
-/// One-way delays of TCP, TLS and the request itself.
+/// The number of one-way delays until a request arrives: those of TCP, TLS and the request itself.
 const WAYS_TO_REQUEST: u32 = 5;
-/// The initial sockets are older than any series of failures.
+/// The age of the initial sockets: longer than any series of failures.
 const EARLIER: Duration = Duration::from_secs(3600);
 
 pub(crate) struct Environment {
     pub(crate) id: EnvironmentId,
-    /// Whether a router reports a host without power. Otherwise packets to it vanish.
+    /// Whether a router tells this environment that a host has no power. Otherwise packets to the
+    /// host vanish.
     pub(crate) is_told_of_lost_hosts: bool,
     registered: Option<Registered>,
     backoff: Backoff,
@@ -68,7 +69,7 @@ impl Environment {
 }
 
 impl Cluster {
-    /// Connects an environment in the initial state.
+    /// Connects an environment when the simulation begins.
     pub(crate) fn connect_at_once(&mut self, environment: usize) {
         let node = self.rng.random_range(0..self.nodes.len());
         let registered = self.register_at_once(environment, node);
@@ -99,7 +100,7 @@ impl Cluster {
                     self.measurements.count_return(lost_at, now);
                 }
                 if !self.has_socket(environment, socket) {
-                    // The node closed it while the response was on its way.
+                    // The node closed the socket while the response was on its way.
                     self.lose_socket(environment, socket);
                 }
             }

@@ -19,7 +19,7 @@ const PING_INTERVAL: Duration = Duration::from_secs(7);
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Failure {
-    /// All nodes, one after another.
+    /// All nodes restart, one after another.
     RollingRestart,
     /// All nodes of the zone lose power for good. A router reports that to half of the
     /// environments.
@@ -60,7 +60,8 @@ impl Cluster {
     fn leave(&mut self, node: usize) {
         self.restarting = Some(node);
         self.nodes[node].state = NodeState::Leaving;
-        let count = u32::try_from(self.nodes[node].online.len()).expect("there are not so many");
+        let count = u32::try_from(self.nodes[node].online.len())
+            .expect("there are fewer than 2^32 environments");
         let pause = DRAIN_SPREAD.checked_div(count).unwrap_or_default();
         self.agenda.add(Duration::ZERO, Event::CloseNext { node, pause });
     }
@@ -85,7 +86,8 @@ impl Cluster {
         it.leases = Arc::new(Leases::new(Arc::clone(&self.store)));
     }
 
-    /// Continues a rolling restart: a node leaves once the load balancer sees the previous one.
+    /// Continues a rolling restart: a node leaves once the load balancer sees that the previous one
+    /// is ready.
     pub(crate) fn restart_next(&mut self) {
         let Some(node) = self.restarting.filter(|node| self.nodes[*node].is_seen_ready) else {
             return;
@@ -112,14 +114,14 @@ impl Cluster {
         }
     }
 
-    /// The last sign of life was the response to a ping. The limit counts from then.
+    /// Ends a socket at the silence limit, counted from the response to the last ping.
     fn fall_silent(&mut self, environment: usize, socket: u64) {
         self.begin_outage(environment);
         let since_answer = PING_INTERVAL.mul_f64(self.rng.random());
         self.agenda.add(SILENCE_LIMIT - since_answer, Event::SocketEnds { environment, socket });
     }
 
-    /// Renewals are due at once. Then the node reads the ends of the sockets whose peers left.
+    /// Resumes a hung node. Renewals are due at once; then the node notices which peers left.
     fn resume(&mut self, node: usize) {
         self.nodes[node].state = NodeState::Ready;
         for call in std::mem::take(&mut self.nodes[node].stalled) {

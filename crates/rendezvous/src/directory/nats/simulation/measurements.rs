@@ -26,7 +26,7 @@ struct Rate {
     peak: usize,
 }
 
-/// Times are since the failure began.
+/// The results of one run. Times count from the first failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Report {
     /// Attempts to register.
@@ -35,7 +35,7 @@ pub(crate) struct Report {
     /// Attempts that were refused or timed out.
     pub(crate) failed_calls: usize,
     pub(crate) registrations: usize,
-    /// In the busiest second.
+    /// Registrations in the busiest second.
     pub(crate) peak: usize,
     pub(crate) peak_of_a_node: usize,
     pub(crate) all_back: Duration,
@@ -43,11 +43,12 @@ pub(crate) struct Report {
     pub(crate) most_away: usize,
     pub(crate) outages: usize,
     pub(crate) median_outage: Duration,
-    /// The 99th percentile.
+    /// The 99th percentile of the outages.
     pub(crate) long_outage: Duration,
     pub(crate) longest_outage: Duration,
-    /// Environments at the fullest running node at the end, and at the emptiest.
+    /// Environments at the fullest running node at the end.
     pub(crate) fullest_node: usize,
+    /// Environments at the emptiest running node at the end.
     pub(crate) emptiest_node: usize,
 }
 

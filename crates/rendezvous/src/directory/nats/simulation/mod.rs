@@ -32,7 +32,7 @@ const ZONE_LOST_AND_NODE_HANGS: &[(Duration, Failure)] = &[
     (Duration::from_secs(61), Failure::Resume { node: 1 }),
 ];
 
-/// The rate of a node is an assumption until it is measured.
+/// The rate of registrations at a node is an assumption, not a measurement.
 const LARGE: Settings = Settings {
     environments: 100_000,
     nodes: 50,
@@ -84,7 +84,7 @@ fn a_hung_node_loses_its_environments_and_takes_none_back() {
 }
 
 #[test]
-fn two_failures_at_once_leave_one_socket_and_one_lease_for_each() {
+fn two_failures_at_once_leave_each_environment_one_socket_and_one_lease() {
     let mut late = 0;
     for seed in 0..20 {
         let report = run(Settings { seed, ..SMALL }, ZONE_LOST_AND_NODE_HANGS);
@@ -92,8 +92,8 @@ fn two_failures_at_once_leave_one_socket_and_one_lease_for_each() {
         assert!(report.all_back < secs(90), "{report}");
         late += usize::from(report.all_back > secs(61));
     }
-    // The node finishes calls whose callers have registered elsewhere in the meantime, and so
-    // replaces those registrations.
+    // Once the hung node resumes, it finishes calls whose callers have registered elsewhere in the
+    // meantime, and so replaces those registrations.
     assert!(late > 0, "no call was late");
 }
 
@@ -112,7 +112,7 @@ fn equal_seeds_give_equal_runs() {
 }
 
 #[test]
-#[ignore = "100,000 environments on 50 nodes: `just soak-counts`"]
+#[ignore = "soak: 100,000 environments on 50 nodes, run by `just soak-counts`"]
 fn a_hundred_thousand_environments_reconnect() {
     println!("{}", Report::HEADINGS);
     for (name, failures) in [

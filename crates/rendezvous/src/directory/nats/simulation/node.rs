@@ -99,7 +99,7 @@ impl Node {
 }
 
 impl Cluster {
-    /// Queues a call. It takes no time if its caller will have given up before its turn.
+    /// Queues a call. Drops a call whose caller will have given up before its turn.
     pub(crate) fn accept_call(
         &mut self,
         environment: usize,
@@ -160,7 +160,7 @@ impl Cluster {
 
     pub(crate) fn register_at_once(&mut self, environment: usize, node: usize) -> Registered {
         let Call { registered, lease, .. } = self.new_call(environment, 0, node);
-        at_once(lease).expect("no other registers this environment");
+        at_once(lease).expect("no other node registers this environment");
         registered
     }
 
@@ -237,7 +237,8 @@ impl Cluster {
         self.agenda.add(renew_interval().mul_f64(phase), Event::Renew { node });
     }
 
-    /// Renews the leases of a node. As in the service, a leaving node does not renew.
+    /// Renews the leases of a node. Unlike in the service, a leaving node does not renew: it has
+    /// closed its sockets long before their leases expire.
     pub(crate) fn renew_all(&mut self, node: usize) {
         self.agenda.add(renew_interval(), Event::Renew { node });
         if self.nodes[node].state == NodeState::Ready {
