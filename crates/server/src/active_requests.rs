@@ -5,7 +5,7 @@ use tokio::sync::watch;
 
 #[derive(Debug, Default)]
 pub(crate) struct ActiveRequests {
-    /// One receiver per piece of work: the channel is closed when there is none.
+    /// One receiver per piece of work: the channel is closed while no work is in progress.
     work: watch::Sender<()>,
 }
 

@@ -4,8 +4,8 @@
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::block_in_place;
 
-/// Runs `wait`, which may block this thread. Meanwhile, other tasks of the thread move to other
-/// threads, unless the runtime has only one.
+/// Runs `wait`, which may block this thread. The thread's other tasks move to other threads, unless
+/// the runtime is a current-thread runtime.
 pub(crate) fn allow_blocking<T>(wait: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => block_in_place(wait),
@@ -29,12 +29,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_runtime_of_one_thread_waits() {
+    async fn a_call_runs_in_a_current_thread_runtime() {
         assert_eq!(allow_blocking(|| 7), 7);
     }
 
     #[test]
-    fn a_thread_without_a_runtime_waits() {
+    fn a_call_runs_without_a_runtime() {
         assert_eq!(allow_blocking(|| 7), 7);
     }
 }

@@ -25,11 +25,11 @@ pub struct ServerConfig {
     pub max_sessions: usize,
     /// Maximum number of sessions per subject.
     pub max_sessions_per_subject: usize,
-    /// Maximum number of requests per second on each connection, even in one burst; 0 disables the
+    /// Maximum number of requests per second on each connection, and in one burst; 0 disables the
     /// limit. Control requests count but are never refused.
     pub max_requests_per_second: u32,
-    /// Closes a connection that sends nothing for this long; zero disables the timeout. Its session
-    /// survives, as after any lost connection.
+    /// Closes a connection that sends nothing for this long and has nothing in progress; zero
+    /// disables the timeout. Its session survives, as after any lost connection.
     pub idle_connection_timeout: Duration,
     /// Bytes of each process's log kept in memory.
     pub retained_output_bytes_per_process: usize,
@@ -48,8 +48,8 @@ pub struct ServerConfig {
     pub allow_direct_exec: bool,
     /// Whether `process/start` may use mode `prepared`.
     pub allow_prepared_exec: bool,
-    /// Ordinary requests of one connection that run at once; 1 means strictly serial, including
-    /// requests that wait. Control requests always run.
+    /// Maximum number of ordinary requests that run at once on one connection; 1 means strictly
+    /// serial, including requests that wait. Control requests always run.
     pub concurrent_requests: usize,
     /// Memory for unfinished messages, requests and unsent responses of all connections; 0 means a
     /// quarter of the available memory.
@@ -70,11 +70,11 @@ pub struct ServerConfig {
     /// Paths that no sandbox may change or read: files that let their reader act as this server or
     /// as another client of it.
     pub secret_paths: Vec<PathBuf>,
-    /// Symlinks, by their own paths, that may lead to a sandbox grant wherever they are located.
+    /// Paths of symlinks that may lead to a sandbox grant, wherever the symlinks are.
     pub trusted_links: Vec<PathBuf>,
     /// Directories in which the servers of this user record where sandboxes were allowed to write.
-    /// Each usable one is used; without any, a server knows only its own sandboxes. These
-    /// directories must also be in [`Self::protected_paths`].
+    /// A server uses every directory that is usable; without any, it knows only its own sandboxes.
+    /// These directories must also be in [`Self::protected_paths`].
     pub write_history: Vec<PathBuf>,
 }
 

@@ -5,8 +5,8 @@
 //! since it may connect immediately. A process that is gone may have left a connection with
 //! requests in it, so for a while the server also refuses every peer that it cannot trace.
 //!
-//! A managed process can reach the listener through its gate. Such a connection comes from this
-//! server, which has no other reason to connect to itself.
+//! A process with a managed network can reach the listener through its gate. Such a connection
+//! comes from this server, which has no other reason to connect to itself.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -17,10 +17,11 @@ use exec_server_transport::Peer;
 
 use crate::adapter::FilePool;
 
-/// Longer than a handshake takes, including its wait to be served.
+/// How long the server remembers processes that are gone: longer than a handshake takes, including
+/// the wait until the connection is served.
 const MEMORY: Duration = Duration::from_secs(30);
 
-/// How long to wait for a start, which may hang on its storage. After that, a peer that descends
+/// How long to wait for a start, which may hang on dead storage. After that, a peer that descends
 /// from this server is refused.
 const START_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -32,9 +33,9 @@ pub(crate) struct SandboxedPeers {
 #[derive(Debug, Default)]
 struct Known {
     sandboxed: Vec<ProcessLocation>,
-    /// When a process with network access was last listed, alive or just gone.
+    /// When `sandboxed` last contained a process with network access.
     last: Option<Instant>,
-    /// The same for a process with a gate.
+    /// When `sandboxed` last contained a process with a gate.
     last_gate: Option<Instant>,
 }
 

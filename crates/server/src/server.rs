@@ -35,7 +35,7 @@ use crate::telemetry::{ServerGauges, Telemetry};
 /// How long a killed tree may take to disappear. A tree that takes longer is stuck in the kernel,
 /// or its keeper was stopped.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Assumed as the available memory if the system does not report it.
+/// The assumed available memory if the system does not report it.
 const FALLBACK_MEMORY: u64 = 1 << 30;
 /// How long a closed process stays readable while its client is attached.
 const CLOSED_RETENTION: Duration = Duration::from_secs(30);
@@ -63,7 +63,7 @@ pub(crate) struct ServerState {
     pub(crate) log_totals: Arc<LogTotals>,
     pub(crate) launcher: Launcher,
     pub(crate) files: FilePool,
-    /// A pool of its own, because a search waits for its reader.
+    /// Separate from `files`, because a search waits for its client to read the results.
     pub(crate) searches: FilePool,
     pub(crate) http: HttpClient,
     /// Requests that use `http`, until the end of their bodies.
@@ -72,13 +72,13 @@ pub(crate) struct ServerState {
     pub(crate) in_process_feeds: ActiveRequests,
     /// Processes whose exit is not recorded yet.
     unrecorded_ends: ActiveRequests,
-    /// Applies the ceiling of the operator. Each session has a resolver of its own.
+    /// Applies the ceiling of the operator. Each session has its own resolver.
     pub(crate) sandboxes: Arc<SandboxResolver>,
     pub(crate) sandboxed_peers: Arc<SandboxedPeers>,
     pub(crate) sessions: SessionRegistry,
     /// Counts running processes, in total and by subject.
     process_limits: Arc<SubjectLimits>,
-    /// Held from the lookup of a name in all sessions until its process is added to one.
+    /// Held from the lookup of a process name in all sessions until the process has been added.
     claiming: Mutex<()>,
     pub(crate) connections: Connections,
     /// Memory that all connections share.
@@ -182,8 +182,8 @@ impl Server {
         &self.state
     }
 
-    /// Returns how much of [`max_buffered_bytes`](ServerConfig::max_buffered_bytes) connections
-    /// hold now.
+    /// Returns how many bytes of [`max_buffered_bytes`](ServerConfig::max_buffered_bytes) all
+    /// connections hold now.
     #[must_use]
     pub fn buffered_bytes(&self) -> usize {
         self.state.memory.used()
@@ -203,8 +203,8 @@ impl Server {
 
     /// Shuts the server down. It accepts no new sessions, sends TERM to every process and KILL
     /// after the grace period, lets requests in progress finish within that period, and flushes the
-    /// last events to connected clients. Returns when no process is left, or a tree cannot be
-    /// killed.
+    /// last events to connected clients. Returns once no process is left; gives up on a tree that
+    /// survives KILL.
     pub async fn shutdown(&self) {
         let state = &self.state;
         let grace = state.config.shutdown_grace_period;
@@ -281,7 +281,10 @@ impl ServerState {
             let deadline = Instant::now() + grace + KILL_TIMEOUT;
             for process in &alive {
                 if tokio::time::timeout_at(deadline, process.gone()).await.is_err() {
-                    tracing::error!("a process tree cannot be killed; shutting down without it");
+                    tracing::error!(
+                        process = process.id(),
+                        "a process tree survives KILL; shutting down anyway"
+                    );
                     return ended;
                 }
             }
@@ -289,8 +292,8 @@ impl ServerState {
         }
     }
 
-    /// Fails if the client may not use the network: HTTP requests of the server count as the
-    /// client's.
+    /// Fails if the client may not reach every host: the server's HTTP requests for a client count
+    /// as the client's own. Also fails while the server shuts down.
     pub(crate) fn check_http(&self, session: &Session) -> Result<(), RpcError> {
         self.sessions.check_draining()?;
         let sandboxes = session.sandboxes();
@@ -364,7 +367,8 @@ impl ServerState {
         asked.min(self.config.max_detached_session_ttl)
     }
 
-    /// Ends a session at once. The future resolves when its processes are gone or cannot be killed.
+    /// Ends a session at once. The future resolves once its processes are gone; it gives up on a
+    /// process that survives KILL.
     ///
     /// `by`: the connection that requested it, if any.
     pub(crate) fn end_session(
@@ -382,7 +386,11 @@ impl ServerState {
         async move {
             for process in processes {
                 if tokio::time::timeout_at(deadline, process.gone()).await.is_err() {
-                    tracing::error!("a process tree of an ended session cannot be killed");
+                    tracing::error!(
+                        session = session.id(),
+                        process = process.id(),
+                        "a process tree of an ended session survives KILL"
+                    );
                 }
                 session.forget(&process);
             }
@@ -616,7 +624,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_process_ends_with_its_session() {
+    async fn a_finished_process_is_forgotten_with_its_session() {
         let (state, mut ours, process) = with_a_finished_process().await;
         ours.outgoing.push(br#"{"id":3,"method":"session/close","params":{}}"#);
         ours.outgoing.flush().await.unwrap();

@@ -93,9 +93,9 @@ struct Line {
 
 #[derive(Debug)]
 enum Action {
-    /// The client sends this text, placeholders filled in.
+    /// The client sends this text, with its placeholders filled in.
     Say(Who, String),
-    /// The server sends this.
+    /// The server sends a message like this.
     Hear(Who, String),
     /// The first client loses its connection and opens another.
     Cut,
@@ -135,7 +135,7 @@ fn action(number: usize, text: &str) -> Action {
         Some(("<-", heard)) => Action::Hear(Who::First, heard.to_owned()),
         Some(("=>", said)) => Action::Say(Who::Second, said.to_owned()),
         Some(("<=", heard)) => Action::Hear(Who::Second, heard.to_owned()),
-        _ => panic!("docs/protocol.md, line {number} is in no known notation: {text}"),
+        _ => panic!("docs/protocol.md, line {number} has an unknown notation: {text}"),
     }
 }
 

@@ -227,7 +227,7 @@ pub struct Labelled<M> {
 }
 
 impl<M> Labelled<M> {
-    /// Returns the metric of a label value, which must be one of those of the family.
+    /// Returns the metric of a label value, which must be one that was registered.
     #[must_use]
     pub fn of(&self, value: &str) -> &M {
         let found = self.by_value.iter().find(|(known, _)| *known == value);

@@ -19,8 +19,8 @@ pub(crate) fn environment_info(
     let cwd = std::env::current_dir().map_err(|error| {
         RpcError::internal(format!("cannot get the working directory of the server: {error}"))
     })?;
-    // `temporaryDirectories` contains exactly the value of `TMPDIR`: existing clients grant it to
-    // their sandboxes.
+    // `temporaryDirectories` contains exactly the value of `TMPDIR`: some deployed clients grant it
+    // to their sandboxes.
     let tmpdir = own_tmpdir().map(uri).transpose()?;
     let temp_dir = tmpdir.clone().map_or_else(|| uri(PathBuf::from("/tmp")), Ok)?;
     Ok(EnvironmentInfo {

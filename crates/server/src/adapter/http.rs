@@ -1,5 +1,5 @@
-//! Translates HTTP between the wire and the host. URLs and header values leave this module only to
-//! the host.
+//! Translates HTTP between wire types and the types of the host crate. The URL and the header values
+//! of a request may be secret, so only the host crate receives them.
 
 use std::time::Duration;
 

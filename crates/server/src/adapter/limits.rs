@@ -37,7 +37,7 @@ impl GrantedLimits {
             .or(config.default_limits)
             .lowered_to(config.max_limits)
             .lowered_to(context.token_limits);
-        // One timer enforces both.
+        // One timer enforces the timeout and the wall-time limit.
         let timeout_ms = match (timeout_ms, values.wall_time_ms) {
             (Some(timeout), Some(wall)) => Some(timeout.min(wall)),
             (timeout, wall) => timeout.or(wall),

@@ -18,7 +18,7 @@ pub(crate) struct Counted(Vec<(Arc<ManagedProcess>, u64)>);
 
 impl Counted {
     pub(crate) async fn new(processes: Vec<Arc<ManagedProcess>>) -> Self {
-        // Concurrent: each count comes from another keeper.
+        // Concurrent: each count comes from a different keeper.
         let counts = processes.into_iter().map(|process| async move {
             let descendants = process.process.descendants().await as u64;
             (process, descendants)
@@ -28,7 +28,8 @@ impl Counted {
         Self(counted)
     }
 
-    /// Lists the processes by name, each with its log position at the time `within` ago.
+    /// Lists the processes by id. With `within`, reports the number of the first event of each
+    /// process in the last `within`.
     pub(crate) fn list(&self, within: Option<Duration>) -> Result<ListResponse, RpcError> {
         let argv = self.0.iter().flat_map(|(process, _)| &process.argv);
         let bytes: usize = argv.map(String::len).sum();
@@ -65,8 +66,8 @@ impl ManagedProcess {
         }
     }
 
-    /// Returns the first event within this time. A time before the start of the clock precedes
-    /// every event.
+    /// Returns the number of the first event in the last `within`, or 1 if that reaches back beyond
+    /// the start of the clock.
     fn first_seq_within(&self, within: Duration) -> u64 {
         let at = Instant::now().checked_sub(within);
         at.map_or(1, |at| self.log().first_since(at))

@@ -1,4 +1,4 @@
-//! Wire types in, host actions out: the only module that knows both vocabularies.
+//! Wire types in, host actions out: translates between the vocabularies of protocol and host.
 
 mod environment;
 mod files;

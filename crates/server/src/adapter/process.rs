@@ -23,7 +23,7 @@ use super::limits::GrantedLimits;
 use super::names::check_name;
 use super::start::{RequestedConfinement, StartContext, planned};
 
-/// The method names of a process's notifications.
+/// Which method names a process's notifications use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotificationDialect {
     Current,
@@ -46,7 +46,7 @@ pub(crate) struct ManagedProcess {
     over: AtomicBool,
     /// No longer wanted; see [`Self::abandon`].
     abandoned: AtomicBool,
-    /// The last event that a client's socket is known to have read, acked or not.
+    /// The last event that a client is known to have received over its socket, acked or not.
     received: AtomicU64,
 }
 
@@ -268,12 +268,12 @@ impl ManagedProcess {
         }
     }
 
-    /// Waits until queued input has been accepted or can no longer be.
+    /// Waits until queued input has been accepted, or stdin has closed.
     pub(crate) async fn accepted(&self, ticket: Ticket) -> WriteStatus {
         write_status(self.process.accepted(ticket).await)
     }
 
-    /// Closes the input after everything queued; a terminal gets an end-of-file key.
+    /// Closes stdin after all queued input; a terminal gets an end-of-file character.
     pub(crate) fn close_stdin(&self) -> Result<WriteStatus, RpcError> {
         match self.process.close_input() {
             Ok(()) => Ok(WriteStatus::Accepted),
@@ -285,7 +285,8 @@ impl ManagedProcess {
     /// Resizes the terminal. Fails if there is none.
     pub(crate) fn resize(&self, size: TerminalSize) -> Result<(), RpcError> {
         if !self.process.tty() {
-            let message = format!("process {:?} has no terminal to resize", self.id);
+            let message =
+                format!("process {:?} has no terminal to resize; start it with tty", self.id);
             return Err(RpcError::invalid_request(message));
         }
         self.process.resize(pty_size(size));

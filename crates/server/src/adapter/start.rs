@@ -1,4 +1,4 @@
-//! From the wire's `process/start` to the host's: parses the request, checks permissions, and
+//! From `process/start` to a command of the host: parses the request, checks permissions, and
 //! explains failures.
 
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ pub(crate) struct StartContext<'a> {
     pub(crate) config: &'a ServerConfig,
     pub(crate) sandboxes: &'a Arc<SandboxResolver>,
     pub(crate) sandboxed_peers: &'a Arc<SandboxedPeers>,
-    /// Totals of all logs.
+    /// Totals of the logs of all processes.
     pub(crate) log_totals: &'a Arc<LogTotals>,
     /// For blocking work.
     pub(crate) pool: &'a FilePool,
@@ -123,7 +123,7 @@ impl ManagedProcess {
         Self::start(context, params).unwrap()
     }
 
-    /// Like `start`, for the v0 method.
+    /// Like `start`, for the v0 method `command/exec`.
     pub(crate) fn start_legacy(
         context: StartContext<'_>,
         params: ExecParams,
@@ -207,7 +207,7 @@ fn check_permitted(config: &ServerConfig, params: &StartParams) -> Result<(), Rp
         return Err(RpcError::invalid_params(message).about(subject()));
     }
     if params.size.is_some() && !params.tty {
-        return Err(RpcError::invalid_params("size requires tty").about(subject()));
+        return Err(RpcError::invalid_params("size requires a terminal; set tty").about(subject()));
     }
     if params.timeout_ms == Some(0) {
         return Err(RpcError::invalid_params("timeoutMs must be at least 1").about(subject()));
@@ -222,7 +222,7 @@ pub(super) struct RequestedConfinement {
     network: Option<RequestedNetwork>,
 }
 
-/// Returns `None` if the process may have all access of the server.
+/// Returns `None` if the process may have the same access as the server.
 fn confinement(
     sandbox: Option<RequestedSandbox>,
     network: Option<RequestedNetwork>,
@@ -235,8 +235,8 @@ fn confinement(
     sandbox.map(|sandbox| RequestedConfinement { sandbox, network })
 }
 
-/// Plans the enforcement on a thread that may block, and stores the plan where the process will
-/// look for it.
+/// Plans the enforcement on a thread that may block, and stores the plan in `sandbox`, where the
+/// process finds it.
 pub(super) fn planned(
     context: StartContext<'_>,
     asked: RequestedConfinement,
@@ -262,7 +262,7 @@ pub(super) fn planned(
         let _ = sandbox.set(Arc::clone(&plan));
         Ok(Confinement { plan, gate })
     });
-    // A pool drops a job only if it cannot start a thread.
+    // No result means that no thread could be started, or that the job panicked.
     async { planned.await.unwrap_or_else(|| Err(Arc::new(SandboxError::NoThread))) }
 }
 
@@ -281,7 +281,7 @@ fn check_cwd(policy: &Policy, cwd: &Path) -> Result<(), SandboxError> {
 fn check_argv(id: &str, argv: &[String]) -> Result<(), RpcError> {
     if argv.is_empty() {
         let subject = ErrorSubject::Process(id.to_owned());
-        return Err(RpcError::invalid_params("argv is empty").about(subject));
+        return Err(RpcError::invalid_params("argv is empty; name a program").about(subject));
     }
     Ok(())
 }
@@ -294,7 +294,8 @@ fn check_mode(config: &ServerConfig, id: &str, mode: ExecMode) -> Result<(), Rpc
     if allowed {
         return Ok(());
     }
-    let error = RpcError::invalid_request(format!("the operator does not allow mode {name:?}"));
+    let message = format!("the operator does not allow mode {name:?} (allow_{name}_exec)");
+    let error = RpcError::invalid_request(message);
     Err(error.with_kind(ErrorKind::ModeForbidden).about(ErrorSubject::Process(id.to_owned())))
 }
 

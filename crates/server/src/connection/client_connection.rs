@@ -15,17 +15,17 @@ use crate::adapter::ManagedProcess;
 use crate::dispatch::Resources;
 use crate::feed::{FeedReader, SocketFeed};
 
-/// Processes of other sessions that one connection may observe.
+/// Maximum number of processes of other sessions that one connection observes.
 const MAX_OBSERVED: usize = 1024;
 
-/// A request from the server, to probe clients without pings.
+/// A request that probes a client whose transport has no pings.
 const PROBE: &str = r#"{"id":"probe","method":"connection/probe","params":{}}"#;
 
 /// Budget for large responses that are being built.
 const RESPONSE_KIB: usize = 8 << 10;
 
 /// Budget for the text of names that are being collected from directories and trees. Separate from
-/// the other budget, since this may take a long time, or hang.
+/// [`RESPONSE_KIB`], since collecting names may take a long time, or hang.
 const NAMES_KIB: usize = 64 << 10;
 
 /// A part of a connection's budget for large responses, released when dropped.
@@ -43,7 +43,7 @@ impl Reservation {
     }
 }
 
-/// Never reused within a server.
+/// The id of a connection. Never reused within a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct ConnectionId(pub(crate) u64);
 
@@ -75,9 +75,9 @@ pub(crate) struct Socket {
     /// Budget for large responses that are being built, in KiB, so that a client that requests many
     /// and reads none costs bounded memory.
     responses: Arc<Semaphore>,
-    /// The same for responses with names from directories.
+    /// Budget for responses with names from directories, in KiB.
     names: Arc<Semaphore>,
-    /// The total of `names`.
+    /// The size of the budget `names`.
     names_kib: usize,
 }
 
@@ -152,7 +152,7 @@ impl ClientConnection {
         self.handler.get()
     }
 
-    /// Sets the handler. The first one stays.
+    /// Sets the handler. Only the first call has an effect.
     pub(crate) fn set_handler(&self, handler: Arc<dyn ServerRequestHandler>) {
         let _ = self.handler.set(handler);
     }
@@ -181,7 +181,7 @@ impl ClientConnection {
         }
     }
 
-    /// Reserves for a response of any size.
+    /// Reserves the whole budget, for a response of any size.
     pub(crate) async fn reserve_all(&self) -> Reservation {
         self.reserve(usize::MAX).await
     }
@@ -219,22 +219,21 @@ impl ClientConnection {
         }
     }
 
-    /// Returns this connection's share of the common memory.
+    /// Returns an empty holding that is counted against this connection's share of the memory.
     pub(crate) fn hold_memory(&self) -> Holding {
         self.socket.as_ref().map_or_else(Holding::default, |socket| socket.memory.hold())
     }
 
-    /// Records that the session has ended or moved to another connection: this connection neither
-    /// sends nor confirms its events. A client in this program still gets the last events of
-    /// processes that end with the session.
+    /// Records that the session has ended or moved to another connection: from now on, this
+    /// connection neither sends nor confirms the events of the session. A client in this program
+    /// still gets the last events of processes that end with the session.
     pub(crate) fn lose_session(&self) {
         if let Some(socket) = &self.socket {
             socket.retire_own_feeds();
         }
     }
 
-    /// Ends the connection of a closed session. A socket hangs up; a client in this program loses
-    /// its open resources.
+    /// Ends the connection. A socket hangs up; a client in this program loses its open resources.
     pub(crate) fn give_up(&self) {
         match &self.socket {
             Some(socket) => socket.outbox.close(),
@@ -249,7 +248,7 @@ impl Socket {
         self.heard.notify_waiters();
     }
 
-    /// Probes with a ping of the transport or, if it has none, with a request. Existing clients
+    /// Probes with a ping of the transport or, if it has none, with a request, to which clients
     /// respond that the method is unknown.
     async fn is_alive(&self, timeout: Duration) -> bool {
         if self.prober.can_ask() {
@@ -285,7 +284,7 @@ impl Socket {
     }
 
     /// Reserves from the budget that connections share. The size is an estimate, so no response
-    /// reserves all of it.
+    /// reserves the whole budget.
     async fn memory_for_response(&self, bytes: usize) -> Holding {
         let mut memory = self.memory.hold_guess();
         tokio::select! {
@@ -357,7 +356,10 @@ impl Socket {
                 !again
             });
             if feeds.iter().filter(|feed| !feed.is_owner()).count() >= MAX_OBSERVED {
-                let message = format!("this connection already observes {MAX_OBSERVED} processes");
+                let message = format!(
+                    "this connection already observes {MAX_OBSERVED} processes; observe more on \
+                     another connection"
+                );
                 return Err(
                     RpcError::invalid_request(message).with_kind(ErrorKind::TooManyObserved)
                 );
@@ -375,7 +377,7 @@ impl Socket {
         feeds.iter().find(own).cloned()
     }
 
-    /// Releases every held feed: the client made no catch-up read, so the missed events are sent.
+    /// Releases every feed that is still held, with the events that its client missed.
     pub(crate) async fn release_feeds(&self) {
         let feeds = self.feeds().clone();
         for feed in feeds {

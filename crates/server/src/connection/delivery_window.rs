@@ -3,7 +3,7 @@
 //! Bytes accepted by a socket prove little: kernels on both sides hold megabytes, which a lost
 //! connection destroys. So pings follow the output, and their pongs report how far the peer has
 //! read. That confirms output for clients that never ack, and it bounds the output in flight, so
-//! that anything that may have to be sent again is still in the memory of the log.
+//! that for a near peer, anything that may have to be sent again is still in the memory of the log.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,8 +21,10 @@ const PING_BYTES: usize = 256 << 10;
 const PING_DELAY: Duration = Duration::from_millis(500);
 /// Maximum output in flight to a near peer: about the memory of one log, after base64.
 const NEAR_WINDOW: usize = 5 << 18;
-/// A far peer needs more to fill its link, and its link is slow enough for the spill file.
+/// Maximum output in flight to a far peer, which needs more to fill its link. A resend may then
+/// have to read the spill file, which keeps up with such a link.
 const FAR_WINDOW: usize = 8 << 20;
+/// A peer with at least this round trip is far.
 const FAR: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
@@ -148,7 +150,7 @@ mod tests {
     use crate::feed::tests::finished;
 
     #[tokio::test]
-    async fn a_response_with_fewer_events_does_not_lower_the_mark() {
+    async fn a_response_with_fewer_events_does_not_reduce_what_is_confirmed() {
         let (process, feed) = finished(&Arc::default()).await;
         let mut window = DeliveryWindow::new(&exec_server_transport::memory().0.outgoing, 1 << 20);
         window.pushed(Arc::clone(&feed), 3, 100, Instant::now());

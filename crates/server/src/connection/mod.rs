@@ -38,9 +38,9 @@ const MAX_FIRST_MESSAGE_BYTES: usize = 1 << 20;
 enum Ending {
     /// The connection was lost, or one side closed it.
     ByPeer,
-    /// It holds the largest part of an exhausted budget.
+    /// The connection holds the largest part of an exhausted budget.
     OverBudget,
-    /// It has sent nothing for the idle timeout, and nothing of it is in progress.
+    /// The client has sent nothing for the idle timeout, and has nothing in progress.
     Idle,
 }
 
@@ -68,7 +68,10 @@ pub(crate) async fn serve(state: Arc<ServerState>, connection: Connection) {
         Some(Peer::Unix { .. }) | None => None,
     };
     if is_socket && state.sandboxed_peers.may_include(peer, &state.files).await {
-        tracing::warn!("refused a connection that may come from inside a sandbox of this server");
+        tracing::warn!(
+            address = address.map(tracing::field::display),
+            "refused a connection that may come from inside a sandbox of this server"
+        );
         state.telemetry.connection_refused(&Refusal { address, reason: RefusalReason::Sandboxed });
         outgoing.close(CloseCode::Policy, "may come from inside a sandbox of this server").await;
         return;
@@ -107,7 +110,11 @@ pub(crate) async fn serve(state: Arc<ServerState>, connection: Connection) {
         () = memory.exceeded() => Ending::OverBudget,
     };
     if ending == Ending::OverBudget {
-        tracing::warn!("closing the connection that buffers most: max_buffered_bytes is used up");
+        tracing::warn!(
+            connection = id.0,
+            address = address.map(tracing::field::display),
+            "closing the connection that buffers most: max_buffered_bytes is used up"
+        );
     }
     if let Some((code, reason)) = ending.close_frame() {
         incoming.close(code, reason);
@@ -144,7 +151,7 @@ pub(crate) async fn serve(state: Arc<ServerState>, connection: Connection) {
     }
     drop(incoming);
     if let Err(error) = writer.await {
-        tracing::error!(%error, "the writer of a connection failed");
+        tracing::error!(connection = id.0, %error, "the writer of a connection failed");
     }
     drop(permit);
 }

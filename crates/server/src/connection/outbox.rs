@@ -13,10 +13,10 @@ use tokio::sync::Notify;
 use super::outgoing_queue::{Events, OutgoingQueue};
 use crate::feed::SocketFeed;
 
-/// Unsent responses beyond which ordinary requests wait: the client is not reading.
+/// Above this size of unsent responses, ordinary requests wait: the client is not reading.
 const ROOMY_BYTES: usize = 1 << 20;
-/// Unsent responses at which the connection is closed: the largest possible message, plus responses
-/// that are sent without waiting for room.
+/// Above this size of unsent responses, the connection is closed: the largest possible message,
+/// plus responses that are sent without waiting for room.
 const MAX_BYTES: usize = MAX_MESSAGE_BYTES + (16 << 20);
 
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(crate) struct Outbox {
 struct State {
     answers: OutgoingQueue,
     bytes: usize,
-    /// The same bytes, counted against the memory that connections share.
+    /// Counts `bytes` against the memory that connections share.
     held: Holding,
     ready: VecDeque<Arc<SocketFeed>>,
     /// The writer has passed everything to the socket.
@@ -82,7 +82,10 @@ impl Outbox {
         state.held.set(bytes);
         let left = state.answers.push(message, events);
         if state.bytes > MAX_BYTES {
-            tracing::warn!(bytes = state.bytes, "a client does not read its responses; closing");
+            tracing::warn!(
+                bytes = state.bytes,
+                "closing a connection whose client does not read its responses"
+            );
             drop(state);
             self.close();
             return;
@@ -104,7 +107,7 @@ impl Outbox {
         self.filled.notify_one();
     }
 
-    /// Closes the outbox for good. Feeds own their outbox, so a closed one must own no feed.
+    /// Closes the outbox for good. Feeds own their outbox, so a closed outbox must own no feed.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
@@ -126,13 +129,13 @@ impl Outbox {
         self.lock().bytes < ROOMY_BYTES
     }
 
-    /// Waits until the client has read most of its responses.
+    /// Waits until few responses are unsent, or the outbox is closed.
     pub(crate) async fn room(&self) {
         let has_room = |state: &State| state.bytes < ROOMY_BYTES || state.closed;
         self.wait_until(&self.drained, has_room).await;
     }
 
-    /// Waits until the socket has everything, or is closed.
+    /// Waits until the socket has everything, or the outbox is closed.
     pub(crate) async fn idle(&self) {
         self.wait_until(&self.drained, |state| state.idle || state.closed).await;
     }

@@ -11,7 +11,7 @@ use crate::feed::SocketFeed;
 
 /// Larger messages are moved instead.
 const COPIED_BYTES: usize = 8 << 10;
-/// Capacity of the text that is kept for the next messages.
+/// Maximum capacity of the text that is kept for the next messages.
 const KEPT_BYTES: usize = 64 << 10;
 
 #[derive(Debug, Default)]
@@ -45,7 +45,8 @@ pub(super) enum Taken<'a> {
 }
 
 impl OutgoingQueue {
-    /// Queues a message. Returns it if it was copied, so that the caller drops it.
+    /// Queues a message. Returns it if it was copied, so that the caller can drop it outside the
+    /// lock.
     pub(super) fn push(&mut self, message: Vec<u8>, events: Option<Events>) -> Option<Vec<u8>> {
         if message.len() > COPIED_BYTES {
             self.queue.push_back(Answer { message: Message::Whole(message), events });

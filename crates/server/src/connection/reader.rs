@@ -21,8 +21,8 @@ use crate::dispatch::{Dispatcher, Reply, RequestTexts, check_role};
 use crate::feed::{CATCH_UP_TIMEOUT, ConfirmedBy};
 use crate::sessions::{Resume, Session, SessionSettings};
 
-/// A connection is closed after this many idle checks in a row, so that work that has just ended
-/// delays the close, too.
+/// A connection is closed after this many idle checks in a row, so that even work that has just
+/// ended delays the close.
 const IDLE_LOOKS: u32 = 4;
 
 pub(super) struct Reader {
@@ -32,7 +32,7 @@ pub(super) struct Reader {
     scheduler: RequestScheduler,
     texts: Arc<RequestTexts>,
     rate: RequestRate,
-    /// Waits for the client's catch-up read.
+    /// The task that releases the feeds if the client makes no catch-up read.
     catch_up: Option<AbortHandle>,
 }
 
@@ -74,8 +74,8 @@ impl Reader {
         }
     }
 
-    /// Runs until the connection has ended, or was idle for too long; a timeout of zero means
-    /// never.
+    /// Runs until the connection has ended or was idle for `idle_timeout`; zero disables the
+    /// timeout.
     pub(super) async fn run(&mut self, incoming: &mut Incoming, idle_timeout: Duration) -> ReadEnd {
         let look_interval = idle_timeout / IDLE_LOOKS;
         let (mut next_look, mut idle_looks) = (Instant::now() + look_interval, 0);
@@ -122,7 +122,7 @@ impl Reader {
         }
     }
 
-    /// Returns whether nothing of this connection is in progress.
+    /// Returns whether this connection has nothing in progress.
     fn is_idle(&self) -> bool {
         let is_working = match &self.phase {
             Phase::Fresh => false,
@@ -199,7 +199,8 @@ impl Reader {
         let method = Method::from_name(&request.method);
         let record = self.dispatcher.record(method, request.trace.as_ref());
         let reply = Reply::over_socket(&self.outbox, request.id, text, record);
-        tracing::trace!(method = &*request.method, "request");
+        let connection = self.dispatcher.connection().id().0;
+        tracing::trace!(connection, method = &*request.method, "request");
         let decoded = Call::decode(&request.method, request.params).and_then(|call| match call {
             // The dispatcher checks the calls that need a session.
             Call::Initialize(_) => {
@@ -239,7 +240,8 @@ impl Reader {
             }
             Err(RequestRefused(reply)) => {
                 let message = format!(
-                    "more than {MAX_QUEUED_BYTES} bytes of requests are queued on this connection"
+                    "more than {MAX_QUEUED_BYTES} bytes of requests are queued on this connection; \
+                     wait for responses"
                 );
                 reply.fail(RpcError::internal(message).with_kind(ErrorKind::Overloaded));
             }
@@ -298,7 +300,7 @@ impl Reader {
     fn initialized(&mut self) {
         match std::mem::replace(&mut self.phase, Phase::Fresh) {
             Phase::Fresh => self.refuse("initialized was sent before initialize"),
-            // Sent twice: harmless, and old clients may do it.
+            // A repeated `initialized` is harmless.
             Phase::Greeted(session) | Phase::Ready(session) => {
                 self.phase = Phase::Ready(session);
                 self.dispatcher.connection().requests().set_ready();
@@ -313,14 +315,16 @@ impl Reader {
     fn session(&self) -> Result<&Arc<Session>, RpcError> {
         match &self.phase {
             Phase::Ready(session) => Ok(session),
-            Phase::Fresh => Err(RpcError::invalid_request("initialize has not been called")),
-            Phase::Greeted(_) => {
-                Err(RpcError::invalid_request("the notification initialized has not been sent"))
+            Phase::Fresh => {
+                Err(RpcError::invalid_request("initialize has not been called; call it first"))
             }
+            Phase::Greeted(_) => Err(RpcError::invalid_request(
+                "the notification initialized has not been sent; send it first",
+            )),
         }
     }
 
-    /// Responds before the next message is read, so that pipelined requests find a session.
+    /// Completes before the next message is read, so that pipelined requests find a session.
     async fn initialize(
         &mut self,
         params: InitializeParams,
@@ -376,7 +380,7 @@ impl Reader {
     }
 
     /// Releases the feeds of a resumed session: at once for a client that acks, since it ignores
-    /// events that it already has; for others after their catch-up read, or its timeout.
+    /// events that it already has; for others after their catch-up read, or a timeout.
     async fn release_feeds(&mut self) {
         let Phase::Greeted(session) = &self.phase else { return };
         match session.settings().confirmed_by {

@@ -1,4 +1,4 @@
-//! The limit on requests per second of a connection. Takes the time as an argument.
+//! The limit on requests per second of a connection. Callers pass the current time.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ const SECOND: Duration = Duration::from_secs(1);
 pub(super) struct RequestRate {
     /// `None`: no limit.
     interval: Option<Duration>,
-    /// When all requests so far would have been made at the permitted rate.
+    /// When the requests so far will fit the permitted rate. In the past if they already fit.
     paid_by: Instant,
 }
 

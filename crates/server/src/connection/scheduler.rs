@@ -3,7 +3,7 @@
 //! Ordinary requests take a permit, first come, first served. Waiting and control requests take
 //! none; if there is only one permit, waiting requests take it as well, so that everything but
 //! control is serial. Calls that change one process keep their order: before a call overtakes the
-//! queue, the queued changes of its process do. The same holds for the close of an upload and its
+//! queue, the queued changes of its process run. The same holds for the close of an upload and its
 //! queued blocks.
 
 use std::collections::VecDeque;
@@ -15,10 +15,10 @@ use tokio::sync::Notify;
 
 use crate::dispatch::Reply;
 
-/// Size of the requests that may queue for a permit. Further requests are refused.
+/// Maximum total size of the requests that queue for a permit. Further requests are refused.
 pub(super) const MAX_QUEUED_BYTES: usize = 64 << 20;
-/// Size of the requests that run at once. It includes the content of files to write, and storage
-/// may be slow.
+/// Maximum total size of the requests that run at once. It includes the content of files to write,
+/// and storage may be slow.
 const MAX_RUNNING_BYTES: usize = 128 << 20;
 /// Memory of a request in addition to its text.
 pub(super) const REQUEST_OVERHEAD: usize = 256;
@@ -131,7 +131,7 @@ impl RequestScheduler {
         Arc::clone(&self.permits)
     }
 
-    /// Takes the queued changes that `call` must follow. They never block here, so they need no
+    /// Takes the queued changes that `call` must follow. They run without waiting, so they need no
     /// permit.
     fn overtaken_changes(&mut self, call: &Call) -> Vec<(Call, Reply)> {
         let mut runnable = Vec::new();
@@ -215,7 +215,7 @@ mod tests {
         let budget = MemoryBudget::new(64 << 20);
         let texts = Arc::new(RequestTexts::new(budget.share().hold()));
         let mut scheduler = RequestScheduler::new(2);
-        // Ordinary requests wait for a permit; a read that waits for output has none.
+        // Ordinary requests wait for a permit; a read that waits for output needs none.
         for method in ["process/list", "process/read"] {
             let mut running = Vec::new();
             for id in 0..1_000 {
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn large_requests_run_one_at_a_time() {
+    fn a_large_request_waits_while_too_much_text_runs() {
         let mut scheduler = RequestScheduler::new(8);
         let large = MAX_QUEUED_BYTES;
         let submit = |scheduler: &mut RequestScheduler, bytes| {

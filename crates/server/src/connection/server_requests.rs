@@ -1,7 +1,7 @@
 //! Requests from the server to one client: the open ones, and their responses.
 //!
 //! Every request ends exactly once: with a response, or with a failure. This module does not know
-//! the subjects of requests.
+//! what a request is about.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -22,7 +22,7 @@ const MAX_SHOWN_CHARACTERS: usize = 200;
 /// Why a request to a client got no response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RequestFailure {
-    #[error("the client has {MAX_SERVER_REQUESTS} unanswered requests")]
+    #[error("the client has reached the limit of {MAX_SERVER_REQUESTS} unanswered requests")]
     TooMany,
     #[error("the client did not respond in time")]
     TimedOut,
@@ -140,7 +140,7 @@ impl ClientConnection {
 
     async fn send_request(&self, request: &OpenRequest, call: ServerCall) {
         if let Some(socket) = self.socket() {
-            // Requests time out; for a client that reads nothing they would pile up in the outbox.
+            // For a client that reads nothing, timed-out requests would pile up in the outbox.
             socket.outbox().room().await;
             return socket.outbox().push(call.encode(request.id));
         }
@@ -179,7 +179,8 @@ impl ClientConnection {
         }
     }
 
-    /// Resolves when the connection has ended. In the same program it ends with its session.
+    /// Resolves when the connection has ended. A connection in the same program never does: its
+    /// session ends instead.
     async fn closed(&self) {
         match self.socket() {
             Some(socket) => socket.outbox().closed().await,
@@ -231,7 +232,7 @@ impl Drop for OpenRequest {
     }
 }
 
-/// The duty of a client in this program to respond. Dropping it is a failure.
+/// The duty of a client in this program to respond. Dropping it fails the request.
 struct Responder {
     requests: Arc<ServerRequests>,
     id: i64,

@@ -93,7 +93,7 @@ impl Writer {
             () = self.window.news() => true,
             () = self.outgoing.reader_gone() => false,
             () = self.outgoing.control_pending() => {
-                // Pings are frequent enough to detect an idle connection here.
+                // Nothing but a control frame is due, so the connection is idle.
                 self.answers.release_idle();
                 self.outbox.release_idle();
                 self.flush().await

@@ -8,7 +8,7 @@ use exec_server_protocol::{EventSink, Offered, ServerNotification};
 use crate::connection::ClientConnection;
 
 /// The destination of the notifications of one call. Dropping it tells a client in this program
-/// that none will follow.
+/// that no more will follow.
 #[derive(Debug)]
 pub(crate) enum EventStream {
     Socket(Arc<ClientConnection>),
@@ -65,8 +65,8 @@ impl EventStream {
         }
     }
 
-    /// Resolves when the client accepts no more. Pending for a socket, whose calls end by other
-    /// means.
+    /// Resolves when the client accepts no more. Never resolves for a socket, whose calls end by
+    /// other means.
     pub(crate) async fn gone(&self) {
         match self {
             Self::Socket(_) => std::future::pending().await,

@@ -40,9 +40,10 @@ impl Dispatcher {
         });
     }
 
-    /// Sends a small response at once; a large one first reserves response budget. So a call that
-    /// hangs on dead storage takes no budget from others, and a client that does not read its
-    /// responses costs bounded memory.
+    /// Sends a small response at once. A large one reserves budget for names before they are
+    /// collected, and response budget before it is sent. So a call that hangs on dead storage takes
+    /// no response budget from others, and a client that does not read its responses costs bounded
+    /// memory.
     pub(super) fn large_file_call<M: LargeFileCall>(
         &self,
         session: &Session,
@@ -218,8 +219,8 @@ impl Dispatcher {
         }
     }
 
-    /// Closes a handle. A read handle closes immediately; an upload is answered once its file has
-    /// its name.
+    /// Closes a handle. A read handle closes immediately; the close of an upload is answered once
+    /// the file has been committed, discarded or kept for a resume.
     pub(super) fn close_file(&self, params: &FsCloseParams, mut reply: Reply) {
         let (discard, keep) = (params.discard, params.keep);
         match self.connection.resources.files.handles.remove(&params.handle_id) {
@@ -289,7 +290,7 @@ impl<M: LargeFileCall> LargeCall<M> {
         let coming = state.files.expect_job();
         state.spawn_on(&runtime, async move {
             let permit = connection.reserve_to_send(response.len()).await;
-            // From here on the outbox accounts for it.
+            // From here on the outbox accounts for the response.
             names.set_bytes(0);
             response.send();
             drop((permit, names, coming));

@@ -169,7 +169,7 @@ async fn send_body(
 /// A body as pieces of a reasonable message size.
 struct Deltas {
     response: Response,
-    /// Occurred while pieces were joined; reported after them.
+    /// A failure while pieces were joined, reported after them.
     failure: Option<HttpError>,
 }
 

@@ -1,7 +1,7 @@
 //! The implementation of each method, and the single entry point for calls of any transport.
 //!
-//! Nothing here blocks: a call that has to wait is handed to [`Dispatcher::spawn`], and work on
-//! files to its pool.
+//! A call that has to wait is handed to [`Dispatcher::spawn`], and work on files to a pool. Only a
+//! required audit record and the first probe of the limits block, in `allow_blocking`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,10 +39,10 @@ use crate::sessions::Session;
 use crate::telemetry::RequestRecord;
 use tasks::TaskSet;
 
-/// Calls of one socket that may wait at once; further ones are refused.
+/// Maximum number of waiting calls on one socket. Further calls are refused.
 const MAX_WAITING: usize = 4096;
 
-/// A client that can send requests was admitted, so the environment is ready.
+/// The environment is ready for every client whose request arrives here.
 const READY: EnvironmentStatus = EnvironmentStatus { status: Status::Ready };
 
 /// Runs the calls of one client.
@@ -108,7 +108,7 @@ impl Dispatcher {
         FileExecutors::new(self.state.files.clone(), Arc::clone(session.sandboxes()))
     }
 
-    /// Runs a call that waits as a task, unless too many wait already.
+    /// Runs a waiting call as a task. Refuses the call if too many are waiting already.
     fn spawn<F: Future<Output = ()> + Send + 'static>(
         &self,
         reply: Reply,
@@ -116,7 +116,7 @@ impl Dispatcher {
     ) {
         if self.connection.socket().is_some() && self.tasks.len() >= MAX_WAITING {
             let error = RpcError::internal(format!(
-                "{MAX_WAITING} requests are already waiting on this connection"
+                "{MAX_WAITING} requests are already waiting on this connection; wait for responses"
             ));
             return reply.fail(error.with_kind(ErrorKind::Overloaded));
         }
@@ -361,8 +361,10 @@ impl Dispatcher {
             Err(error) => return reply.fail(error),
         };
         self.write_with(&process, params, reply, move |status, reply| {
-            let subject = ErrorSubject::Process(id);
-            let closed = || RpcError::invalid_request("stdin is closed").about(subject);
+            let closed = || {
+                let message = format!("stdin of process {id:?} is closed");
+                RpcError::invalid_request(message).about(ErrorSubject::Process(id))
+            };
             reply.send::<rpc::CommandExecWrite>(match status {
                 WriteStatus::Accepted => Ok(ExecWriteResponse { accepted: true }),
                 _ => Err(closed()),

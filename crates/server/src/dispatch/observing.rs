@@ -18,8 +18,8 @@ use super::{Dispatcher, Reply, no_events};
 use crate::adapter::{ChangeWatch, FileExecutors, PolicyScoped, Searching};
 use crate::sessions::Session;
 
-/// How long a search waits for a client that does not read. It occupies one of a limited number of
-/// threads.
+/// How long a search waits for a client that does not read. A waiting search occupies one of a
+/// limited number of threads.
 const READER_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Dispatcher {

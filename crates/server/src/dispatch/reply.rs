@@ -7,6 +7,7 @@ use exec_server_protocol::{
     Base64ResponseWriter, Call, ErrorKind, EventSink, FsReadBlockResponse, FsReadFileResponse,
     RequestId, Respond, Rpc, RpcError, bytes_response, error_response, response, rpc,
 };
+use exec_server_telemetry::short;
 use exec_server_transport::Holding;
 
 use super::events::EventStream;
@@ -98,7 +99,7 @@ impl Reply {
         self
     }
 
-    /// Gives the permit back while the request only waits, unless the connection has only one.
+    /// Gives the permit back while the request only waits, unless it is the connection's only one.
     pub(crate) fn release_permit(&mut self) {
         self.permit.take_if(|permit| !permit.is_only_one());
     }
@@ -296,24 +297,30 @@ impl Prepared {
 }
 
 /// Replaces a response that is too large with an error: no client accepts such a message, or the
-/// server has no memory for it, and the connection has other requests to serve. This is the last
-/// resort, since responses that may be large have limits of their own.
+/// server has no memory for it, and closing the connection would fail its other requests. This is
+/// the last resort, since responses that may be large have their own limits.
 fn sendable(outbox: &Outbox, id: &RequestId, message: Vec<u8>) -> Vec<u8> {
     let (len, max) = (message.len(), outbox.max_response());
     if len <= max {
         return message;
     }
-    tracing::warn!(len, "a response exceeds the message limit; sending an error instead");
+    let request = short(&id.to_string());
+    tracing::warn!(
+        request,
+        len,
+        max,
+        "a response exceeds the message limit; sending an error instead"
+    );
     error_response(id, &too_large(max))
 }
 
 fn too_large(max: usize) -> RpcError {
-    let message = format!("the response exceeds the limit of {max} bytes");
+    let message = format!("the response exceeds the limit of {max} bytes; request less at once");
     RpcError::internal(message).with_kind(ErrorKind::AnswerTooLarge)
 }
 
-/// The text of all unanswered requests of a connection, counted together: many small requests can
-/// take as much memory as a large one.
+/// Counts the bytes of all unanswered requests of a connection towards its memory: many small
+/// requests can take as much memory as a large one.
 #[derive(Debug, Default)]
 pub(crate) struct RequestTexts(Mutex<(usize, Holding)>);
 
@@ -357,7 +364,8 @@ impl Drop for RequestText {
 }
 
 fn unencodable(id: &RequestId, error: &serde_json::Error) -> Vec<u8> {
-    error_response(id, &RpcError::internal(format!("result of {id}: {error}")))
+    let message = format!("cannot encode the response to request {id}: {error}");
+    error_response(id, &RpcError::internal(message))
 }
 
 impl std::fmt::Debug for Reply {
@@ -390,7 +398,8 @@ mod tests {
         let budget = MemoryBudget::new(1 << 20);
         let outbox = Arc::new(Outbox::new(&budget.share()));
         let text = Arc::new(RequestTexts::default()).count(0);
-        // Only large responses count. The error response is large because it repeats the id.
+        // The budget counts only large responses. The error response is large because it repeats
+        // the id.
         let id = RequestId::String("x".repeat(100_000));
         let reply = Reply::over_socket(&outbox, id, text, RequestRecord::unobserved());
         let answer = AssertUnwindSafe(|| reply.send_pieces(100, |_| panic!("on purpose")));

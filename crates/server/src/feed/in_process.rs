@@ -13,8 +13,8 @@ use crate::dispatch::{EventStream, Sent};
 /// How much is read from the log at a time.
 const SLICE: Budget = Budget { bytes: 256 << 10, events: 64 };
 
-/// Runs until the process has closed. Events that the owner has taken are confirmed; a process
-/// whose owner is gone is abandoned.
+/// Runs until the process has closed or the client is gone. Events that the owner has taken are
+/// confirmed; a process whose owner is gone is abandoned.
 pub(crate) async fn feed_in_process(
     process: Arc<ManagedProcess>,
     reader: FeedReader,

@@ -1,4 +1,4 @@
-//! Feeds: cursors over the logs of processes that send their events to clients.
+//! Feeds. Each is a cursor over the log of one process, and sends its events to one client.
 
 mod in_process;
 mod socket;
@@ -13,7 +13,7 @@ pub(crate) use socket::{CATCH_UP_TIMEOUT, SocketFeed};
 pub(crate) enum FeedReader {
     /// The session's own client. Events that it confirms may be evicted.
     Owner { confirmed_by: ConfirmedBy },
-    /// An observer, which holds nothing back.
+    /// An observer. Events that it has not read may be evicted.
     Observer { session_id: String, after: u64 },
 }
 

@@ -44,8 +44,8 @@ impl SocketFeed {
     /// Starts to feed a connection.
     ///
     /// The feed of a client that never acks and has just reconnected is *held* first: the client
-    /// requests the events that it missed with one `process/read`, and existing clients give up on
-    /// a process if more than 1 MiB arrives before that response.
+    /// requests the events that it missed with one `process/read`, and some deployed clients give
+    /// up on a process if more than 1 MiB arrives before that response.
     pub(crate) fn subscribe(
         process: &Arc<ManagedProcess>,
         outbox: &Arc<Outbox>,
@@ -127,8 +127,8 @@ impl SocketFeed {
         }
     }
 
-    /// Encodes one slice of new events. Returns the number of the last event, or `None` if there is
-    /// none.
+    /// Encodes one slice of new events. Returns the number of the last event, or `None` if nothing
+    /// was encoded.
     pub(crate) async fn send_slice(&self, outgoing: &mut Outgoing) -> Option<u64> {
         self.queued.store(false, Ordering::Release);
         if *self.state() != FeedState::Live {

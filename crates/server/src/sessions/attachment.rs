@@ -23,7 +23,7 @@ pub(super) enum Attachment {
 /// Why a session could not be attached.
 #[derive(Debug)]
 pub(crate) enum AttachError {
-    /// Another connection has it.
+    /// Another connection has the session.
     Attached(Arc<ClientConnection>),
     Ended,
 }

@@ -18,7 +18,7 @@ use crate::adapter::NetworkClient;
 use crate::connection::{ConnectionId, RequestFailure};
 use crate::telemetry::Telemetry;
 
-/// A session as the gates of its processes see it. They must not keep it alive.
+/// A session as the gates of its processes see it. The gates must not keep the session alive.
 #[derive(Debug)]
 struct SessionNetworkClient {
     session: Weak<Session>,

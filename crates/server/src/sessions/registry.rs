@@ -88,9 +88,9 @@ impl SessionRegistry {
         Ok(ended)
     }
 
-    /// Attaches a session to a new connection of its owner. An existing connection is probed first:
-    /// a peer that vanished silently must not lock out its own client. A client in this program
-    /// does not vanish.
+    /// Attaches a session to a new connection of its owner. The current connection is probed first:
+    /// if it died silently, it must not lock out the client that reconnects. A client in this
+    /// program does not vanish.
     pub(crate) async fn resume(
         &self,
         id: &str,
@@ -234,6 +234,8 @@ fn unknown(id: &str) -> RpcError {
 }
 
 fn still_attached(id: &str) -> RpcError {
-    let message = format!("session {id:?} is still attached to another client");
+    let message = format!(
+        "session {id:?} is still attached to another client; retry once it has disconnected"
+    );
     RpcError::new(ErrorCode::SessionAttached, message).with_kind(ErrorKind::SessionAttached)
 }

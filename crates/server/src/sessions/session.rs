@@ -1,8 +1,8 @@
 //! One session: its processes, and its attachment to a connection.
 //!
-//! One lock covers attachment and processes: each process of an attached session always has exactly
-//! one live feed, on the attached connection. The events of a client in this program go to the sink
-//! that came with the start.
+//! One lock covers attachment and processes, so a process has at most one live feed for its owner,
+//! on the attached connection. Events for a client in this program go to the sink that came with
+//! the start.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::AtomicU64;
@@ -24,8 +24,8 @@ use crate::feed::{ConfirmedBy, FeedReader};
 pub(crate) struct Session {
     id: String,
     client_name: String,
-    /// The principal that opened it. Only the same subject can resume it; other subjects do not see
-    /// it, except admins.
+    /// The principal that opened the session. Only the same subject can resume it; other subjects,
+    /// except admins, do not see it.
     owner: Principal,
     /// Applies the ceilings of the owner, whichever principal of the same subject is attached. The
     /// owner may write to the stdin of every process here, so no process may have more access than
@@ -144,7 +144,7 @@ impl Session {
             if process.log().progress().closed && is_confirmed(process) {
                 continue; // The client has everything, and nothing more will come.
             }
-            // Held until the client has the response to its resume.
+            // Held, so that the response to the resume is sent before any event.
             if let Some(socket) = connection.socket() {
                 socket.feed(process, owner(process, confirmed_by), true);
             }
@@ -152,8 +152,8 @@ impl Session {
         Ok(())
     }
 
-    /// Detaches the session from a connection that has ended. Returns when the session will expire,
-    /// or `None` if it was not attached to this connection.
+    /// Detaches the session from a connection that has ended. Returns the time at which the session
+    /// will expire, or `None` if it was not attached to this connection.
     pub(crate) fn detach(&self, connection: ConnectionId, now: Instant) -> Option<Instant> {
         let mut state = self.lock();
         match &state.attachment {
@@ -185,13 +185,13 @@ impl Session {
         if expired {
             state.attachment = Attachment::Ended;
             self.attachment_changed.send_replace(());
-            // The caller is that task.
+            // The caller is the expiry task, which must not be aborted.
             state.expiry = None;
         }
         expired
     }
 
-    /// Ends the session for good: no connection, no new process.
+    /// Ends the session for good: it accepts no connection and no new process.
     pub(crate) fn end(&self) {
         let mut state = self.lock();
         if let Attachment::Attached(connection) = &state.attachment {
@@ -202,7 +202,7 @@ impl Session {
         state.stop_expiry();
     }
 
-    /// Returns when the session was detached, if all its processes have finished.
+    /// Returns the time at which the session was detached, if all its processes have finished.
     pub(crate) fn idle_since(&self) -> Option<Instant> {
         let state = self.lock();
         match state.attachment {
@@ -324,7 +324,8 @@ impl Session {
         }
     }
 
-    /// Returns the last event of each of these processes that the session has.
+    /// Returns the number of the last event of each of these processes. Leaves out processes that
+    /// the session does not have.
     pub(crate) fn last_events<'a>(
         &self,
         process_ids: impl IntoIterator<Item = &'a String>,
@@ -341,7 +342,7 @@ impl Session {
     }
 }
 
-/// The most finished processes that a session keeps readable.
+/// Maximum number of finished processes that a session keeps readable.
 const MAX_FINISHED: usize = 4096;
 
 const FAR_FUTURE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
@@ -365,7 +366,8 @@ impl State {
         }
     }
 
-    /// Fails if too many processes run. Forgets finished ones early to make room.
+    /// Fails if too many processes run, or too many finished ones are unread. To make room, forgets
+    /// finished processes whose output has been read.
     fn make_place(&mut self, process_id: &str, limit: usize) -> Result<(), RpcError> {
         let mut candidates = self.finished.len();
         while self.processes.len() - self.running >= MAX_FINISHED && candidates > 0 {
@@ -383,7 +385,7 @@ impl State {
             return Ok(());
         }
         let (count, what) = match full {
-            true => (MAX_FINISHED, "unread finished processes"),
+            true => (MAX_FINISHED, "finished processes with unread output; read some of it first"),
             false => (limit, "running processes (max_processes_per_session)"),
         };
         let error = RpcError::invalid_request(format!("the session already has {count} {what}"));

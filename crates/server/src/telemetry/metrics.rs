@@ -59,7 +59,7 @@ pub(crate) struct ServerMetrics {
 struct Requests {
     /// By method.
     durations: Labelled<Histogram>,
-    /// By outcome, each by method.
+    /// One group per outcome, by method.
     succeeded: Labelled<IntCounter>,
     refused: Labelled<IntCounter>,
     failed: Labelled<IntCounter>,
@@ -114,7 +114,7 @@ impl ServerMetrics {
             ),
             exits: metrics.counters(
                 "exec_server_process_exits_total",
-                "Ends of processes, by cause",
+                "Process exits, by cause",
                 "cause",
                 &["success", "failure", "signal", "deadline", "shutdown", "lost"],
             ),
@@ -151,13 +151,13 @@ impl ServerMetrics {
             },
             limits: metrics.counters(
                 "exec_server_limits_hit_total",
-                "Requests refused because of a limit, by kind of error, and limits of processes",
+                "Requests refused because of a limit, by kind of error, and limits that processes reached",
                 "limit",
                 &limits,
             ),
             network_decisions: metrics.counters(
                 "exec_server_network_decisions_total",
-                "Hosts that processes with a managed network asked for, by decision",
+                "Decisions about hosts that processes with a managed network tried to reach",
                 "decision",
                 &["allow", "deny", "ask"],
             ),

@@ -154,7 +154,7 @@ impl Telemetry {
         })
     }
 
-    /// `connection`: the one that requested it, if any.
+    /// `connection` is the one that caused the event, if any.
     pub(crate) fn session(
         &self,
         event: SessionEvent,

@@ -21,7 +21,7 @@ pub(super) enum Event {
     Refused,
     /// A request is about to change something; its outcome follows.
     Begun,
-    /// The outcome of any other announced request.
+    /// The outcome of a request after [`Self::Begun`], if no other kind fits.
     Request,
 }
 

@@ -1,5 +1,5 @@
-//! The most recent refusals of clients and requests, for `server/status`. The audit log has all of
-//! them.
+//! The most recent refusals of clients and requests, for `server/status`. An audit log also has the
+//! older ones.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

@@ -88,7 +88,7 @@ impl RequestRecord {
         Self::begin(&Arc::default(), &Arc::new(connection), None, None)
     }
 
-    /// Records the call before it runs. Fails if it must be recorded first and cannot be.
+    /// Records the call before it runs. Fails if the record is required and cannot be written.
     pub(crate) fn run(&mut self, session: &Session, call: &Call) -> Result<(), RpcError> {
         if !self.telemetry.is_audited() {
             return Ok(());
@@ -197,8 +197,8 @@ impl Drop for RequestRecord {
     }
 }
 
-/// Returns whether a required audit log must announce this call. Closing a handle may finish an
-/// upload.
+/// Returns whether a required audit log gets a record of this call before it runs. Closing a handle
+/// counts if that commits an upload.
 fn is_announced(call: &Call, connection: &ClientConnection) -> bool {
     match call {
         Call::FsClose(params) => {
@@ -268,7 +268,7 @@ fn show_path(path: &PathUri) -> String {
     short(&path.as_path().to_string_lossy())
 }
 
-/// Returns the word for a kind that this server can produce.
+/// Returns the name of a known kind of error, and `error` for any other.
 pub(super) fn known_word(kind: &ErrorKind) -> &'static str {
     let known = ErrorKind::ALL.iter().find(|known| *known == kind);
     known.map_or("error", ErrorKind::as_str)

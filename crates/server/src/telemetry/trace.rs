@@ -55,7 +55,8 @@ impl RequestSpans {
     }
 }
 
-/// The launch of a process. If it is dropped without an end, no process was launched.
+/// The launch of a process. If it is dropped without an end, as for a refused start, it is not
+/// exported.
 #[derive(Debug, Default)]
 pub(crate) struct LaunchSpan(Option<Span>);
 

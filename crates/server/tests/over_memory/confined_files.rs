@@ -306,7 +306,7 @@ async fn no_request_moves_the_operators_workspace() {
             let error = client.call(method, params).await.unwrap_err();
             assert_eq!(kind(&error), "sandboxDenied", "{method} {name}: {error}");
         }
-        // Another user has removed it.
+        // Remove the directory, as another user could.
         std::fs::remove_dir_all(scene.at(name)).unwrap();
         for (method, params) in making {
             let error = client.call(method, params).await.unwrap_err();
@@ -379,6 +379,6 @@ async fn many_policies_do_not_need_many_threads() {
         }
         most = most.max(confined_threads());
     }
-    // Other tests may run in this process, with a few threads of their own.
+    // Under `cargo test`, other tests in this process have a few such threads, too.
     assert!((2..=64 + 16).contains(&most), "{most} threads");
 }

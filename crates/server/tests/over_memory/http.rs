@@ -99,12 +99,12 @@ async fn an_id_has_only_one_stream_at_a_time() {
 }
 
 #[tokio::test]
-async fn a_request_for_a_whole_response_is_cancelled_too() {
+async fn cancelling_an_id_cancels_every_whole_request_with_it() {
     let (_server, mut client) = open_client().await;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let whole = request(&url, "r", &json!({"streamResponse": false}));
-    // Two requests with one id, as existing clients send them.
+    // Two requests with one id, as some deployed clients send them.
     let asked = [
         client.request("http/request", whole.clone()).await,
         client.request("http/request", whole).await,

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::memory::{io_count, open_over_pipe};
 
-/// Creates a directory whose path takes eleven thousand bytes on the wire, with this many files. In
-/// memory if possible.
+/// Creates a directory whose path takes eleven thousand bytes on the wire, with this many files. It
+/// is in memory if possible.
 fn deep_directory(files: usize) -> (Scratch, PathBuf) {
     let top = Scratch::in_memory();
     let deep = top.directory(["%".repeat(240).as_str(); 15].join("/"));
@@ -96,7 +96,7 @@ async fn a_response_over_the_largest_message_is_an_error_and_the_connection_live
     std::fs::File::create(&path).unwrap().set_len(47 << 20).unwrap();
     let server = TestServer::new(ServerConfig::default());
     let (mut client, _) = RpcClient::open(&server, json!({})).await;
-    // The file fits, but not together with its id.
+    // The file fits into a message, but not together with the id of the request.
     let id = "i".repeat(2 << 20);
     client.send(json!({"id": id, "method": "fs/readFile", "params": {"path": uri(&path)}})).await;
     let answer = client.response_with(&json!(id)).await;
@@ -121,7 +121,8 @@ async fn arguments_too_large_for_a_list_are_an_error() {
     client.call("process/terminate", json!({"processId": "0"})).await.unwrap();
 }
 
-/// Returns the bytes that this process has read so far. Each test runs in its own process.
+/// Returns the bytes that this process has read so far. Under nextest each test runs in its own
+/// process.
 fn bytes_read() -> u64 {
     io_count("self", "rchar: ")
 }
@@ -171,7 +172,7 @@ async fn clients_that_do_not_read_share_one_budget_and_others_are_served() {
         deaf.push(ask_without_reading(&server, &uri(&path)).await);
     }
     let (mut client, _) = RpcClient::open(&server, json!({})).await;
-    // Clients that do not read are closed in the end, so they hold less and less.
+    // The server may close the clients that do not read, so the memory that they hold only shrinks.
     let mut most = server.buffered_bytes();
     for _ in 0..5 {
         let content = client.call("fs/readFile", json!({"path": uri(&path)})).await.unwrap();

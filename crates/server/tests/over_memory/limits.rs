@@ -1,4 +1,4 @@
-//! Limits of processes: the limits of a start, the caps of operator and token, and the reports. The
+//! Limits of processes: those of a start, of the operator and of the token, and their reports. The
 //! server has no keepers here, so only limits per process apply, and the response reports that.
 
 use exec_server_protocol::{Cpus, LimitValues, Principal, Subject};

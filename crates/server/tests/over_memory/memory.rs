@@ -132,7 +132,7 @@ async fn most_buffered(server: &Server, silent: &mut RpcClient, call: (&str, Val
 
 #[tokio::test]
 async fn a_client_that_requests_names_and_reads_nothing_costs_bounded_memory() {
-    // Four megabytes of response each; together more than may be collected at once.
+    // Each response takes four megabytes; together they exceed what may be collected at once.
     const REQUESTS: usize = 20;
     // 64 MiB of names that are being collected, one response that is being sent, and one queued.
     const BOUND: usize = (64 + 2 * 5) * MIB;

@@ -1,5 +1,5 @@
-//! Sessions belong to their subject. For all other subjects they do not exist, whichever method
-//! they try.
+//! Sessions belong to their subject. For every other subject without the role admin they do not
+//! exist, whichever method it calls.
 
 use std::time::{Duration, SystemTime};
 
@@ -42,7 +42,7 @@ fn kind(error: &Value) -> &str {
 }
 
 /// Returns params that name a session, a process or another resource of a client, for every method.
-/// A new method does not compile until it is added here.
+/// This does not compile until every method is listed.
 fn naming(method: Method, session: &str, process: &str) -> Value {
     let path = "file:///nonexistent/file";
     match method {
@@ -170,7 +170,7 @@ async fn an_acknowledgement_for_a_stolen_process_confirms_nothing() {
 }
 
 #[tokio::test]
-async fn only_the_owner_can_resume_with_another_token() {
+async fn only_the_owner_can_resume_and_may_use_a_renewed_token() {
     let server = TestServer::new(ServerConfig::default());
     let (owner, session) = open(&server, named("alice")).await;
     owner.cut().await;
@@ -271,7 +271,7 @@ async fn names_are_claimed_among_the_processes_that_a_client_sees() {
 }
 
 #[tokio::test]
-async fn each_subject_has_a_session_limit_of_its_own() {
+async fn each_subject_has_its_own_session_limit() {
     let config = ServerConfig { max_sessions_per_subject: 2, ..ServerConfig::default() };
     let server = TestServer::new(config);
     let _first = open(&server, named("alice")).await;

@@ -23,12 +23,12 @@ struct Process {
     seen: u64,
     /// Confirmed by a read that was answered.
     confirmed: u64,
-    /// `seen` when the owner attached: events on this connection are newer.
+    /// `confirmed` when the owner attached: events on this connection are newer.
     confirmed_before: u64,
     /// The next event on the connection of the owner, once one has arrived.
     next: Option<u64>,
     expected: Vec<u8>,
-    /// Ends when its input is closed; other processes end by themselves.
+    /// Ends when its stdin is closed; other processes end on their own.
     is_cat: bool,
 }
 
@@ -39,7 +39,7 @@ impl Process {
 
     fn note(&mut self, seq: u64, event: &Value) {
         let known = self.log.entry(seq).or_insert_with(|| event.clone());
-        assert_eq!(known, event, "event {seq} is not what it was");
+        assert_eq!(known, event, "event {seq} has changed");
     }
 
     /// Checks a notification to the owner.
@@ -211,7 +211,8 @@ impl Model {
         }
     }
 
-    /// Ends all processes. Every log is complete, and observers find the same events in it.
+    /// Ends all processes. Checks that every log is complete, and that observers get the same
+    /// events.
     async fn finish(&mut self) {
         let ids: Vec<String> = self.processes.keys().cloned().collect();
         for id in &ids {

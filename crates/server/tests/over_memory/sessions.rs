@@ -114,7 +114,7 @@ async fn positions_without_acks_are_not_granted() {
 }
 
 #[tokio::test]
-async fn an_old_client_reads_once_and_the_rest_follows_contiguously() {
+async fn a_client_without_acks_reads_once_and_the_rest_follows_without_a_gap() {
     let detached_session_ttl = Duration::from_secs(600);
     let server = TestServer::new(ServerConfig { detached_session_ttl, ..ServerConfig::default() });
     let (mut client, session) = RpcClient::open(&server, json!({})).await;
@@ -136,7 +136,7 @@ async fn an_old_client_reads_once_and_the_rest_follows_contiguously() {
 }
 
 #[tokio::test]
-async fn an_old_client_that_never_reads_gets_missed_events_as_notifications() {
+async fn a_client_without_acks_or_reads_gets_missed_events_as_notifications() {
     let server = TestServer::new(ServerConfig::default());
     let (mut client, session) = RpcClient::open(&server, json!({})).await;
     client.start("p", "read line; echo $line", json!({ "pipeStdin": true })).await;
@@ -420,7 +420,7 @@ impl StreamPeer for CannotAsk {
     }
 }
 
-/// Opens a client on such a stream, and returns its session.
+/// Opens a client on a stream that cannot probe, and returns its session.
 async fn silent_client(server: &TestServer) -> (Connection, Value) {
     let (near, far) = tokio::io::duplex(1 << 16);
     let over = |stream| {
@@ -440,7 +440,7 @@ async fn silent_client(server: &TestServer) -> (Connection, Value) {
 async fn next_message(client: &mut Connection) -> Value {
     match client.incoming.recv().await {
         Some(Received::Message(text)) => serde_json::from_slice(&text).unwrap(),
-        other => panic!("{other:?}"),
+        other => panic!("expected a message, received {other:?}"),
     }
 }
 

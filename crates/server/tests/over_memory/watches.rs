@@ -1,4 +1,4 @@
-//! A watch of a client that reads slowly.
+//! The watch of a client that reads slowly.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};

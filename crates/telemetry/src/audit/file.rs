@@ -1,4 +1,4 @@
-//! Records in an append-only file.
+//! A file to which records are appended.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -58,8 +58,8 @@ impl AuditFile {
     }
 }
 
-/// Whether the last record of a file is incomplete, because the disk was full or the server was
-/// killed.
+/// Returns whether the last record of a file is incomplete, because the disk was full or the server
+/// was killed.
 fn ends_within_a_line(file: &File, len: u64) -> bool {
     let mut last = [0];
     let end = len.checked_sub(1).map(|end| file.read_at(&mut last, end));

@@ -1,5 +1,6 @@
 //! Records as entries of the systemd journal, in its native protocol: one datagram per entry, one
-//! `NAME=VALUE` per line. JSON has no line breaks, so no value needs the binary form.
+//! `NAME=VALUE` per line. The JSON of a record has no line breaks, so no value needs the binary
+//! form.
 
 use std::io;
 use std::os::unix::net::UnixDatagram;

@@ -1,7 +1,7 @@
 //! The audit log: one JSON object per line, to a file or to journald.
 //!
-//! One thread writes all records, so a hanging disk blocks nothing else. Failures are counted. A
-//! caller that must not proceed without its record waits for it.
+//! One thread writes all records, so a hanging disk delays only callers that must not proceed
+//! without their record. Failures are counted.
 
 mod file;
 mod journal;
@@ -47,7 +47,9 @@ impl FromStr for AuditTarget {
             None if text == JOURNAL => Ok(Self::Journal(JOURNAL_SOCKET.into())),
             Some((JOURNAL, socket)) if socket.starts_with('/') => Ok(Self::Journal(socket.into())),
             _ if text.starts_with('/') => Ok(Self::File(text.into())),
-            _ => Err(format!("expected journald or an absolute path, found {text:?}")),
+            _ => Err(format!(
+                "expected journald, journald:SOCKET or an absolute path, found {text:?}"
+            )),
         }
     }
 }
@@ -97,7 +99,8 @@ impl AuditLog {
         written.map_err(|source| AuditError::Write { target: self.target.clone(), source })
     }
 
-    /// Reopens the file, which a rotation may have renamed. On failure the old file stays in use.
+    /// Reopens the file, which a rotation may have renamed, or connects to journald again. On
+    /// failure the old file or connection stays in use.
     pub fn reopen(&self) -> Result<(), AuditError> {
         self.writer.reopen(WRITE_TIMEOUT).unwrap_or_else(|| {
             let source = io::ErrorKind::TimedOut.into();
@@ -105,17 +108,17 @@ impl AuditLog {
         })
     }
 
-    /// Waits briefly until all records so far are written.
+    /// Waits until all records so far are written, but for no longer than two seconds.
     pub fn flush(&self) {
         if !self.writer.flush(WRITE_TIMEOUT) {
             tracing::error!(
                 log = %self.target,
-                "writing to the audit log hangs; the last records are lost"
+                "writing to the audit log hangs; the last records may be lost"
             );
         }
     }
 
-    /// Returns the number of records that could not be written, or not in time.
+    /// Returns the number of records that could not be written, or were not written in time.
     #[must_use]
     pub fn failures(&self) -> u64 {
         self.writer.failures()

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 const WINDOW: Duration = Duration::from_secs(1);
 const MAX_LINES: u32 = 20;
 
-/// The lines of one time window. Further refusals are only counted.
+/// Allows 20 lines per second. Further refusals are only counted.
 #[derive(Debug, Default)]
 pub struct RefusalLines {
     began: Option<Instant>,

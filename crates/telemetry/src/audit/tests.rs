@@ -121,7 +121,7 @@ fn journald_gets_one_datagram_per_record() {
     let lines: Vec<_> = entry.lines().collect();
     assert_eq!(lines[3], r#"MESSAGE={"name":"a\nPRIORITY=0"}"#);
     assert_eq!(lines.len(), 4, "{entry}");
-    // Nothing reads: the caller gets an error and does not wait.
+    // Nothing reads from the socket: the caller gets an error and does not wait.
     let record = json!("x".repeat(1000));
     let refused = (0..100_000).find_map(|_| log.write_and_wait(&record).err());
     assert!(refused.is_some());

@@ -15,8 +15,8 @@ use super::{AuditError, AuditTarget};
 const MAX_WAITING: usize = 4096;
 /// Queue capacity for jobs other than records.
 const OTHER_JOBS: usize = 16;
-/// A caller waits in this many steps. Time during which the whole process is stopped or the machine
-/// sleeps consumes only one of them, since the writer thread was stopped too.
+/// A caller waits in this many steps. If the whole process is stopped or the machine sleeps, that
+/// time uses up only one step, and the writer thread still gets the others.
 const WAIT_STEPS: u32 = 20;
 
 #[derive(Debug)]
@@ -33,7 +33,7 @@ struct State {
     waiting: AtomicUsize,
     /// Whether the last record was lost.
     is_failing: AtomicBool,
-    /// Whether a caller has timed out and the thread has done nothing since.
+    /// Whether a caller has timed out and the thread has handled no record since.
     is_stuck: AtomicBool,
 }
 
@@ -79,7 +79,7 @@ impl Writer {
         self.enqueue(record, None)
     }
 
-    /// Returns when the record is written. After `timeout` it is unknown whether it will be.
+    /// Returns when the record is written. Fails after `timeout`; the record may still be written.
     pub(super) fn write_and_wait(&self, record: Vec<u8>, timeout: Duration) -> io::Result<()> {
         if self.state.is_stuck.load(Ordering::Relaxed) && self.waiting() > 0 {
             return Err(self.state.lose(io::ErrorKind::TimedOut.into()));
@@ -95,14 +95,16 @@ impl Writer {
         Err(self.state.lose(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Reopens the file. Returns `None` after `timeout`; the file may still be reopened later.
+    /// Reopens the file. Returns `None` after `timeout`, when the file may still be reopened later,
+    /// or if the queue is full.
     pub(super) fn reopen(&self, timeout: Duration) -> Option<Result<(), AuditError>> {
         let (done, reopened) = sync_channel(1);
         self.jobs.try_send(Job::Reopen { done }).ok()?;
         reopened.recv_timeout(timeout).ok()
     }
 
-    /// Returns whether all records so far were written or lost within `timeout`.
+    /// Waits until all records queued so far are written or lost. Returns false after `timeout`, or
+    /// if the queue is full.
     pub(super) fn flush(&self, timeout: Duration) -> bool {
         let (done, flushed) = sync_channel(1);
         self.jobs.try_send(Job::Flush { done }).is_ok() && flushed.recv_timeout(timeout).is_ok()
@@ -135,7 +137,8 @@ impl Writer {
             return Ok(());
         }
         self.state.waiting.fetch_sub(1, Ordering::Relaxed);
-        Err(self.state.lose(io::Error::other("the queue of the audit log is full")))
+        let message = format!("the queue of the audit log is full ({MAX_WAITING} records)");
+        Err(self.state.lose(io::Error::other(message)))
     }
 }
 

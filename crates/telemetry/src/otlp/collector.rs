@@ -18,9 +18,9 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::messages::ExportResponse;
 use super::settings::{Destination, OtlpError, Service};
 
-/// Doubled after each attempt.
+/// The pause before the first retry. Doubled for each further one.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// The maximum size of a response. The relevant part is at its beginning.
+/// How much of a response is read. The relevant part is at its beginning.
 const MAX_RESPONSE_BYTES: usize = 4 << 10;
 
 /// Why an export failed. The text contains neither the URL nor headers.
@@ -37,7 +37,7 @@ pub(super) enum ExportError {
 }
 
 impl ExportError {
-    /// Whether a retry may succeed. The status codes are those that OTLP lists.
+    /// Returns whether a retry may succeed. The status codes are those that OTLP lists.
     fn is_temporary(&self) -> bool {
         match self {
             Self::Unreachable(_) => true,
@@ -62,7 +62,7 @@ impl ExportError {
 #[derive(Debug, Clone)]
 pub(super) struct Collector {
     http: reqwest::Client,
-    destination: Destination,
+    pub(super) destination: Destination,
 }
 
 impl Collector {

@@ -68,8 +68,8 @@ fn number(point: &Metric, value: f64, times: Times) -> NumberDataPoint {
     }
 }
 
-/// Converts a histogram. Prometheus buckets count everything below a bound, OTLP buckets only the
-/// values between two bounds.
+/// Converts a histogram. Prometheus buckets count all values up to a bound, OTLP buckets only those
+/// between two bounds.
 fn histogram(point: &Metric, times: Times) -> HistogramDataPoint {
     let histogram = point.get_histogram();
     let finite = histogram.get_bucket().iter().filter(|bucket| bucket.upper_bound().is_finite());

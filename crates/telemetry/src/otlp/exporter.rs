@@ -1,5 +1,5 @@
-//! The tasks that send telemetry. Nothing waits for them: with a slow or unreachable collector
-//! spans are lost and counted, but nothing else is affected.
+//! The tasks that send telemetry. Only the shutdown waits for them, and not for long: a slow or
+//! unreachable collector costs telemetry, which is counted, and affects nothing else.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -88,7 +88,8 @@ impl Exporter {
         self.stop.send_replace(true);
         let sent = async { while self.tasks.join_next().await.is_some() {} };
         if timeout(FLUSH_TIMEOUT, sent).await.is_err() {
-            tracing::warn!("the collector did not accept the last telemetry in time");
+            let seconds = FLUSH_TIMEOUT.as_secs();
+            tracing::warn!("the collector did not accept the last telemetry within {seconds} s");
         }
     }
 
@@ -133,12 +134,19 @@ impl Delivery {
     async fn send(&mut self, body: Vec<u8>) -> Option<u64> {
         let sent = self.collector.export(body, &mut self.stop).await;
         let was_failing = std::mem::replace(&mut self.is_failing, sent.is_err());
-        let signal = self.signal;
+        let (signal, collector) = (self.signal, &self.collector.destination);
         match &sent {
             Err(error) => self.failed(error, was_failing),
-            Ok(_) if was_failing => tracing::info!(signal, "telemetry exports succeed again"),
+            Ok(_) if was_failing => {
+                tracing::info!(signal, %collector, "telemetry exports succeed again");
+            }
             Ok(rejected @ 1..) => {
-                tracing::debug!(signal, rejected, "the collector rejected a part of an export");
+                tracing::debug!(
+                    signal,
+                    %collector,
+                    rejected,
+                    "the collector rejected a part of an export"
+                );
             }
             Ok(0) => {}
         }
@@ -148,8 +156,8 @@ impl Delivery {
     fn failed(&self, error: &ExportError, was_failing: bool) {
         self.failures.inc();
         if !was_failing {
-            let (signal, error) = (self.signal, error.explain());
-            tracing::warn!(signal, error, "telemetry is lost");
+            let (signal, collector) = (self.signal, &self.collector.destination);
+            tracing::warn!(signal, %collector, error = error.explain(), "telemetry is lost");
         }
     }
 }
@@ -176,7 +184,7 @@ impl TraceExport {
             }
             self.send(&mut batch).await;
         }
-        // Later spans are counted as dropped.
+        // Spans that end from now on are counted as dropped.
         self.queue.close();
         loop {
             while batch.len() < self.max_batch

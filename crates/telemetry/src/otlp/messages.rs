@@ -202,7 +202,7 @@ pub(super) struct HistogramDataPoint {
     pub(super) count: u64,
     #[prost(double, optional, tag = "5")]
     pub(super) sum: Option<f64>,
-    /// One element more than `explicit_bounds` has.
+    /// One element more than `explicit_bounds`.
     #[prost(fixed64, repeated, tag = "6")]
     pub(super) bucket_counts: Vec<u64>,
     #[prost(double, repeated, tag = "7")]

@@ -1,7 +1,7 @@
 //! OpenTelemetry: exports metrics and spans to a collector, as OTLP with protobuf over HTTP.
 //!
 //! Metrics are read from the registry of the service, their only source. Spans contain only strings
-//! from the code and the ids of the caller's trace.
+//! from the code, and the ids and state of the caller's trace.
 
 mod collector;
 mod convert;

@@ -6,7 +6,7 @@ use super::trace_context::RemoteParent;
 pub(super) const DEFAULT_SAMPLER: Sampler =
     Sampler { root: RootDecision::Always, follows_parent: true };
 
-/// The decision about a whole request: its spans are kept together or not at all.
+/// Decides about a whole request: its spans are kept together or not at all.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Sampler {
     root: RootDecision,
@@ -18,13 +18,13 @@ pub(super) struct Sampler {
 enum RootDecision {
     Always,
     Never,
-    /// Keeps ids whose low 63 bits are below this value.
+    /// Keeps ids whose low half, without its lowest bit, is below this value.
     Below(u64),
 }
 
 impl Sampler {
-    /// Returns the sampler of this name, or `None` if there is none. Only some samplers use
-    /// `ratio`.
+    /// Returns the sampler of this name, or `None` for an unknown name. Only the `traceidratio`
+    /// samplers use `ratio`.
     pub(super) fn named(name: &str, ratio: f64) -> Option<Self> {
         let (root, follows_parent) = match name.strip_prefix("parentbased_") {
             Some(root) => (root, true),

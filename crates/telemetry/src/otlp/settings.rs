@@ -1,9 +1,9 @@
 //! Reads the destinations of telemetry from the standard `OTEL_*` variables. Without the URL of a
 //! collector nothing is exported.
 //!
-//! An invalid variable that determines a destination is an error. Others cause a warning and are
-//! replaced by their defaults, as the specification requires. Values of headers and URLs never
-//! appear in messages: they may be credentials.
+//! An invalid variable that determines a destination is an error. Other invalid variables cause a
+//! warning and are replaced by their defaults, as the specification requires. Values of headers and
+//! URLs never appear in messages: they may contain credentials.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ const DEFAULT_INTERVAL_MS: u32 = 60_000;
 const DEFAULT_QUEUE: u32 = 2_048;
 const DEFAULT_BATCH: u32 = 512;
 
-/// Why a variable is invalid.
+/// Why telemetry cannot be exported.
 #[derive(Debug, Error)]
 pub enum OtlpError {
     #[error(
@@ -47,7 +47,7 @@ pub enum OtlpError {
 /// The program that sends telemetry.
 #[derive(Debug, Clone, Copy)]
 pub struct Service {
-    /// The default name; a variable may set another.
+    /// The default of `service.name`, which `OTEL_SERVICE_NAME` may replace.
     pub name: &'static str,
     pub version: &'static str,
 }
@@ -177,7 +177,7 @@ impl Reader<'_> {
         (self.variable)(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
     }
 
-    /// Returns the variable of a signal, or else the one for all signals, with its name.
+    /// Returns the name and value of the variable for this signal, or else for all signals.
     fn get_for(&self, signal: Signal, option: &str) -> Option<(String, String)> {
         let own = format!("OTEL_EXPORTER_OTLP_{}_{option}", signal.word());
         let [own, general] = [own, format!("OTEL_EXPORTER_OTLP_{option}")]
@@ -207,8 +207,9 @@ impl Reader<'_> {
         if let Some((name, value)) = self.get_for(Signal::Metrics, name)
             && !value.eq_ignore_ascii_case(preference)
         {
-            self.warnings
-                .push(format!("{name}: only {preference} is supported; using {preference}"));
+            self.warnings.push(format!(
+                "{name} is {value:?}, but only {preference} is supported; using {preference}"
+            ));
         }
         Ok(Some(MetricSettings { destination, interval }))
     }
@@ -231,7 +232,8 @@ impl Reader<'_> {
         if let Some((name, value)) = self.get_for(signal, "COMPRESSION")
             && value != "none"
         {
-            self.warnings.push(format!("{name}: compression is not supported; using none"));
+            self.warnings
+                .push(format!("{name} is {value:?}, but only none is supported; using none"));
         }
         let headers = match self.get_for(signal, "HEADERS") {
             Some((variable, text)) => headers(&text).ok_or(OtlpError::Headers { variable })?,
@@ -271,8 +273,10 @@ impl Reader<'_> {
         match self.get(&name).as_deref() {
             None | Some("otlp") => true,
             Some("none") => false,
-            Some(_) => {
-                self.warnings.push(format!("{name}: only otlp and none are supported; using none"));
+            Some(found) => {
+                self.warnings.push(format!(
+                    "{name} is {found:?}, but only otlp and none are supported; using none"
+                ));
                 false
             }
         }
@@ -301,14 +305,17 @@ impl Reader<'_> {
             Some(text) => {
                 let ratio = text.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio));
                 ratio.unwrap_or_else(|| {
-                    self.warnings.push(format!("{argument} is not between 0 and 1; using 1"));
+                    self.warnings
+                        .push(format!("{argument} is {text:?}, not between 0 and 1; using 1"));
                     1.0
                 })
             }
         };
         Sampler::named(&name, ratio).unwrap_or_else(|| {
             let known = "always_on, always_off or traceidratio, or parentbased_ and one of these";
-            self.warnings.push(format!("{variable} is not {known}; using parentbased_always_on"));
+            self.warnings.push(format!(
+                "{variable} is {name:?}, expected {known}; using parentbased_always_on"
+            ));
             DEFAULT_SAMPLER
         })
     }
@@ -321,8 +328,9 @@ impl Reader<'_> {
         let Some(text) = self.get(name) else { return default };
         text.parse().ok().filter(|number| *number > 0).unwrap_or_else(|| {
             let largest = u32::MAX;
-            self.warnings
-                .push(format!("{name} is not a number from 1 to {largest}; using {default}"));
+            self.warnings.push(format!(
+                "{name} is {text:?}, not a number from 1 to {largest}; using {default}"
+            ));
             default
         })
     }

@@ -103,8 +103,8 @@ impl Span {
         self.span.attributes.push((key, value));
     }
 
-    /// Ends the span. `error` is its kind if the work failed. Never waits: if the queue is full,
-    /// the span is dropped and counted.
+    /// Ends the span. `error` is the kind of the error, if the work failed. Never waits: if the
+    /// queue is full, the span is dropped and counted.
     pub fn end(mut self, error: Option<&'static str>) {
         if let Some(kind) = error {
             self.set("error.type", kind);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_span_without_room_is_counted() {
+    fn a_span_that_finds_the_queue_full_is_counted() {
         let (tracer, mut queue, dropped) = tracer(1);
         for _ in 0..3 {
             tracer.server_span("process/start", None).unwrap().end(None);

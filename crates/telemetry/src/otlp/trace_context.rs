@@ -5,7 +5,8 @@
 
 use std::sync::Arc;
 
-/// The specification asks to propagate a `tracestate` of this size. A longer one is dropped.
+/// The specification asks programs to propagate a `tracestate` of up to this size. A longer one is
+/// dropped.
 const MAX_STATE_BYTES: usize = 512;
 const MAX_STATE_MEMBERS: usize = 32;
 const MAX_STATE_PART_BYTES: usize = 256;

@@ -4,7 +4,7 @@ use exec_server_host::fs::FsError;
 use exec_server_protocol::{ErrorCode, ErrorKind, ErrorSubject, PathUri, RpcError};
 use std::io;
 
-/// The error when no thread can be started; a later attempt may succeed.
+/// Returns the error for a thread that cannot be started. A later attempt may succeed.
 pub(super) fn no_thread() -> RpcError {
     let message = "the server cannot start a thread for file operations; try again later";
     RpcError::internal(message).with_kind(ErrorKind::OutOfResources)
@@ -60,7 +60,7 @@ fn coded(error: FsError) -> RpcError {
             RpcError::invalid_request(message).with_kind(ErrorKind::FileTooLarge)
         }
         FsError::TooManyEntries { .. } => {
-            let message = format!("{message}; request pages with limit");
+            let message = format!("{message}; set limit to read the directory in pages");
             RpcError::invalid_request(message).with_kind(ErrorKind::TooManyEntries)
         }
         FsError::Conflict { .. } => kinded(ErrorCode::InvalidRequest, ErrorKind::Conflict),
@@ -70,7 +70,7 @@ fn coded(error: FsError) -> RpcError {
     }
 }
 
-/// The error of a bad name or text pattern. No path is at fault.
+/// The error for an invalid glob or text pattern. It concerns no path.
 pub(super) fn bad_pattern(why: &str) -> RpcError {
     RpcError::invalid_request(why).with_kind(ErrorKind::BadPattern)
 }

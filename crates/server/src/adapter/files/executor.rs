@@ -1,5 +1,5 @@
-//! Runs the work of a request on threads that are confined to its policy, or on unconfined threads
-//! if it has none.
+//! Runs the work of a request on threads that are confined to its policy or, if the request has no
+//! policy, on unconfined threads.
 //!
 //! This is the only way from the params of a request to file operations, so no method can forget
 //! its policy.

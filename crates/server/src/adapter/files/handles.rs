@@ -1,4 +1,4 @@
-//! Files that stay open between requests. Everything here blocks.
+//! Files that stay open between requests. Reads and writes block, and so does the end of an upload.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
@@ -109,12 +109,12 @@ impl Upload {
         &self.executor
     }
 
-    /// Returns how much an earlier attempt with the same key has written.
+    /// Returns how many bytes an earlier attempt with the same key has written.
     pub(crate) fn written_before(&self) -> u64 {
         self.written_before
     }
 
-    /// Makes the end of the upload wait for this block.
+    /// Makes the end of the upload wait until the returned block is dropped.
     pub(crate) fn expect_block(self: Arc<Self>) -> ExpectedBlock {
         *self.expected_blocks.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         ExpectedBlock(self)
@@ -127,7 +127,7 @@ impl Upload {
         file.write_block(offset, bytes).map_err(to_rpc_error)
     }
 
-    /// Gives the file its name.
+    /// Completes the upload: the file appears under its path.
     pub(crate) fn commit(&self) -> Result<FsCloseResponse, RpcError> {
         let written = self.take().ok_or_else(|| self.closed())?.commit().map_err(to_rpc_error)?;
         Ok(FsCloseResponse {
@@ -143,7 +143,7 @@ impl Upload {
         }
     }
 
-    /// Stops writing. Removes the file unless it has a resume key.
+    /// Ends the upload. Removes the partial file unless the upload has a resume key.
     pub(crate) fn abandon(&self) {
         drop(self.take());
     }
@@ -167,7 +167,9 @@ fn check_resume_key(key: Option<&str>) -> Result<(), RpcError> {
     let sound = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     if key.is_empty() || key.len() > MAX_RESUME_KEY_BYTES || !key.bytes().all(sound) {
         return Err(RpcError::invalid_request(format!(
-            "resumeKey: expected 1 to {MAX_RESUME_KEY_BYTES} letters, digits, '-' or '_'"
+            "invalid resumeKey of {} bytes; expected 1 to {MAX_RESUME_KEY_BYTES} letters, digits, \
+             '-' or '_'",
+            key.len()
         )));
     }
     Ok(())

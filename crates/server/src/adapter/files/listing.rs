@@ -64,7 +64,8 @@ impl FileCall for rpc::FsReadDirectory {
             Err(NotTaken::Full) => {
                 let path = params.path.as_path().display();
                 let message = format!(
-                    "the names in {path} take more than {} MiB; request pages with limit",
+                    "the names in {path} take more than {} MiB; set limit to read the directory in \
+                     pages",
                     MAX_LISTING_BYTES >> 20
                 );
                 Err(RpcError::invalid_request(message).with_kind(ErrorKind::TooManyEntries))
@@ -81,7 +82,7 @@ impl LargeFileCall for rpc::FsReadDirectory {
         _: &CancelFlag,
     ) -> Result<Option<FsReadDirectoryResponse>, RpcError> {
         let limit = page_limit(params)?;
-        // A client that asks for a further page had a large directory.
+        // A request for a further page means that the directory is large.
         if page_start(params)?.is_some() {
             return Ok(None);
         }
@@ -104,7 +105,7 @@ fn entry_types(params: &FsReadDirectoryParams) -> EntryTypes {
     if params.details { EntryTypes::Own } else { EntryTypes::Followed }
 }
 
-/// Returns `None` if everything is requested.
+/// Returns `None` if the whole directory is requested.
 fn page_limit(params: &FsReadDirectoryParams) -> Result<Option<NonZeroUsize>, RpcError> {
     if params.limit.is_none() && params.after.is_none() {
         return Ok(None);
@@ -189,7 +190,7 @@ impl<'a> Listing<'a> {
     }
 }
 
-/// Returns an upper bound for the length of the text in JSON, without its quotes.
+/// Returns an upper bound on the length of the text in JSON, without its quotes.
 fn json_len(text: &str) -> usize {
     let escaped = |byte: u8| match byte {
         0..0x20 => "\\u0000".len(),

@@ -1,4 +1,4 @@
-//! Methods that are one call of the host: params in, result out. They block.
+//! Methods that consist of one call to the host: params in, result out. They block.
 
 use std::path::Path;
 

@@ -13,7 +13,7 @@ const SMALL_BYTES: usize = 64 << 10;
 /// How much of a large file is read at a time.
 const PIECE_BYTES: usize = Base64ResponseWriter::UNIT << 16;
 
-/// A file that was opened and read up to the small size.
+/// A file that was opened and read up to `SMALL_BYTES`.
 #[derive(Debug)]
 pub(crate) enum Reading {
     Done(Vec<u8>),
@@ -52,7 +52,8 @@ impl LargeFile {
         usize::try_from(self.file.metadata().size).unwrap_or(usize::MAX)
     }
 
-    /// Returns the size that the file system reports, or the maximum if that size is too small.
+    /// Returns the size that the file system reports, or [`MAX_FILE_BYTES`] if at least as much was
+    /// already read.
     pub(crate) fn expected_bytes(&self) -> usize {
         let size = self.size();
         // Files that are generated on read, as in /proc, report a size of 0.

@@ -13,9 +13,10 @@ use exec_server_protocol::{
 use super::errors::{bad_pattern, to_rpc_error};
 use super::executor::PolicyScoped;
 
-/// A batch is sent at this size, or at `BATCH_AGE` when the next match is found.
+/// A batch is sent when it has this size, or when a match is found [`BATCH_AGE`] after the previous
+/// batch.
 const BATCH_BYTES: usize = 64 << 10;
-/// Maximum submatches of one line. A message also has a limit of values.
+/// Maximum submatches of one line. A message also has a limit on its number of values.
 const MAX_SUBMATCHES: usize = 1000;
 /// Approximate size of one submatch as text.
 const SUBMATCH_BYTES: usize = 24;
@@ -61,7 +62,7 @@ impl Searching {
         Ok(Self { search, root: params.path })
     }
 
-    /// Calls `send` with each batch. It may wait, and returns whether the client wants more.
+    /// Calls `send` with each batch. `send` may wait, and returns whether the client wants more.
     pub(crate) fn run(
         &self,
         cancelled: &AtomicBool,

@@ -1,4 +1,4 @@
-//! Watches in wire terms.
+//! Watches, and their changes converted to wire types.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,14 +14,16 @@ use super::operations::uri;
 /// Maximum size of the paths in one `fs/changed`, which contains each of them twice.
 const MAX_CHANGED_BYTES: usize = 4 << 20;
 
-/// One kernel queue, created at the first watch: a user may have only a few.
+/// One inotify instance for all watches, created with the first watch: a user may have only a few
+/// instances.
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
     watcher: Mutex<Option<Arc<Watcher>>>,
 }
 
 impl Watches {
-    /// Opens the queue. Needs an unconfined thread: the thread that it starts serves all watches.
+    /// Creates the watcher, which starts the thread that serves all watches. Must be called on an
+    /// unconfined thread.
     pub(crate) fn prepare(&self) -> Result<(), RpcError> {
         self.watcher().map(drop)
     }

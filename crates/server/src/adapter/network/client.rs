@@ -60,7 +60,8 @@ pub(super) struct ProcessGateClient {
     client: Arc<dyn NetworkClient>,
     /// `None`: the client must not be asked.
     ask_timeout: Option<Duration>,
-    /// Whether the client supports managed networking and gets notifications.
+    /// Whether the client gets notifications. Only a client whose start has network rules is known
+    /// to support them.
     is_told: bool,
 }
 

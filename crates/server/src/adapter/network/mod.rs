@@ -1,8 +1,8 @@
 //! Managed networking: builds the gate of a process from the fields of its start and the rules of
-//! operator and token.
+//! the operator and the token.
 //!
-//! The rules of all parties apply, and the strictest decides. A start without rules of its own is
-//! managed as soon as the operator or its token names hosts.
+//! The rules of all parties apply, and the strictest decides. Even a start without network rules is
+//! managed if the operator or the client's token has rules about hosts.
 
 mod client;
 mod variables;
@@ -37,8 +37,8 @@ const DNS_PORT: u16 = 53;
 
 /// How long a client may take to respond, unless its start says otherwise.
 const DEFAULT_ASK_TIMEOUT: Duration = Duration::from_secs(60);
-/// Added to the client's timeout: a client that waits for a person responds when its own timeout
-/// ends.
+/// Added to the client's timeout. A client that waits for a person may respond only when that
+/// timeout ends, so its response arrives slightly later.
 const ASK_GRACE: Duration = Duration::from_secs(5);
 /// The longest `processId` for which the client can be asked.
 const MAX_ASKED_ID_BYTES: usize = 256;
@@ -66,7 +66,8 @@ impl RequestedNetwork {
         let (managed, rules) = (params.managed_network.as_ref(), params.network.as_deref());
         let is_requested = proxy.is_some() || managed.is_some() || rules.is_some();
         if !is_requested && params.enforce_managed_network == Some(true) {
-            let message = "enforceManagedNetwork needs managedNetwork or an enabled networkProxy";
+            let message =
+                "enforceManagedNetwork needs managedNetwork, network or an enabled networkProxy";
             return Err(
                 RpcError::invalid_request(message).with_kind(ErrorKind::ManagedNetworkUnavailable)
             );
@@ -122,8 +123,8 @@ impl RequestedNetwork {
         }))
     }
 
-    /// Opens the sockets that the plan does not open: the proxies of a process without a network
-    /// namespace. The plan then allows their ports.
+    /// Plans the gate. For a process without a gated network namespace, opens the proxies on
+    /// loopback and lets the plan allow their ports.
     pub(super) fn plan_gate(
         &self,
         plan: &mut Plan,
@@ -201,7 +202,7 @@ impl RequestedNetwork {
     }
 }
 
-/// The proxies of a gate, and the addresses for programs.
+/// The proxies of a gate, and the ports on which programs reach them.
 struct Proxies {
     /// Listeners outside the process's network namespace.
     listeners: GateListeners,
@@ -227,7 +228,7 @@ fn gate_sockets(
     }
     if direct_ports.len() > MAX_DIRECT_PORTS {
         let message = format!(
-            "network: {} ports to reach directly exceed the limit of {MAX_DIRECT_PORTS}; name \
+            "network: {} directly reachable ports exceed the limit of {MAX_DIRECT_PORTS}; name \
              fewer in loopbackPorts and in host patterns",
             direct_ports.len()
         );
@@ -242,8 +243,8 @@ fn gate_sockets(
     })
 }
 
-/// Checks the loopback ports of a start. They need no host rule of the start, but the rules of
-/// operator and token must allow them.
+/// Checks the loopback ports of a start. They need no host rule of the start, but the rules of the
+/// operator and the token must allow them.
 fn check_loopback_ports(ports: &[u16], ceilings: &[Rules]) -> Result<(), RpcError> {
     if ports.contains(&0) {
         let message = "managedNetwork: a loopback port must be at least 1";
@@ -263,7 +264,8 @@ fn check_loopback_ports(ports: &[u16], ceilings: &[Rules]) -> Result<(), RpcErro
         None => Ok(()),
         Some(port) => {
             let message = format!(
-                "managedNetwork: the rules of the server do not allow 127.0.0.1:{port}; the operator can allow it in [network]"
+                "managedNetwork: the host rules of the operator or the token do not allow \
+                 127.0.0.1:{port}; the operator can allow it in [network]"
             );
             Err(RpcError::invalid_request(message).with_kind(ErrorKind::SandboxDenied))
         }
@@ -312,9 +314,9 @@ fn rules_of_start(rules: &NetworkRules) -> Result<Rules, RpcError> {
     Ok(Rules { allow, deny, unnamed: unnamed(rules.ask), ..nothing() })
 }
 
-/// Converts the rules of a ceiling. Rules that only deny allow the rest; empty rules allow nothing.
-/// If the client may be asked and the start has rules of its own, those rules decide about the
-/// rest, or let the gate ask.
+/// Converts the rules of a ceiling. If they only deny, all other hosts are allowed; empty rules
+/// allow nothing. If the ceiling has `ask` and the start has rules, the rules of the start decide
+/// about the hosts that the ceiling does not name.
 fn rules_of_ceiling(rules: &HostRules, is_requested: bool) -> Result<Rules, RpcError> {
     let (allow, deny) = (patterns(&rules.allow)?, patterns(&rules.deny)?);
     let only_denies = allow.is_empty() && !deny.is_empty() && !rules.ask;

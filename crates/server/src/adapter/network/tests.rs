@@ -45,7 +45,7 @@ fn a_start_without_network_rules_is_not_managed() {
 }
 
 #[test]
-fn enforcement_without_details_is_refused() {
+fn enforcement_without_a_managed_network_is_refused() {
     for members in [
         json!({"enforceManagedNetwork": true}),
         json!({"enforceManagedNetwork": true, "networkProxy": {"proxy": {"enabled": false}}}),
@@ -74,7 +74,7 @@ fn the_operators_rules_apply_to_starts_without_rules() {
 }
 
 #[test]
-fn a_ceiling_that_only_denies_allows_the_rest_and_an_empty_one_nothing() {
+fn a_ceiling_that_only_denies_allows_other_hosts_and_an_empty_one_allows_none() {
     let denies = network(&json!({}), &[hosts(&[], &["b.test"])]);
     assert!(is_allowed(&denies, "a.test") && !is_allowed(&denies, "b.test"));
     let nothing = network(&json!({}), &[hosts(&[], &[])]);
@@ -115,7 +115,7 @@ fn a_proxy_follows_its_settings() {
 }
 
 #[test]
-fn a_client_is_asked_only_about_short_process_ids() {
+fn a_client_is_asked_only_for_processes_with_short_ids() {
     let long = "x".repeat(MAX_ASKED_ID_BYTES + 1);
     let error = read(&json!({"processId": long, "network": {"ask": true}}), &[]).unwrap_err();
     assert_eq!(error.code, -32602);
@@ -151,7 +151,7 @@ fn unix_sockets_are_closed_where_hosts_are_restricted() {
 }
 
 #[test]
-fn where_the_operator_lets_clients_decide_the_rules_of_a_start_decide() {
+fn a_start_decides_about_hosts_that_a_ceiling_with_ask_does_not_name() {
     let ask = HostRules { ask: true, ..hosts(&[], &["b.test"]) };
     let decided =
         network(&json!({"network": {"allow": ["a.test", "b.test"]}}), std::slice::from_ref(&ask));

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn without_socks_all_variables_name_http_and_without_proxies_none_is_set() {
+    fn all_proxy_names_http_without_socks_and_nothing_is_set_without_proxies() {
         assert_eq!(value(&proxy_variables(Some(1), None), "all_proxy"), Some("http://127.0.0.1:1"));
         assert_eq!(proxy_variables(None, None), []);
     }

@@ -15,12 +15,12 @@ pub(super) struct Ceiling {
     level: SandboxLevel,
     writable_roots: Vec<PathBuf>,
     network: Network,
-    /// Resolved once, so that symlinks that change later do not move it.
+    /// Resolved once, so that later changes of symlinks do not affect it.
     policy: OnceLock<Result<Policy, Arc<SandboxError>>>,
 }
 
 impl Ceiling {
-    /// Returns `None` if the ceiling restricts nothing.
+    /// Returns `None` if the ceiling requires no sandbox.
     pub(super) fn new(ceiling: &SandboxCeiling) -> Option<Self> {
         let network = if ceiling.network { Network::Enabled } else { Network::Restricted };
         let writable_roots = ceiling.writable_roots.clone();

@@ -1,7 +1,8 @@
-//! Chooses the policy of a request: the requested access, limited by the operator and its token.
+//! Chooses the policy of a request: the requested access, limited by the ceilings of the operator
+//! and of the client's token.
 //!
-//! A client cannot bypass the ceilings: a request without a sandbox gets the ceilings, and one with
-//! a sandbox gets only what all of them allow.
+//! A client cannot bypass the ceilings: a request without a sandbox runs under the ceilings alone,
+//! and one with a sandbox gets only what the sandbox and all ceilings allow.
 
 mod ceiling;
 mod recent;
@@ -49,7 +50,7 @@ struct Machine {
     /// An unreadable history is logged once.
     reported: Once,
     history: WriteHistory,
-    /// Runs the probes. Without it nothing is known about this machine, and nothing is promised.
+    /// Runs the probes. Without it, nothing is known about this machine, and every plan fails.
     executable: Option<PathBuf>,
     /// A failed probe is repeated: it may have lacked memory or processes.
     capabilities: OnceLock<Capabilities>,
@@ -71,7 +72,7 @@ impl RequestedSandbox {
 }
 
 impl SandboxResolver {
-    /// Applies the ceiling of the operator.
+    /// Creates a resolver under the ceiling of the operator.
     pub(crate) fn new(config: &ServerConfig, executable: Option<PathBuf>) -> Self {
         let machine = Machine {
             protected: config.protected_paths.clone(),
@@ -106,7 +107,8 @@ impl SandboxResolver {
         Arc::new(Self { machine, ceilings, hosts, recent: Recent::default() })
     }
 
-    /// Parses a sandbox object. Returns `None` if the request may have all access of the server.
+    /// Parses a sandbox object. Returns `None` if the request may have the same access as the
+    /// server.
     pub(crate) fn read(
         &self,
         sandbox: Option<&SandboxRequest>,
@@ -146,9 +148,9 @@ impl SandboxResolver {
         Ok(policy)
     }
 
-    /// Returns the paths in use: a directory that contains one of them is not hidden with the
-    /// secrets in it. Under a ceiling, the client's own paths do not count: it could name a path in
-    /// such a directory in order to see it.
+    /// Returns the paths in use: a directory that contains one of them is not hidden along with the
+    /// secrets in it. Under a ceiling, the client's own paths do not count: a client could name a
+    /// path in such a directory in order to see the directory.
     fn used_paths(&self, asked: &RequestedSandbox) -> Vec<PathBuf> {
         if !self.ceilings.is_empty() {
             return self.ceilings.iter().flat_map(|ceiling| ceiling.roots()).flatten().collect();
@@ -181,7 +183,8 @@ impl SandboxResolver {
         Ok(policy)
     }
 
-    /// Returns a cached policy, or `None` if there is none. Never blocks.
+    /// Returns the policy of a file request if it needs no resolving; an inner `None` means no
+    /// restriction. Never blocks.
     pub(crate) fn known_file_policy(
         &self,
         sandbox: Option<&SandboxRequest>,
@@ -211,8 +214,8 @@ impl SandboxResolver {
         Ok(())
     }
 
-    /// Returns whether the machine has been probed, or cannot be. If so, nothing here blocks for
-    /// long.
+    /// Returns whether the machine has been probed, or cannot be. If so, no method of the resolver
+    /// blocks for long.
     pub(crate) fn is_machine_probed(&self) -> bool {
         self.machine.capabilities.get().is_some() || self.machine.executable.is_none()
     }
@@ -228,8 +231,8 @@ impl SandboxResolver {
         &self.hosts
     }
 
-    /// Returns a policy with the same files and a managed network, if the ceilings allow it. A
-    /// start that names hosts gets it even if its sandbox otherwise denies the network.
+    /// Returns the policy with a managed network, or without a network if the ceilings deny it. If
+    /// the policy denies the network, only a start with rules about hosts gets a managed one.
     pub(crate) fn with_managed_network(&self, policy: &Policy, is_requested: bool) -> Policy {
         let allowed = if self.allows_network() { Network::Managed } else { Network::Restricted };
         let asked = if is_requested { Network::Managed } else { policy.network() };
@@ -277,9 +280,9 @@ impl Machine {
         }
     }
 
-    /// Hides the secrets from the policy. A client that reads the token signing key could make a
-    /// token without a ceiling. Resolved each time: a secret may be replaced by a symlink to
-    /// another file.
+    /// Hides the secrets of the server. A client that reads the token signing key could make a
+    /// token without a ceiling. The paths are resolved each time: a secret may be replaced by a
+    /// symlink to another file.
     fn hide_secrets(
         &self,
         policy: Policy,
@@ -298,7 +301,9 @@ impl Machine {
         self.history.roots().unwrap_or_else(|error| {
             self.reported.call_once(|| {
                 tracing::warn!(
-                    "cannot read the write history of earlier sandboxes, so no symlink is trusted: {error}"
+                    %error,
+                    "cannot read the record of writable directories; until it is repaired, requests \
+                     may be refused if their paths lead through symlinks that are not in trusted_links"
                 );
             });
             WrittenRoots::Unknown
@@ -447,7 +452,7 @@ mod tests {
             let policy = policy(&sandboxes, Some(sandbox), &root).unwrap();
             assert_eq!(policy.access(&secret), Access::Deny, "{sandbox}");
         }
-        // Also under a ceiling that was resolved before the file was replaced.
+        // The same holds under a ceiling that was resolved before the file was replaced.
         let read_only =
             SandboxCeiling { require: Some(SandboxLevel::ReadOnly), ..SandboxCeiling::default() };
         let sandboxes = SandboxResolver::new(&ServerConfig { sandbox: read_only, ..config }, None);
@@ -496,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subpath_of_a_special_path_does_not_mean_all_of_it() {
+    fn a_special_path_with_an_unsupported_member_is_refused() {
         let sandboxes = under(SandboxCeiling::default());
         for (value, member) in [
             (r#"{"kind":"tmpdir","subpath":"mine"}"#, "subpath"),
@@ -525,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_probes_enforces_nothing() {
+    fn a_machine_that_cannot_be_probed_fails_the_ceiling_check() {
         let sandboxes = under(SandboxCeiling {
             require: Some(SandboxLevel::ReadOnly),
             ..SandboxCeiling::default()

@@ -1,7 +1,7 @@
 //! A cache of recently resolved policies.
 //!
 //! Agents send the same sandbox with every request. Its policy depends on symlinks and on which
-//! files exist, so an entry lives no longer than a person could notice.
+//! files exist, so an entry lives for one second only.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -11,7 +11,7 @@ use exec_server_host::sandbox::Policy;
 use exec_server_protocol::SandboxRequest;
 
 const LIFETIME: Duration = Duration::from_secs(1);
-/// Expired policies are dropped with each insertion; beyond this number, all are.
+/// Each insertion drops the expired policies; if this many are left, it drops them all.
 const MAX_POLICIES: usize = 256;
 /// Longer sandbox objects are not cached.
 const MAX_TEXT: usize = 64 << 10;

@@ -20,9 +20,12 @@ pub(super) struct RequestedPolicy {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum RequestedPolicyError {
-    #[error("sandbox: cannot deny the unknown special path {kind:?}")]
+    #[error(
+        "sandbox: cannot deny the unknown special path {kind:?}; the known ones are root, \
+         minimal, tmpdir, slash_tmp, project_roots and current_working_directory"
+    )]
     UnknownDenial { kind: String },
-    #[error("sandbox: the special path {kind:?} does not take {member:?}")]
+    #[error("sandbox: the special path {kind:?} does not take {member:?}; remove it")]
     UnknownMember { kind: String, member: String },
 }
 
@@ -52,7 +55,7 @@ pub(crate) fn own_tmpdir() -> Option<PathBuf> {
     std::env::var_os("TMPDIR").map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
-/// Returns a policy that reads everything and writes the named paths.
+/// Returns a policy that grants read access to everything and write access to these paths.
 pub(super) fn workspace_write(
     writable: impl IntoIterator<Item = EntryPath>,
     network: Network,

@@ -27,8 +27,8 @@ pub(crate) struct HttpBodies {
     whole: Arc<Semaphore>,
 }
 
-/// Requests that are answered with their whole response. Existing clients use one id for all such
-/// requests, so only the id of a stream must be unique.
+/// Requests that are answered with their whole response. Some deployed clients use one id for all
+/// such requests, so only the id of a stream must be unique.
 #[derive(Debug, Default)]
 struct WholeRequests {
     by_id: Mutex<HashMap<String, Vec<Arc<HttpStream>>>>,
@@ -68,7 +68,7 @@ impl Drop for WholeRequest {
     }
 }
 
-/// The client's signals about a body that is being sent.
+/// The state of a body that is being sent.
 #[derive(Debug, Default)]
 pub(crate) struct HttpStream {
     consumed: watch::Sender<u64>,
@@ -104,12 +104,12 @@ pub(crate) struct BodyMemory {
     whole: Arc<Semaphore>,
     permits: Option<OwnedSemaphorePermit>,
     bytes: usize,
-    /// The same, counted against the memory that connections share.
+    /// Counts the body against the memory that connections share.
     held: Holding,
 }
 
 impl BodyMemory {
-    /// Returns false if other bodies hold all of that memory.
+    /// Returns false if no memory is left for the body.
     pub(crate) fn grow_to(&mut self, bytes: usize) -> bool {
         if !self.held.try_grow_to(bytes) {
             return false;

@@ -13,12 +13,12 @@ use super::id_table::{IdRules, IdTable};
 use crate::ServerConfig;
 use crate::adapter::{Upload, Watches};
 
-/// The default of `concurrent_requests`.
+/// Maximum number of concurrent searches: the default of `concurrent_requests`.
 const MAX_SEARCHES: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Files {
-    /// Requested when the connection ends.
+    /// Set when the connection ends, to stop long file operations.
     pub(crate) stop: CancelFlag,
     pub(crate) handles: Arc<IdTable<FileHandle>>,
     pub(crate) watches: Arc<Watches>,
@@ -113,5 +113,5 @@ impl Files {
 }
 
 fn other_way(id: &str, way: &str) -> RpcError {
-    RpcError::invalid_request(format!("handleId {id:?} is open for {way}"))
+    RpcError::invalid_request(format!("handleId {id:?} is open only for {way}"))
 }

@@ -62,8 +62,8 @@ impl<T> IdTable<T> {
         }
         if state.entries.len() >= max_entries {
             let message = format!(
-                "this connection already uses {max_entries} values of {member}, the limit; end one \
-                 of them first"
+                "this connection may use at most {max_entries} {member} values at once; close or \
+                 finish one first"
             );
             return Err(RpcError::invalid_request(message).with_kind(ErrorKind::TooManyOpen));
         }
@@ -80,7 +80,7 @@ impl<T> IdTable<T> {
         if (1..=max_bytes).contains(&id.len()) {
             return Ok(());
         }
-        let message = format!("{member} of {} bytes: expected 1 to {max_bytes}", id.len());
+        let message = format!("{member} has {} bytes; expected 1 to {max_bytes}", id.len());
         Err(RpcError::new(bad_id, message))
     }
 

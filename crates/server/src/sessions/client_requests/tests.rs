@@ -30,13 +30,13 @@ fn connect(server: &Server) -> RpcClient<Served> {
     RpcClient::over(Served { connection, serving })
 }
 
-/// Opens a server, a client of it, and the client's session.
+/// Returns a new server, a connected client, and the client's session.
 async fn open() -> (Server, RpcClient<Served>, Arc<Session>) {
     let server = Server::new(ServerConfig::default(), Launcher::plain());
     let mut client = connect(&server);
     client.initialize(json!({"clientName": "test"})).await;
     let session = server.state().sessions.all().pop().unwrap();
-    // Answered after `initialized` was read.
+    // The server answers this only after it has read `initialized`.
     client.call("environment/status", json!({})).await.unwrap();
     (server, client, session)
 }

@@ -45,7 +45,7 @@ fn a_path_is_added_to_the_base_url_but_not_to_the_url_of_a_signal() {
     let traces = both.traces.unwrap().destination;
     assert_eq!(traces.url.as_str(), "https://u:p@c:1/base/v1/traces?q=1#f");
     assert!(traces.is_encrypted());
-    // Neither credentials nor the query are shown.
+    // Neither the credentials nor the query is shown.
     assert_eq!(traces.to_string(), "https://c:1/base/v1/traces");
     assert_eq!(format!("{traces:?}"), "Destination(\"https://c:1/base/v1/traces\")");
     let metrics = both.metrics.unwrap().destination;

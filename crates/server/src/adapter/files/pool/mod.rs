@@ -1,7 +1,7 @@
-//! Threads for work that blocks on storage, each confined to one policy or to none.
+//! Threads for work that blocks on storage, each confined to one policy or unconfined.
 //!
-//! A thread cannot leave its policy, so each policy has threads of its own. A job that hangs on a
-//! dead network file system keeps its thread and delays no other job. [`PoolScheduler`] makes the
+//! A thread cannot leave its policy, so each policy has its own threads. A job that hangs on a dead
+//! network file system keeps its thread and delays no other job. [`PoolScheduler`] makes the
 //! decisions; this module has the threads.
 //!
 //! Invariant: a single thread that is never confined, the *starter*, starts all others, since a
@@ -34,7 +34,7 @@ const SANDBOXED_LIMITS: Limits = Limits { each: 256, few: 8, usual: 64, all: 512
 /// files nor block.
 type Work = Box<dyn FnOnce(Result<(), RpcError>) + Send>;
 
-/// Clones share the threads, which end by themselves when idle.
+/// Clones share the threads. Idle threads end.
 #[derive(Debug, Clone)]
 pub(crate) struct FilePool {
     shared: Arc<Shared>,
@@ -55,7 +55,7 @@ struct State {
     /// Workers whose threads are about to end.
     ended: Vec<WorkerId>,
     has_starter: bool,
-    /// Confinements that workers are in.
+    /// The confinements that workers have entered.
     confinements: HashMap<Policy, Weak<Confinement>>,
     /// Jobs that are queued, running or expected.
     open_jobs: usize,
@@ -105,8 +105,8 @@ impl FilePool {
         self.shared.unlock_and_wake(state);
     }
 
-    /// Runs a job and returns its result; `None` if no thread could be started. The job runs
-    /// whether or not the future is polled.
+    /// Runs a job and returns its result; `None` if no thread could be started, or the job
+    /// panicked. The job runs whether or not the future is polled.
     pub(crate) fn compute<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
         &self,
         job: F,
@@ -159,7 +159,7 @@ impl Drop for ExpectedJob {
 }
 
 impl Shared {
-    /// Wakes the threads that have something to do since the state changed.
+    /// Unlocks the state, and wakes the threads that now have something to do.
     fn unlock_and_wake(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         let threads = state.threads_to_wake();
         let wakes_starter = state.pool.poll_starter();
@@ -182,8 +182,9 @@ impl Shared {
 
     fn start_starter(self: &Arc<Self>) {
         let shared = Arc::clone(self);
-        let Err(error) = spawn("files-starter", move || shared.start_workers()) else { return };
-        tracing::error!(%error, "cannot start a thread for file operations");
+        let name = "files-starter";
+        let Err(error) = spawn(name, move || shared.start_workers()) else { return };
+        tracing::error!(%error, thread = name, "cannot start a thread for file operations");
         let mut state = self.lock();
         while let Some((worker, _)) = state.pool.poll_start() {
             self.fail_start(state, worker, &no_thread());
@@ -206,7 +207,7 @@ impl Shared {
             if let Some((worker, policy)) = state.pool.poll_start() {
                 let ended = std::mem::take(&mut state.ended);
                 drop(state);
-                // A thread that is about to end still counts for the kernel.
+                // Until it has ended, a thread counts against the kernel's limits.
                 for thread in ended.iter().filter_map(|worker| started.remove(worker)) {
                     let _ = JoinHandle::join(thread);
                 }
@@ -237,7 +238,7 @@ impl Shared {
         let name = if policy.is_some() { "files-confined" } else { "files" };
         let started = spawn(name, move || shared.work(worker, policy.as_ref()));
         if let Err(error) = &started {
-            tracing::error!(%error, "cannot start a thread for file operations");
+            tracing::error!(%error, thread = name, "cannot start a thread for file operations");
             self.fail_start(self.lock(), worker, &no_thread());
         }
         started.ok()
@@ -332,7 +333,7 @@ impl State {
     }
 }
 
-/// Starts a thread. Fails on a confined thread.
+/// Starts a thread. Fails if the calling thread is confined.
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     if is_confined() {
         return Err(io::Error::other("the calling thread is confined to a sandbox"));

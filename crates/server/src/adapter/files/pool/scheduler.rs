@@ -1,8 +1,8 @@
 //! Decides which workers the pool has, and which of them runs the next job. It starts and wakes no
-//! thread, and takes the clock as an argument.
+//! thread. Callers pass the current time.
 //!
-//! Each policy has a queue and workers of its own; so does work without a policy. A queue runs as
-//! many workers as there are processors, plus one for each job that has waited for a millisecond.
+//! Each policy has its own queue and workers; so does work without a policy. A queue runs as many
+//! workers as there are processors, plus one for each job that has waited for a millisecond.
 //! At most one idle worker at a time is on its way to a queue: when it takes a job and finds more,
 //! it calls the next. Several short jobs thus wake one thread, not one each.
 //!
@@ -18,12 +18,12 @@ use std::time::{Duration, Instant};
 
 /// A worker that sleeps for this long ends.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
-/// A job that waits longer gets one more worker. A job that runs longer is slow because of its
+/// A job that waits longer gets one more worker. A job that runs longer is taken to wait for its
 /// storage.
 const LATE: Duration = Duration::from_millis(1);
-/// The same, if a worker must be started and the queue already has [`Limits::few`] workers.
+/// Replaces [`LATE`] if a worker must be started and the queue already has [`Limits::few`] workers.
 const VERY_LATE: Duration = Duration::from_millis(20);
-/// Delay after a worker could not be started.
+/// Delay before another start after a worker could not be started.
 const START_RETRY: Duration = Duration::from_millis(100);
 
 /// Limits on the number of workers.
@@ -32,9 +32,10 @@ pub(super) struct Limits {
     /// Per queue. Under a ceiling all clients share one policy, so this is more than one client can
     /// occupy.
     pub(super) each: usize,
-    /// Workers that are started for a queue as soon as a job is late.
+    /// Per queue. Up to this number, another worker is started as soon as a job is late; beyond it,
+    /// only when a job is very late.
     pub(super) few: usize,
-    /// For all queues; above it, an idle worker of another queue ends first.
+    /// For all queues. From this number on, a new worker replaces an idle one, if any is idle.
     pub(super) usual: usize,
     /// For all queues, even if every worker hangs.
     pub(super) all: usize,
@@ -65,16 +66,16 @@ pub(super) struct PoolScheduler<P, J> {
     processors: usize,
     queues: HashMap<Option<P>, Queue<J>>,
     pub(super) workers: HashMap<WorkerId, Worker<P>>,
-    /// For work without a policy, and for all policies.
+    /// One for work without a policy, and one that all policies share.
     budgets: [Budget<P>; 2],
     to_start: VecDeque<WorkerId>,
     to_wake: Vec<WorkerId>,
-    /// A worker must be started, a check is due earlier, or no worker is left.
+    /// A worker must be started, a check is due earlier than before, or no worker is left.
     wake_starter: bool,
-    /// When the next job becomes late.
+    /// When the starter must check for late jobs.
     check_at: Option<Instant>,
-    /// A job is late and no worker was available. The check is repeated when a worker sleeps or
-    /// ends.
+    /// A queue needs a worker, but none could be called or started. Checked again when a worker
+    /// falls asleep or ends.
     held_back: bool,
     last_id: u64,
 }
@@ -89,10 +90,10 @@ struct Queue<J> {
     extra: usize,
     /// Ordered by time asleep, longest first.
     idle: VecDeque<WorkerId>,
-    /// An idle worker was woken and has not asked yet.
+    /// An idle worker was woken and has not asked for work yet.
     called: bool,
-    /// A worker was started and has not asked yet. It may hang first, on the storage of its
-    /// policy's roots.
+    /// A worker was started and has not asked for work yet. It may hang first, on the storage of
+    /// its policy's roots.
     starting: bool,
     last_use: Instant,
 }
@@ -123,7 +124,7 @@ struct Budget<P> {
     limits: Limits,
     /// Includes workers to be started.
     workers: usize,
-    /// Queues with jobs that get a worker when another one ends.
+    /// Queues whose jobs wait until one of these workers ends.
     starving: VecDeque<Option<P>>,
 }
 
@@ -179,9 +180,9 @@ impl<P: Clone + Eq + Hash, J> PoolScheduler<P, J> {
             }
             Activity::Dismissed => true,
         };
-        // Another queue has no worker: this one makes room, and its own queue waits for its turn.
-        // But each worker runs at least one job, or two queues could pass a slot back and forth
-        // forever.
+        // Another queue waits for a slot: this worker makes room, and its own queue waits for its
+        // turn. But each worker runs at least one job, or two queues could pass a slot back and
+        // forth forever.
         let may_yield = worker.has_run || queue.jobs.is_empty();
         let budget = &self.budgets[group(&policy)];
         if is_over || may_yield && budget.starving.iter().any(|starving| *starving != policy) {
@@ -201,7 +202,7 @@ impl<P: Clone + Eq + Hash, J> PoolScheduler<P, J> {
         Next::Sleep { until: now + IDLE_TIMEOUT }
     }
 
-    /// Takes back a job that a worker cannot run, and ends the worker. Another one runs the job.
+    /// Takes back a job that a worker cannot run, and ends the worker. Another worker runs the job.
     pub(super) fn hand_back(&mut self, id: WorkerId, job: Job<J>, now: Instant) {
         let policy = self.workers[&id].policy.clone();
         let queue = self.queues.get_mut(&policy).expect("a queue with a worker exists");
@@ -418,7 +419,7 @@ impl<J> Queue<J> {
         !self.jobs.is_empty() && !self.called && can_come
     }
 
-    /// Returns whether as many workers are busy as are useful, or more.
+    /// Returns whether enough workers are busy.
     fn is_full(&self, processors: usize) -> bool {
         self.busy >= processors + self.extra
     }

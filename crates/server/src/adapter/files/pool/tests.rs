@@ -31,7 +31,7 @@ async fn an_announced_job_keeps_the_pool_busy() {
     tokio::pin!(idle);
     tokio::select! {
         biased;
-        () = &mut idle => panic!("it did not wait"),
+        () = &mut idle => panic!("the pool is idle despite an expected job"),
         () = std::future::ready(()) => {}
     }
     let (sender, receiver) = sync_channel(1);
@@ -112,7 +112,7 @@ fn directories(root: &Path, count: usize) -> Vec<PathBuf> {
 }
 
 #[test]
-fn jobs_run_where_their_policy_holds() {
+fn jobs_run_on_threads_confined_to_their_policy() {
     let root = tempfile::tempdir().unwrap();
     let root = root.path().canonicalize().unwrap();
     let pool = FilePool::default();
@@ -160,7 +160,7 @@ fn a_policy_without_a_thread_gets_the_next_free_one() {
         begun.recv().unwrap();
         hanging.push(end);
     }
-    // Queue more work for a policy with a thread, then the first job of one without.
+    // Queue more work for a policy with a thread, then the first job of a policy without a thread.
     let (second, end_second) = hang(&pool, &policies[0]);
     let (late, end_late) = hang(&pool, &policies[5]);
     hanging.remove(0)();

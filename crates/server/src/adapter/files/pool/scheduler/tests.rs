@@ -1,5 +1,5 @@
 //! Random inputs in virtual time. The rules hold after each input, and in the end every job has run
-//! and every worker is gone.
+//! or failed and every worker is gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -189,7 +189,7 @@ impl Model {
             *thread = Thread::Woken;
         }
         if self.pool.next_timeout().is_some_and(|at| at <= self.now) {
-            // The starter wakes by itself.
+            // The starter wakes at its timeout.
             self.pool.handle_timeout(self.now);
             self.perform();
         }
