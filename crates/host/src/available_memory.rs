@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-/// Returns the smaller of the machine's available memory and the memory limits of this process's
-/// control groups. `None` if the system reports neither.
+/// Returns the smallest of the machine's available memory and the memory limits of this process's
+/// control groups. `None` if the system reports none of them.
 #[must_use]
 pub fn available_memory() -> Option<u64> {
     available(Path::new("/proc"), Path::new("/sys/fs/cgroup"))
@@ -23,8 +23,8 @@ fn left(meminfo: &str) -> Option<u64> {
     Some(kibibytes << 10)
 }
 
-/// Returns the lowest limit for a line of `/proc/self/cgroup`: `0::/path` in version 2,
-/// `NUMBER:CONTROLLERS:/path` in version 1. The limits of the parent groups apply too.
+/// Returns the lowest memory limit of the group in a line of `/proc/self/cgroup` and of its
+/// parents. The line is `0::/path` in version 2 and `NUMBER:CONTROLLERS:/path` in version 1.
 fn group_limit(line: &str, cgroups: &Path) -> Option<u64> {
     let mut fields = line.splitn(3, ':');
     let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);

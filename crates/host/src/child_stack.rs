@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(stack.top().addr(), bottom + LEN);
     }
 
-    /// Returns the line of `/proc/self/maps` about the mapping of an address.
+    /// Returns the permissions of the mapping at an address, from `/proc/self/maps`.
     fn access_of(address: usize) -> String {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let found = maps.lines().find_map(|line| {

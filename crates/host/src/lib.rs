@@ -1,7 +1,7 @@
-//! Work on the machine: processes, their trees and their logs; files; HTTP requests.
+//! Work on the machine: process trees and their logs, files, sandboxes, networks and HTTP requests.
 //!
 //! This crate never sees JSON-RPC, connections or sessions. Only this crate contains `unsafe` code,
-//! and only it starts programs.
+//! and it is the only part of the server that starts programs.
 #![expect(unsafe_code, reason = "the one crate that calls the kernel below the safe wrappers")]
 
 mod available_memory;

@@ -1,11 +1,12 @@
 //! User and host lookups in a static program.
 
-/// Restricts name lookups to the built-in modules in a static program.
+/// In a static program, restricts name lookups to the built-in modules. Does nothing in other
+/// programs.
 ///
 /// A static glibc loads the modules that `/etc/nsswitch.conf` names (`systemd`, `sss`, `mdns4`, …),
-/// and these load the machine's shared C library. Two versions of it in one process may crash. So a
-/// static program uses only the modules built into it: `/etc/passwd`, `/etc/hosts` and DNS. Call it
-/// before other threads exist.
+/// and these load the machine's shared C library. A process with two versions of the C library may
+/// crash. So a static program uses only the modules built into it: files such as `/etc/passwd` and
+/// `/etc/hosts`, and DNS. Call this before other threads exist.
 pub fn use_built_in_name_services() {
     #[cfg(all(target_os = "linux", target_env = "gnu", target_feature = "crt-static"))]
     {

@@ -9,7 +9,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd as _};
 
 /// Acquires ownership of a file, until the last descriptor of this open file description is closed.
-/// Returns false if another process holds a lock on the file. The file must be open for writing.
+/// Returns false if the file is locked through another open file description, even one of this
+/// process. The file must be open for writing.
 pub fn try_own(file: impl AsFd) -> io::Result<bool> {
     let mut lock = whole_file(libc::F_WRLCK);
     match control(file, libc::F_OFD_SETLK, &mut lock) {
@@ -21,7 +22,8 @@ pub fn try_own(file: impl AsFd) -> io::Result<bool> {
     }
 }
 
-/// Whether another process owns the file. Takes no lock, so it does not interfere with owners.
+/// Whether the file is owned through another open file description. Takes no lock, so it does not
+/// interfere with owners.
 pub fn has_owner(file: impl AsFd) -> io::Result<bool> {
     // Only write locks conflict with a read lock.
     let mut lock = whole_file(libc::F_RDLCK);
@@ -62,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_has_one_owner_until_that_closes_it() {
+    fn a_file_has_one_owner_until_the_owner_closes_it() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let writing = || OpenOptions::new().write(true).open(file.path()).unwrap();
         let (first, second) = (writing(), writing());

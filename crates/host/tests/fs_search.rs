@@ -93,12 +93,12 @@ fn the_end_of_line_anchor_matches_before_crlf() {
         found.iter().map(|found| (found.text.as_str(), found.line_number)).collect();
     assert_eq!(lines, [("bar", 1), ("x bar", 3), ("bar", 1)]);
     assert_eq!(found[1].submatches.first(), Some(&(2..5)));
-    // A pattern with a CR matches one.
+    // A pattern that contains a CR matches it.
     for carriage_return in ["\\r$", "r\\r", "\r"] {
         let (found, _) = search(root.path(), &pattern(carriage_return));
         assert!(found.iter().all(|found| found.path.ends_with("dos")) && !found.is_empty());
     }
-    // A progress bar leaves such CRs in a log.
+    // A progress bar leaves CRs within the lines of a log.
     let root = tree(&[("log", "1%\r100%\n")]);
     for across in ["1%.100%", "1%[^x]1", "1%.*100%"] {
         assert_eq!(search(root.path(), &pattern(across)).0.len(), 1, "{across}");
@@ -279,8 +279,8 @@ fn receiver_and_canceller_can_stop_a_search() {
     assert!(summary.cancelled && summary.files_searched == 0);
 }
 
-/// The walker of crate `ignore` would block forever on the first file, and read the second until
-/// memory is exhausted.
+/// The walker of crate `ignore` would block forever on the FIFO, and read `/dev/zero` until memory
+/// is exhausted.
 #[test]
 fn only_regular_files_are_opened() {
     let root = tree(&[("real/file", "needle\n"), ("outside", "needle\n")]);
@@ -304,7 +304,7 @@ fn only_regular_files_are_opened() {
 
 #[test]
 fn an_oversized_ignore_file_is_reported() {
-    // Comments, so that only their length is a problem.
+    // The file has only comments, so that nothing but its length is a problem.
     let long = "# a comment\n".repeat(6000);
     let root = tree(&[(".gitignore", &long), ("file", "needle\n")]);
     let (matches, summary) = search(root.path(), &pattern("needle"));
@@ -414,7 +414,7 @@ fn a_glob_reads_a_bounded_number_of_directories() {
     for index in 0..10_000 {
         fs::create_dir(root.path().join(index.to_string())).unwrap();
     }
-    // With the root, the limit is one below the number of directories.
+    // Counting the root, there is one directory more than the limit.
     let found = glob(root.path(), &patterns(&["nothing"]), &CancelFlag::never()).unwrap();
     assert!(found.truncated && found.entries.is_empty());
     fs::remove_dir(root.path().join("0")).unwrap();

@@ -92,7 +92,7 @@ fn trials() -> Vec<Trial> {
         the_environment_is_exactly_as_requested,
         signal_dispositions_are_the_defaults,
         stdin_reaches_the_program,
-        a_terminal_has_size_and_controls_the_session,
+        a_terminal_has_the_requested_size_and_controls_the_session,
         a_terminal_signals_its_foreground,
         signals_reach_the_group,
         daemons_die_with_kill_all,
@@ -127,7 +127,7 @@ fn trials() -> Vec<Trial> {
         programs_are_looked_up_in_the_path_of_their_environment,
         the_environment_is_exactly_as_requested,
         stdin_reaches_the_program,
-        a_terminal_has_size_and_controls_the_session,
+        a_terminal_has_the_requested_size_and_controls_the_session,
         signals_reach_the_group,
         dropping_kills_the_group,
         the_trees_of_a_killed_server_die,
@@ -149,7 +149,7 @@ fn trials() -> Vec<Trial> {
         the_environment_is_exactly_as_requested,
         signal_dispositions_are_the_defaults,
         stdin_reaches_the_program,
-        a_terminal_has_size_and_controls_the_session,
+        a_terminal_has_the_requested_size_and_controls_the_session,
         a_terminal_signals_its_foreground,
         signals_reach_the_group,
         daemons_die_with_kill_all,
@@ -338,7 +338,7 @@ async fn programs_are_looked_up_in_the_path_of_their_environment(launcher: Launc
 
 async fn a_child_has_exactly_three_descriptors(launcher: Launcher) {
     for io in [Io::Pipes { stdin: false }, Io::Pipes { stdin: true }, Io::Pty(SIZE)] {
-        // The directory being listed is open as 3.
+        // `ls` has the listed directory open as descriptor 3.
         let command = Command { io, ..shell("exec ls /proc/self/fd") };
         let (output, _) = Running::start(&launcher, command).await.output().await;
         assert_eq!(output.split_whitespace().collect::<Vec<_>>(), ["0", "1", "2", "3"]);
@@ -388,7 +388,7 @@ async fn stdin_reaches_the_program(launcher: Launcher) {
 
 const SIZE: PtySize = PtySize { rows: 33, cols: 77 };
 
-async fn a_terminal_has_size_and_controls_the_session(launcher: Launcher) {
+async fn a_terminal_has_the_requested_size_and_controls_the_session(launcher: Launcher) {
     let script = "stty size; stty size </dev/tty; read -r line; stty size; echo \"$line\"";
     let command = Command { io: Io::Pty(SIZE), ..shell(script) };
     let mut running = Running::start(&launcher, command).await;
@@ -561,7 +561,7 @@ async fn children_keep_the_original_descriptor_limit(launcher: Launcher) {
     let soft = original.current.unwrap();
     let changed = Rlimit { current: Some(soft - 1), ..original };
     setrlimit(Resource::Nofile, changed).unwrap();
-    // A spawner started now inherits the changed limit.
+    // A spawner started now inherits the changed limit, and must not pass it on.
     let running = Running::start(&launcher, shell("exec sleep 1000")).await;
     support::kill(support::parent_of(support::parent_of(running.pid)));
     let (output, _) = Running::start(&launcher, shell("ulimit -n")).await.output().await;

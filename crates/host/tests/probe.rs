@@ -1,5 +1,5 @@
-//! Probing needs a process without threads, which a test is not. So this executable is both the
-//! test and the probe, like `exec-server`.
+//! Probing needs a single-threaded process, and a test harness has several threads. So this
+//! executable, like `exec-server`, is also the probe.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
@@ -64,8 +64,8 @@ fn an_unknown_name_is_an_error() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The uid of `nobody` is also the kernel's uid for an unknown user, so errors may go unnoticed
-/// under it.
+/// The uid of `nobody` is also the kernel's uid for unmapped users, so a probe that runs as
+/// `nobody` may miss errors.
 fn every_user_gets_the_same_findings() -> Result<(), Failed> {
     if !rustix::process::geteuid().is_root() {
         skipped("only root can become another user");

@@ -1,14 +1,13 @@
-//! Confines a thread to a policy, from the moment it enters until it ends.
+//! Confines a thread to a policy, from [`Confinement::enter`] until the thread ends.
 //!
-//! Two layers enforce the policy. Landlock, in the kernel: outside the grants the thread opens,
-//! creates and removes nothing, whatever a bug in this crate may try. And
-//! [`resolve`](crate::fs::path::resolve), which checks the policy before it touches the disk. It
-//! covers metadata, links and permission bits, which Landlock does not see, and rules that take
-//! away access inside a grant. It also gives a path outside the same error whether or not it
-//! exists.
+//! Two layers enforce the policy. Landlock, in the kernel, lets the thread open, create and remove
+//! nothing outside the grants, even if this crate has a bug. [`resolve`](crate::fs::path::resolve)
+//! checks the policy before it touches the disk. It covers metadata, links and permission bits,
+//! which Landlock does not check, and rules that take away access inside a grant. It also gives a
+//! path outside the grants the same error whether or not it exists.
 //!
-//! A thread that a confined thread starts is confined too, forever. A confined thread must start no
-//! threads, and no programs.
+//! A thread or program that a confined thread starts stays confined forever. So a confined thread
+//! must start neither.
 
 use std::cell::OnceCell;
 use std::ffi::{OsStr, OsString};
@@ -28,8 +27,7 @@ use crate::fs::path::resolve::{self, Identity};
 use crate::sandbox::landlock::{self, LandlockError, Ruleset};
 use crate::sandbox::{Access, Grant, Mechanism, Policy, WITHOUT_VARIABLE};
 
-/// The capabilities that make root the owner of all files, without those that reach beyond files or
-/// create devices.
+/// The capabilities with which root acts as the owner of every file. All others are dropped.
 const KEPT_BY_ROOT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
@@ -58,7 +56,6 @@ struct Root {
     path: PathBuf,
     found: Option<Identity>,
     /// The file belongs to the kernel (a device, procfs, sysfs) or is `/`, so it is never replaced.
-    /// Every policy grants some of these.
     is_lasting: bool,
     /// Set for directories only.
     directory: Option<OwnedFd>,
@@ -73,7 +70,7 @@ pub enum ConfinementError {
     #[error("cannot confine file operations to a sandbox: {0}")]
     Landlock(#[from] LandlockError),
     #[error(
-        "cannot confine file operations to a sandbox: Landlock is turned off by {WITHOUT_VARIABLE}"
+        "cannot confine file operations to a sandbox: Landlock is turned off; remove it from {WITHOUT_VARIABLE}"
     )]
     TurnedOff,
     #[error("cannot confine file operations to a sandbox: {source}")]
@@ -97,8 +94,8 @@ pub(super) enum RequiredAccess {
     Write,
     /// The name is created as a directory.
     MakeDirectory,
-    /// The name is removed, created as anything but a directory, or reassigned. Rules for paths
-    /// below the name stay behind. So `Change` is refused if such a rule takes away access, even
+    /// The name is removed, replaced, or created as anything but a directory. Rules for paths below
+    /// the name do not move with it. So `Change` is refused if such a rule takes away access, even
     /// for a path that does not exist yet.
     Change,
 }
@@ -132,8 +129,8 @@ impl Confinement {
         &self.policy
     }
 
-    /// Confines this thread until it ends: it can do nothing to files that the policy does not
-    /// allow. After an error the thread must not be used for anything.
+    /// Confines this thread to the policy until it ends. After an error the thread must not be used
+    /// for anything.
     pub fn enter(self: &Arc<Self>) -> Result<(), ConfinementError> {
         if is_confined() {
             return Err(ConfinementError::Confined);
@@ -144,8 +141,8 @@ impl Confinement {
         entered.map_err(|_| ConfinementError::Confined)
     }
 
-    /// Whether the granted paths still lead to the files that they led to when this was made. The
-    /// kernel enforces the files, not the names.
+    /// Whether the granted paths still lead to the files that [`new`](Self::new) found there. The
+    /// kernel's rules apply to the files, not to the names.
     #[must_use]
     pub fn is_current(&self) -> bool {
         self.roots.iter().all(Root::is_current)
@@ -170,7 +167,7 @@ impl Confinement {
         place.parent().is_some_and(|above| self.policy.access(above) == Access::Write)
     }
 
-    /// Whether a rule strictly below a writable path allows less access there.
+    /// Whether a rule strictly below a writable path takes away write access.
     fn takes_away_below(&self, place: &Path) -> bool {
         let rules = self.policy.rules();
         let after = rules.partition_point(|rule| *rule.path <= *place);
@@ -219,8 +216,8 @@ fn failed(path: &Path, errno: Errno) -> ConfinementError {
     ConfinementError::Grant { path: path.to_owned(), source: errno.into() }
 }
 
-/// Restricts this thread. The ruleset fixed the handled access rights when it was made, so this is
-/// all or nothing.
+/// Restricts this thread. The handled access rights were fixed when the ruleset was made, so the
+/// kernel enforces all of them or fails.
 fn restrict_this_thread(ruleset: BorrowedFd<'_>) -> io::Result<()> {
     // Without `no_new_privs` only a privileged thread may restrict itself.
     rustix::thread::set_no_new_privs(true)?;
@@ -228,9 +225,9 @@ fn restrict_this_thread(ruleset: BorrowedFd<'_>) -> io::Result<()> {
     Ok(landlock::restrict_self(ruleset)?)
 }
 
-/// Drops capabilities that bypass the confinement. Some of root's capabilities are checked before
-/// Landlock: `CAP_PERFMON` and `CAP_SYS_ADMIN` give access to the environment and memory map of
-/// every process in `/proc`. Capabilities belong to the thread, so other threads keep theirs.
+/// Drops capabilities that bypass the confinement: `CAP_PERFMON` and `CAP_SYS_ADMIN` give access to
+/// the environment and memory map of every process in `/proc`, even where Landlock denies it.
+/// Capabilities belong to the thread, so other threads keep theirs.
 fn drop_capabilities() -> Result<(), Errno> {
     let current = capabilities(None)?;
     let kept = CapabilitySets {
@@ -269,7 +266,8 @@ pub(super) fn expect(
     Err(FsError::denied(path, required))
 }
 
-/// Returns the current path of an open directory. The path of a removed directory leads nowhere.
+/// Returns the current path of an open directory. For a removed directory, the kernel appends
+/// ` (deleted)` to its last path.
 pub(super) fn real_path(directory: BorrowedFd<'_>) -> Result<PathBuf, Errno> {
     let path = rustix::fs::readlink(procfs::own_link(directory), Vec::new())?;
     Ok(PathBuf::from(OsString::from_vec(path.into_bytes())))

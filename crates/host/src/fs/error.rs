@@ -11,7 +11,7 @@ use crate::fs::path::kind::FileKind;
 
 #[derive(Debug)]
 pub enum FsError {
-    /// An error of the kernel.
+    /// A system call failed.
     Os {
         action: &'static str,
         path: PathBuf,
@@ -26,7 +26,7 @@ pub enum FsError {
         found: FileKind,
         wanted: &'static str,
     },
-    /// The path ends in a slash or a dot, which names a directory.
+    /// The path ends in a slash or a dot, so it can only name a directory.
     NamesDirectory {
         path: PathBuf,
     },
@@ -43,7 +43,7 @@ pub enum FsError {
         path: PathBuf,
         is: String,
     },
-    /// The operation makes no sense for this path.
+    /// The operation is refused or abandoned. `why` continues a sentence that begins with the path.
     Unsuitable {
         path: PathBuf,
         why: &'static str,
@@ -52,7 +52,7 @@ pub enum FsError {
     Leased {
         path: PathBuf,
     },
-    /// A kernel limit for one user, which all programs share.
+    /// A limit on watches, their queues or open files was reached; `limit` names it.
     NoWatches {
         limit: &'static str,
     },
@@ -142,16 +142,16 @@ impl FsError {
             Self::TooManyEntries { max, .. } => format!("has more than {max} entries"),
             Self::Conflict { is, .. } => is.clone(),
             Self::Unsuitable { why, .. } => (*why).to_owned(),
-            Self::Leased { .. } => "is leased by another process".to_owned(),
+            Self::Leased { .. } => "is leased by another process; try again later".to_owned(),
             Self::NoWatches { limit } => {
                 format!("cannot watch more files; raise the {limit}")
             }
-            // Existing clients look for the words "Permission denied".
+            // Some deployed clients look for the words "Permission denied".
             Self::Denied { .. } => "Permission denied by the sandbox".to_owned(),
         }
     }
 
-    /// Makes an error for `map_err`: the kernel refused `action` on `path`.
+    /// Returns a closure for `map_err`: the kernel refused `action` on `path`.
     pub(crate) fn os(action: &'static str, path: &Path) -> impl FnOnce(Errno) -> Self {
         move |errno| match errno {
             Errno::LOOP => {
@@ -180,7 +180,7 @@ impl FsError {
         Self::Denied { path: path.to_owned(), extent: Extent::Itself, action }
     }
 
-    /// Denies a path below `path` without naming it.
+    /// Denies access to something below `path`, without revealing its name.
     pub(super) fn denied_inside(path: &Path, required: RequiredAccess) -> Self {
         match Self::denied(path, required) {
             Self::Denied { path, action, .. } => {
@@ -191,7 +191,7 @@ impl FsError {
     }
 
     pub(crate) fn already_exists(path: &Path) -> Self {
-        Self::Conflict { path: path.to_owned(), is: "exists already".to_owned() }
+        Self::Conflict { path: path.to_owned(), is: "already exists".to_owned() }
     }
 
     /// Whether the system ran out of descriptors or memory.

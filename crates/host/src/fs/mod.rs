@@ -1,9 +1,9 @@
-//! Files of this machine. Every function here may block, and none knows its caller, who chooses the
-//! thread.
+//! Files of this machine. Every function here may block; the caller chooses the thread.
 //!
-//! Paths are absolute. `path` is the only module that follows them; in it, `path::destination`
-//! finds the end of the path of a write, and `path::confined_resolve` follows paths on a confined
-//! thread. Code that works on a name in an open directory checks that name with `confinement`.
+//! Paths are absolute. `path` resolves them to descriptors for the other modules: in it,
+//! `destination` finds the name that a write to a path replaces or creates, and `confined_resolve`
+//! resolves paths on a confined thread. Code that works on a name in an open directory checks that
+//! name with `confinement`.
 
 mod confinement;
 mod error;

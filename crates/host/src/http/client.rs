@@ -1,4 +1,4 @@
-//! [`HttpClient`]: from the check of a request to the headers of its last response.
+//! [`HttpClient`] checks a request, sends it and follows redirects.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -35,7 +35,7 @@ impl HttpClient {
         Self::with_variables(|name| std::env::var_os(name))
     }
 
-    /// Creates a client that takes them from `variables` instead.
+    /// Creates a client that looks up environment variables with `variables`.
     #[must_use]
     pub fn with_variables(
         variables: impl Fn(&str) -> Option<OsString> + Send + Sync + 'static,
@@ -49,8 +49,8 @@ impl HttpClient {
         Self { protected: Arc::new(protected), ..self }
     }
 
-    /// Sends the request and waits for the headers of its response or, if redirects are followed,
-    /// of the last one.
+    /// Sends the request and waits for the response headers. If redirects are followed, these are
+    /// the headers of the last response.
     ///
     /// Dropping the future or the response ends the exchange: it closes the connection (HTTP/1) or
     /// resets the stream (HTTP/2).
@@ -106,9 +106,9 @@ impl fmt::Debug for HttpClient {
 
 /// Sends a request, and retries it once over a new connection if that is safe.
 ///
-/// A server may close a kept connection at the very moment when it is reused. If nothing was sent,
-/// the library retries by itself. Otherwise the client cannot know whether the server saw the
-/// request, nor whether the connection was a kept one. So only safe methods are retried.
+/// A server may close an idle connection just as it is reused. If nothing was sent, the library
+/// itself retries. Otherwise this client cannot know whether the server saw the request, or whether
+/// the connection was reused. So only safe methods are retried.
 async fn send(pool: &Pool, outgoing: &Outgoing) -> Result<reqwest::Response, HttpError> {
     match send_once(&pool.kept, outgoing).await {
         Err(HttpError::NoResponse) if outgoing.method.is_safe() => {
@@ -126,8 +126,8 @@ async fn send_once(
         .request(outgoing.method.clone(), outgoing.url.clone())
         .headers(outgoing.headers.clone())
         .body(outgoing.body.clone());
-    // Without it an empty body has no length, and many servers require one where they expect a
-    // body.
+    // The library sends no Content-Length for an empty body, but many servers require the header
+    // for these methods.
     if outgoing.body.is_empty()
         && [Method::POST, Method::PUT, Method::PATCH].contains(&outgoing.method)
     {

@@ -1,4 +1,4 @@
-//! The deadline of a caller.
+//! The deadline of a request.
 
 use std::future::Future;
 use std::time::Duration;

@@ -1,6 +1,7 @@
 //! Translates the errors of the HTTP and TLS libraries into facts that may be shown.
 //!
-//! Their texts contain URLs, hosts and certificates. Only kinds and numbers leave this file.
+//! The texts of these errors contain URLs, hosts and certificates. Only kinds and numbers leave
+//! this file.
 
 use std::error::Error;
 use std::io;
@@ -14,7 +15,7 @@ use super::error::{HttpError, TlsProblem};
 /// together.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Classifies an error before the response headers were received.
+/// Classifies an error that occurred before the response headers were received.
 pub(super) fn of_request(error: &reqwest::Error) -> HttpError {
     if let Some(problem) = find(error, tls_problem) {
         return HttpError::Tls { problem };
@@ -39,7 +40,7 @@ pub(super) fn of_request(error: &reqwest::Error) -> HttpError {
     }
 }
 
-/// Classifies an error after the response headers were received.
+/// Classifies an error that occurred after the response headers were received.
 pub(super) fn of_body(error: &reqwest::Error) -> HttpError {
     match find(error, io_error) {
         Some(source) if !is_cut(&source) => HttpError::Exchange { source },
@@ -57,14 +58,14 @@ fn find<'a, T>(
         if let Some(answer) = ask(cause) {
             return Some(answer);
         }
-        // `source` of an I/O error skips the error that it wraps.
+        // `io::Error::source` skips the error that the I/O error wraps.
         let wrapped = cause.downcast_ref().and_then(io::Error::get_ref);
         next = wrapped.map(|wrapped| wrapped as _).or_else(|| cause.source());
     }
     None
 }
 
-/// Rebuilds the error from its number or kind, because the text of a wrapped error may contain
+/// Rebuilds an I/O error from its number or kind, because the text of a wrapped error may contain
 /// anything.
 fn io_error(cause: &(dyn Error + 'static)) -> Option<io::Error> {
     let error: &io::Error = cause.downcast_ref()?;
@@ -89,7 +90,7 @@ fn is_cut(error: &io::Error) -> bool {
 fn tls_problem(cause: &(dyn Error + 'static)) -> Option<TlsProblem> {
     Some(match cause.downcast_ref()? {
         rustls::Error::InvalidCertificate(problem) => certificate_problem(problem),
-        rustls::Error::AlertReceived(_) => TlsProblem::Refused,
+        rustls::Error::AlertReceived(alert) => TlsProblem::Refused { alert: *alert },
         rustls::Error::InvalidMessage(_) => TlsProblem::NotTls,
         _ => TlsProblem::Handshake,
     })

@@ -15,7 +15,7 @@ pub enum HttpError {
     /// An operator error.
     #[error(
         "the server's environment variable {variable} (or its lower-case form) is not a valid \
-         proxy URL; set it to http://HOST:PORT, https://HOST:PORT or socks5://HOST:PORT"
+         proxy URL; set it to http://HOST:PORT"
     )]
     ProxySetting { variable: &'static str },
     #[error("cannot set up the HTTP client")]
@@ -37,14 +37,16 @@ pub enum HttpError {
     NoResponse,
     #[error("the response is not valid HTTP or has too many headers")]
     Malformed,
-    #[error("more than {max} redirects")]
+    #[error("the request was redirected more than {max} times")]
     TooManyRedirects { max: usize },
     #[error("the connection closed before the end of the response body")]
     BodyCutOff,
     #[error("the response body is larger than {max} bytes")]
     BodyTooLarge { max: usize },
     /// The reader of the response has no budget left for it.
-    #[error("no memory left for the response body: other responses use the whole budget")]
+    #[error(
+        "no memory left for the response body: other responses use the whole budget; try again later"
+    )]
     NoRoom,
     #[error("the HTTP exchange failed: {source}")]
     Exchange { source: io::Error },
@@ -61,16 +63,18 @@ pub enum BadRequest {
     Scheme,
     #[error("the URL is longer than {max} bytes")]
     UrlTooLong { max: usize },
-    /// Without the name, which may contain anything.
+    /// The message omits the name, which may contain anything.
     #[error("header number {}: the name is not valid; use letters, digits and '-'", index + 1)]
     HeaderName { index: usize },
-    #[error("header {name}: the value has a character that is not allowed")]
+    #[error("header {name}: the value is not valid; control characters are not allowed")]
     HeaderValue { name: String },
+    #[error("header host is not valid; write HOST or HOST:PORT")]
+    Host,
     #[error("header {name} controls the connection and cannot be set")]
     HeaderOfConnection { name: String },
     #[error("header {name} is given twice")]
     HeaderTwice { name: String },
-    #[error("header content-length differs from the length of the body")]
+    #[error("header content-length differs from the length of the body; omit the header")]
     ContentLength,
     #[error("the request has more than {max} headers")]
     TooManyHeaders { max: usize },
@@ -94,12 +98,12 @@ pub enum VariableProblem {
 pub enum TlsProblem {
     #[error(
         "the certificate is signed by an unknown authority; the server trusts those of its \
-         system, or of SSL_CERT_FILE and SSL_CERT_DIR"
+         system, or of CODEX_CA_CERTIFICATE, SSL_CERT_FILE and SSL_CERT_DIR"
     )]
     UnknownAuthority,
     #[error("the certificate has expired")]
     Expired,
-    #[error("the certificate is not yet valid")]
+    #[error("the certificate is not yet valid; check the clock of the server")]
     NotValidYet,
     #[error("the certificate was issued for another name")]
     OtherName,
@@ -107,8 +111,8 @@ pub enum TlsProblem {
     Revoked,
     #[error("the certificate is invalid")]
     InvalidCertificate,
-    #[error("the peer refused the handshake")]
-    Refused,
+    #[error("the peer refused the handshake (TLS alert {alert:?})")]
+    Refused { alert: rustls::AlertDescription },
     #[error("the peer does not speak TLS")]
     NotTls,
     #[error("the handshake failed")]

@@ -3,9 +3,9 @@
 //!
 //! Bytes pass unchanged: no cookies, no decompression, no `Referer`. A caller cannot change where a
 //! request ends on its connection, because framing belongs to this module. Nothing here prints a
-//! URL, a header value, a body or a variable: neither `Debug` nor errors nor the log.
+//! URL, a header value, a body or the value of a variable: neither `Debug` nor errors nor the log.
 //!
-//! This module does not know the caller, nor how responses reach it.
+//! This module knows neither the caller nor how responses reach the caller.
 
 mod client;
 mod deadline;

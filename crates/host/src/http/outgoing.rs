@@ -45,7 +45,7 @@ impl Outgoing {
     }
 }
 
-/// Returns the URL in the form in which it can be sent.
+/// Checks a URL, and removes its fragment, which is never sent.
 pub(super) fn sendable(mut url: Url) -> Result<Url, BadRequest> {
     if !matches!(url.scheme(), "http" | "https") {
         return Err(BadRequest::Scheme);
@@ -61,8 +61,8 @@ pub(super) fn sendable(mut url: Url) -> Result<Url, BadRequest> {
     Ok(url)
 }
 
-/// Checks a method. CONNECT is refused: it would turn the connection into a tunnel, with traffic
-/// that is no longer HTTP of this client.
+/// Checks a method. CONNECT is refused: it would turn the connection into a tunnel, whose traffic
+/// this module does not check.
 fn method(method: &str) -> Result<Method, BadRequest> {
     match Method::from_bytes(method.as_bytes()) {
         Ok(parsed) if method.len() <= MAX_METHOD_BYTES && parsed != Method::CONNECT => Ok(parsed),

@@ -10,8 +10,8 @@ use super::trust::tls;
 
 /// The most unread data of one HTTP/2 response that this machine buffers.
 const STREAM_WINDOW: u32 = 1 << 20;
-/// Large enough for many such responses: an unread response must not block others from the same
-/// server.
+/// Large enough for the unread data of 64 responses: an unread response must not block others from
+/// the same server.
 const CONNECTION_WINDOW: u32 = 64 << 20;
 const IDLE_CONNECTIONS_PER_HOST: usize = 8;
 const IDLE_FOR: Duration = Duration::from_secs(60);

@@ -1,18 +1,19 @@
 //! The variables of this machine that a caller may not put into a header.
 //!
-//! The feature exists so that a caller can *use* a secret without knowing it: `LINEAR_API_KEY`,
-//! `GITHUB_TOKEN`, `DOCS_MCP_API_KEY`. The caller also chooses the URL, so a variable that is not
-//! protected can be sent anywhere. Variables that give power over this machine or this server are
-//! protected: its own settings and those of its clients, the keys of the model that drives them,
-//! credentials of clouds and clusters, secret stores, ssh, and passwords for programs that do not
-//! speak HTTP. Keys of web services are not protected: clients inject them.
+//! A header can take its value from a variable, so that a caller can *use* a secret without knowing
+//! it: `LINEAR_API_KEY`, `GITHUB_TOKEN`, `DOCS_MCP_API_KEY`. The caller also chooses the URL, so a
+//! variable that is not protected can be sent anywhere. Variables that give power over this machine
+//! or this server are protected: the settings of the server and its clients, the keys of the models
+//! that drive the clients, credentials of clouds and clusters, secret stores, ssh, and passwords
+//! for programs that do not speak HTTP. Keys of web services are not protected: clients inject
+//! them.
 //!
 //! Case is ignored, which refuses slightly too much but never too little. A protected variable is
 //! not even looked up, so the error does not reveal whether it is set.
 
 use crate::process::OWN_VARIABLES;
 
-/// Names of variables. A `*` at the end matches any rest. `docs/operating.md` has the same list.
+/// Names of variables. A trailing `*` matches any suffix. `docs/operating.md` has the same list.
 pub const PROTECTED_VARIABLES: &[&str] = &[
     // This server, its clients, and the models that drive them.
     OWN_VARIABLES[0],
@@ -79,14 +80,14 @@ pub const PROTECTED_VARIABLES: &[&str] = &[
     "POSTGRES_PASSWORD",
     "REDISCLI_AUTH",
     "REDIS_URL",
-    // Their URLs contain passwords.
+    // Proxy URLs, which may contain passwords.
     "ALL_PROXY",
     "FTP_PROXY",
     "HTTPS_PROXY",
     "HTTP_PROXY",
 ];
 
-/// The list above with the operator's changes.
+/// [`PROTECTED_VARIABLES`] with the operator's changes.
 #[derive(Debug, Clone, Default)]
 pub struct ProtectedVariables {
     added: Vec<String>,
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_would_match_nothing_is_an_error() {
+    fn a_malformed_entry_is_an_error() {
         for entry in PROTECTED_VARIABLES.iter().chain(&["A", "a_1*"]) {
             ProtectedVariables::check_entry(entry).unwrap();
         }

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn either_spelling_counts_once_and_empty_is_unset() {
+    fn each_variable_gives_one_proxy_in_either_case_and_none_if_empty() {
         assert_eq!(count(&[]).unwrap(), 0);
         assert_eq!(count(&[("HTTP_PROXY", ""), ("NO_PROXY", "a")]).unwrap(), 0);
         assert_eq!(count(&[("HTTP_PROXY", ""), ("http_proxy", "p:1")]).unwrap(), 1);

@@ -1,17 +1,16 @@
 //! Decides whether a redirect is followed, and what is sent to its target.
 //!
-//! A redirect applies a request to a target for which it was not written, because a server says so.
-//! It is followed unless data would reach a place for which it was not meant. In that case the
-//! redirect itself is the response, and the caller may decide. The rules for another origin
-//! (scheme, host or port):
+//! A redirect sends a request to a target that the caller did not choose. It is followed unless the
+//! target would receive data that was not meant for it. In that case the redirect itself is the
+//! response, and the caller may decide. The rules for another origin (scheme, host or port):
 //!
 //! * A request with a value from a variable is not sent at all, since the caller cannot judge a
 //!   secret that it does not know.
 //! * `Authorization`, `Cookie`, `Proxy-Authorization`, `Host` and a user name in the URL are
 //!   removed.
-//! * From https to http a request is sent only if it tells an eavesdropper nothing: it has no body,
-//!   and only well-known headers that contain no secrets. An `X-Api-Key` cannot be told from an
-//!   `X-Request-Id`.
+//! * From https to http a request is sent only if it holds no possible secret: it has no body, no
+//!   user name or password in its URL, and only well-known headers that contain no secrets. Other
+//!   headers may: this module cannot tell an `X-Api-Key` from an `X-Request-Id`.
 
 use reqwest::header::{
     ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING,
@@ -44,7 +43,7 @@ const TELLS_NOTHING: [HeaderName; 9] = [
 pub(super) fn next(sent: &Outgoing, status: StatusCode, answer: &HeaderMap) -> Option<Outgoing> {
     let method = next_method(&sent.method, status)?;
     let location = answer.get(LOCATION)?;
-    // Servers write non-ASCII names here as UTF-8.
+    // Some servers write non-ASCII characters in this header as plain UTF-8.
     let location = std::str::from_utf8(location.as_bytes()).ok()?;
     let url = sendable(sent.url.join(location).ok()?).ok()?;
 
@@ -84,8 +83,8 @@ fn next_method(sent: &Method, status: StatusCode) -> Option<Method> {
     }
 }
 
-/// Sets the user name and password of the caller's URL, which belong to the origin for which they
-/// were written. Those in the server's URL are not used.
+/// Within the same origin, sets the user name and password of the caller's URL. Those in the
+/// `Location` header are never used.
 fn with_user_of(sent: &Url, mut url: Url, same_origin: bool) -> Option<Url> {
     let (user, password) =
         if same_origin { (sent.username(), sent.password()) } else { ("", None) };

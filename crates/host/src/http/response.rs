@@ -48,7 +48,8 @@ impl Response {
         self.bytes_within(max, &mut |_| true).await
     }
 
-    /// Like [`bytes`](Self::bytes), as long as `has_room` permits each new size of the body.
+    /// Like [`bytes`](Self::bytes), but fails with [`HttpError::NoRoom`] once `has_room` refuses
+    /// the new size of the body.
     pub async fn bytes_within(
         mut self,
         max: usize,
@@ -64,9 +65,9 @@ impl Response {
     /// Reads the next chunk, which is at most [`MAX_CHUNK_BYTES`] long and never empty. Returns
     /// `None` at the end.
     ///
-    /// Nothing is buffered beyond the kernel's buffers and one HTTP/2 window, so a caller that does
-    /// not read slows the server down. The request's timeout does not apply: an event stream may
-    /// stay silent for long. Cancel safe: dropping the future loses no data.
+    /// Buffers are bounded, so a caller that does not read slows the sender down. The request's
+    /// timeout does not apply: an event stream may stay silent for long. Cancel safe: dropping the
+    /// future loses no data.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, HttpError> {
         let Body::Open { answer, rest } = &mut self.body else {
             return Ok(None);

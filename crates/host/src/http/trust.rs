@@ -1,6 +1,6 @@
-//! The certificate authorities trusted for TLS. By default those of the system. They are replaced
-//! by those of the directories in `SSL_CERT_DIR` (separated by colons) and of one file, named by
-//! `CODEX_CA_CERTIFICATE` or else `SSL_CERT_FILE`. Empty variables are ignored.
+//! The certificate authorities trusted for TLS: those of the system, unless variables name others.
+//! `SSL_CERT_DIR` lists directories, separated by colons. `CODEX_CA_CERTIFICATE`, or else
+//! `SSL_CERT_FILE`, names one file. Empty variables are ignored.
 
 use std::env;
 use std::path::PathBuf;
@@ -41,15 +41,19 @@ fn authorities(variables: &Variables) -> RootCertStore {
 
     let mut store = RootCertStore::empty();
     let mut unreadable = 0;
+    let mut first_error = None;
     for found in found {
         let (_, unusable) = store.add_parsable_certificates(found.certs);
         unreadable += unusable + found.errors.len();
+        first_error = first_error.or_else(|| found.errors.first().map(ToString::to_string));
     }
     if store.is_empty() || unreadable > 0 {
         tracing::warn!(
             trusted = store.len(),
             unreadable,
-            "some or all certificate authorities for TLS are missing"
+            error = first_error,
+            "cannot read all certificate authorities for TLS; check CODEX_CA_CERTIFICATE, \
+             SSL_CERT_FILE and SSL_CERT_DIR"
         );
     }
     store

@@ -1,4 +1,4 @@
-//! Guesses from its last output whether a sandboxed process failed because of a denial.
+//! Guesses whether a sandboxed process failed because of a denial, from the end of its output.
 //!
 //! The kernel reports a refused call only to the program, and the program reports it as text. This
 //! module parses that text. The result is a hint for deciding whether to grant more rights; the
@@ -17,24 +17,24 @@ pub struct Denial {
     pub host: Option<RefusedHost>,
 }
 
-/// How a process ended, in shell conventions.
+/// How a process ended: its exit code as a shell reports it, and the signal that killed it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ending {
     pub(super) code: i32,
     pub(super) signal: Option<i32>,
 }
 
-/// How many bytes at the end of the output are searched.
+/// The number of bytes searched at the end of each stream.
 const LAST_WORDS: usize = 16 << 10;
 const BAD_CALL_CODE: i32 = 128 + libc::SIGSYS;
 
 /// How common libraries word `EACCES`, `EPERM` and `EROFS`, in lower case.
 const REFUSALS: [&str; 3] =
     ["permission denied", "operation not permitted", "read-only file system"];
-/// Error names that appear as separate words.
+/// Error names, recognised only as whole words.
 const NAMES: [&str; 3] = ["EACCES", "EPERM", "EROFS"];
-/// Messages of programs that could not create a socket. Without a network policy they have other
-/// causes.
+/// Messages of programs that could not create a socket, without a word about permissions. They
+/// indicate a denial only if the sandbox restricts the network.
 const SILENT_NETWORK: [&str; 4] = [
     "could not resolve host",
     "temporary failure in name resolution",
@@ -42,7 +42,7 @@ const SILENT_NETWORK: [&str; 4] = [
     "network is unreachable",
 ];
 
-/// Returns `None` if the process succeeded or failed for another reason.
+/// Returns `None` if the process succeeded or its failure does not look like a denial.
 pub(super) fn recognise(
     ending: Ending,
     said: &Snapshot,
@@ -58,8 +58,8 @@ pub(super) fn recognise(
         let tail = &bytes[bytes.len().saturating_sub(LAST_WORDS)..];
         let text = String::from_utf8_lossy(tail);
         let denial = text.lines().rev().find_map(|line| denial_in(line, network_is_restricted))?;
-        // A program that wanted a socket mentions it in the same line or in a backtrace before it.
-        // Bash has paths for sockets.
+        // A program that was denied a socket says `socket` on the same line or in a backtrace
+        // above. Bash names a path such as `/dev/tcp/HOST/PORT`.
         let wants_socket = match &denial.path {
             Some(path) => path.starts_with("/dev/tcp/") || path.starts_with("/dev/udp/"),
             None => denial.call.is_none() && find_word(&text, "socket").is_some(),
@@ -72,7 +72,7 @@ pub(super) fn recognise(
 }
 
 fn denial_in(line: &str, network_is_restricted: bool) -> Option<Denial> {
-    // ASCII only: other letters may change length, and offsets into both texts are compared below.
+    // ASCII only: other letters may change length, and an offset into `lower` is used in `line`.
     let lower = line.to_ascii_lowercase();
     let refusal = REFUSALS.iter().find_map(|refusal| lower.find(refusal));
     if let Some(at) = refusal.or_else(|| NAMES.iter().find_map(|name| find_word(line, name))) {
@@ -91,8 +91,8 @@ fn find_word(line: &str, word: &str) -> Option<usize> {
     })
 }
 
-/// The quoted text nearest to the refusal, preferably before it; otherwise a path-like part between
-/// colons before the refusal.
+/// Returns the quoted text nearest to the refusal, preferably before it; otherwise the last
+/// path-like word between the refusal and the colon before it.
 fn path_in(line: &str, refusal_at: usize) -> Option<String> {
     let (before, after) = line.split_at_checked(refusal_at)?;
     if let Some(text) = quoted(before).last().or_else(|| quoted(after).next()) {
@@ -106,7 +106,7 @@ fn path_in(line: &str, refusal_at: usize) -> Option<String> {
     Some(word.trim_end_matches([',', ';']).to_owned())
 }
 
-/// Ignores an apostrophe inside a word.
+/// Returns the quoted parts of a text. An apostrophe inside a word is not a quote.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     const QUOTES: [(char, char); 4] = [('\'', '\''), ('"', '"'), ('‘', '’'), ('`', '\'')];
     let mut rest = text;

@@ -10,10 +10,10 @@ const CORE: &[&str] = &[
     "PATH", "SHELL", "TMPDIR", "TEMP", "TMP", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME",
     "USER",
 ];
-/// Names that usually hold secrets.
+/// Patterns of variables that usually hold secrets.
 const DEFAULT_EXCLUDES: &[&str] = &["*KEY*", "*SECRET*", "*TOKEN*"];
-/// The server's own settings, which may be secrets or point to them. They never reach a child. A
-/// trailing `*` matches any suffix.
+/// Variables with the server's own settings, which may be secrets or point to secrets. Children
+/// never inherit these variables. A trailing `*` matches any suffix.
 pub(crate) const OWN_VARIABLES: [&str; 5] =
     ["EXEC_SERVER_*", "OTEL_*", "CODEX_EXEC_SERVER_*", "CODEX_API_KEY", "CODEX_ACCESS_TOKEN"];
 
@@ -31,12 +31,12 @@ pub struct EnvironmentPolicy {
     pub ignore_default_excludes: bool,
     pub exclude: Vec<String>,
     pub set: BTreeMap<String, String>,
-    /// If not empty, only these names remain.
+    /// If not empty, only variables that match one of these patterns remain.
     pub include_only: Vec<String>,
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("environment pattern {pattern:?}: {source}")]
+#[error("invalid environment variable pattern {pattern:?}: {source}")]
 pub struct PatternError {
     pattern: String,
     source: globset::Error,

@@ -13,7 +13,7 @@ use crate::sandbox::{GateSockets, NetworkNamespace, Plan};
 #[derive(Debug)]
 pub struct Confinement {
     pub plan: Arc<Plan>,
-    /// Only for a program with a managed network.
+    /// Set for a program with a managed network.
     pub gate: Option<PlannedGate>,
 }
 
@@ -21,14 +21,14 @@ pub struct Confinement {
 #[derive(Debug)]
 pub struct PlannedGate {
     pub settings: GateSettings,
-    /// Sockets outside the process's network namespace, for a process without its own namespace.
+    /// Listeners on the machine's loopback, for a process without its own network namespace.
     pub listeners: GateListeners,
-    /// Tell programs where the proxies are. Variables set by the client take precedence.
+    /// Environment variables that name the proxies. Variables set by the client take precedence.
     pub variables: Vec<(OsString, OsString)>,
 }
 
 impl PlannedGate {
-    /// `sockets` arrived with the start, in the order of the plan.
+    /// Opens the gate. `sockets` arrived with the report of the start, in the order of the plan.
     pub(super) fn open(self, plan: &Plan, sockets: Vec<OwnedFd>) -> io::Result<Gate> {
         let listeners = match &plan.network_namespace {
             NetworkNamespace::Gated(layout) => listeners_of(layout, sockets)?,

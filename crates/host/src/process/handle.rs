@@ -25,7 +25,7 @@ pub type StartOutcome = oneshot::Receiver<Result<(), LaunchError>>;
 pub type ConfinementFuture =
     Pin<Box<dyn Future<Output = Result<Confinement, Arc<SandboxError>>> + Send + 'static>>;
 
-/// A handle to a process. Dropping the last one kills the whole tree.
+/// A handle to a process. Dropping it kills the whole tree.
 #[derive(Debug)]
 pub struct Process {
     shared: Arc<Shared>,
@@ -43,8 +43,9 @@ pub enum Terminate {
 
 impl Process {
     /// Starts a program once its confinement is known. The handle works at once: input and orders
-    /// wait for the program to run. If its output has not ended `timeout` after that, the tree gets
-    /// TERM, and KILL after [`TIMEOUT_GRACE`].
+    /// wait for the program to run. If the tree still lives `timeout` after the program started, it
+    /// gets TERM, and KILL after [`TIMEOUT_GRACE`]. If the program itself has exited by then, the
+    /// tree gets KILL at once.
     #[must_use]
     pub fn start(
         launcher: Launcher,
@@ -59,7 +60,8 @@ impl Process {
         };
         let shared = Arc::new(Shared::new(limits, has_stdin));
         let (outcome, started) = oneshot::channel();
-        // No need to keep the handle: dropping the process ends the tree, and with it the task.
+        // No need to keep the task's handle: dropping `Process` ends the tree, and with it the
+        // task.
         let task = supervise(Arc::clone(&shared), launcher, command, confining, timeout, outcome);
         tokio::spawn(task);
         (Self { shared, tty, started_at: SystemTime::now() }, started)
@@ -97,7 +99,7 @@ impl Process {
     }
 
     /// Ends the input: a pipe is closed after the queued bytes; a terminal receives the end-of-file
-    /// key.
+    /// character.
     pub fn close_input(&self) -> Result<(), OfferError> {
         const END_OF_TRANSMISSION: Bytes = Bytes::from_static(b"\x04");
         if self.tty {
@@ -167,7 +169,7 @@ impl Process {
         ProcessLocation::of(&self.shared)
     }
 
-    /// The number of living descendants.
+    /// The number of living descendants; 0 if they cannot be counted.
     pub async fn descendants(&self) -> usize {
         let tree = match &*self.shared.phase() {
             Phase::Running { tree, .. } => tree.clone(),

@@ -1,18 +1,19 @@
-//! Where sandboxed processes run, for a server that must refuse their connections.
+//! Tells which keeper a sandboxed process descends from, so that the server can refuse connections
+//! from its tree.
 
 use std::sync::{Arc, OnceLock, Weak};
 
 use super::orders::{Phase, Shared};
 use crate::sandbox::Network;
 
-/// The place of a process while it lives. Does not keep the process alive.
+/// Tells which keeper runs a process and whether it has a network. Does not keep the process alive.
 #[derive(Debug, Clone)]
 pub struct ProcessLocation {
     shared: Weak<Shared>,
     network: Arc<OnceLock<Network>>,
 }
 
-/// The keeper of a sandboxed tree with network access.
+/// Whether a sandboxed tree with network access exists, and which keeper it descends from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NetworkedTree {
     /// The tree has no network, or is gone.
@@ -20,7 +21,7 @@ pub enum NetworkedTree {
     /// The program may already be running.
     Starting,
     KeptBy(u32),
-    /// The keeper has ended. Surviving processes are children of this server.
+    /// The keeper has ended. Surviving processes descend from this server, through its spawner.
     Orphaned,
     /// The program runs, but the pid of its keeper is unknown.
     Somewhere,
@@ -36,7 +37,8 @@ impl ProcessLocation {
         self.shared.upgrade().is_none_or(|shared| *shared.gone.borrow())
     }
 
-    /// True from before the program runs, and permanently.
+    /// Whether the process may use the network. Decided before the program runs, and kept after it
+    /// ends.
     #[must_use]
     pub fn has_network(&self) -> bool {
         matches!(self.network.get(), Some(Network::Enabled | Network::Managed))

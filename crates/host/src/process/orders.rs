@@ -19,13 +19,13 @@ pub(super) struct Shared {
     pub(super) log: Log,
     pub(super) stdin: StdinQueue,
     phase: Mutex<Phase>,
-    /// When a graceful termination turns into a kill.
+    /// When to kill the tree. Set by a graceful termination, and by a kill during the start.
     pub(super) kill_at: watch::Sender<Option<tokio::time::Instant>>,
     /// Why the server ended the process. Set before it does so; the first reason wins.
     pub(super) ended_by: OnceLock<EndedBy>,
-    /// Whether the start has succeeded or failed.
+    /// True once the start has succeeded or failed.
     pub(super) decided: watch::Sender<bool>,
-    /// Whether the last descendant has died.
+    /// True once the last descendant has died.
     pub(super) gone: watch::Sender<bool>,
     /// The network access of the sandbox; set before the program runs.
     pub(super) network: Arc<OnceLock<Network>>,
@@ -35,10 +35,10 @@ pub(super) struct Shared {
     pub(super) network_use: OnceLock<GateSummary>,
 }
 
-/// How to reach the tree.
+/// The phase of a process, which decides where its orders go.
 #[derive(Debug)]
 pub(super) enum Phase {
-    /// Orders are queued in order of arrival.
+    /// Orders wait until the tree runs.
     Starting {
         orders: Vec<Order>,
     },
@@ -57,7 +57,7 @@ pub(super) enum Order {
 }
 
 const FAR_FUTURE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-/// A start takes milliseconds. A client that sends more orders in that time is faulty.
+/// Further orders during a start are dropped, except a kill.
 const MAX_EARLY_ORDERS: usize = 1024;
 
 impl Shared {
@@ -111,7 +111,7 @@ impl Shared {
         running
     }
 
-    /// Like `terminate`, for a reason of the server that the exit record states.
+    /// Like `terminate`; the exit record states the reason.
     pub(super) fn terminate_because(&self, reason: EndedBy, how: Terminate) -> bool {
         if !self.exited() {
             let _ = self.ended_by.set(reason);
@@ -151,13 +151,14 @@ fn carry_out(order: Order, tree: &TreeControl, pty: Option<&PtyMaster>) {
                 tree.signal(signal);
             }
             if let Err(error) = pty.signal_foreground(signal) {
-                tracing::debug!(%error, "cannot signal the foreground process group of a terminal");
+                let pid = tree.leader();
+                tracing::debug!(%error, pid, ?signal, "cannot signal the foreground process group of a terminal");
             }
         }
         (Order::Signal(signal), _) => tree.signal(signal),
         (Order::Resize(size), Some(pty)) => {
             if let Err(error) = pty.resize(size) {
-                tracing::debug!(%error, "cannot resize a terminal");
+                tracing::debug!(%error, pid = tree.leader(), ?size, "cannot resize a terminal");
             }
         }
         (Order::Resize(_), None) => {}

@@ -10,18 +10,18 @@ use tokio::time::Instant;
 use super::launch::{OutputPipe, PtyMaster};
 use super::log::{Log, Stream};
 
-/// The largest chunk that the log accepts.
+/// The most bytes that are read into one chunk of the log.
 const MAX_CHUNK: usize = 256 << 10;
 const MIN_READ: usize = 8 << 10;
 const SMALL_CHUNK: usize = 2 << 10;
-/// A burst of this size counts as a flood. The pipe is grown only then: unprivileged users share a
-/// small quota for large pipes.
+/// A burst of this size counts as a flood. The pipe is grown only then: all processes of an
+/// unprivileged user share a small quota for pipes.
 const FLOOD_BYTES: usize = 128 << 10;
 const GROWN_PIPE: usize = 1 << 20;
 /// A longer pause ends a burst.
 const BURST_PAUSE: Duration = Duration::from_millis(2);
-/// Many small writes would wake the server once each. In a flood the writer gets this long to fill
-/// its grown pipe: large chunks cost a fraction, and a flood is not read interactively.
+/// In a flood of small writes, the server waits this long between reads, so that the grown pipe
+/// fills: one large chunk costs a fraction of many small ones, and a flood is not interactive.
 const FLOOD_PACE: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
@@ -83,7 +83,7 @@ impl Output {
             Source::Pty(pty) => pty.readable().await,
         };
         if let Err(error) = readable {
-            tracing::debug!(%error, "cannot wait for output");
+            tracing::debug!(%error, stream = ?self.stream, "cannot wait for output");
         }
     }
 
@@ -95,8 +95,8 @@ impl Output {
         }
     }
 
-    /// Moves the bytes that are in the kernel's buffer now, while the log has room. Bytes that a
-    /// surviving grandchild writes in the meantime stay for later.
+    /// Moves the bytes that are in the kernel's buffer now, while the log has room. Leaves bytes
+    /// that surviving descendants write in the meantime to a later `transfer`.
     pub(super) async fn drain_pending(&mut self, log: &Log) {
         let mut pending = match &self.source {
             Source::Pipe(pipe) => pipe.pending(),
@@ -110,8 +110,8 @@ impl Output {
         }
     }
 
-    /// Drains the buffer after the tree has ended. No more output is coming, even if a process
-    /// outside the tree still holds the other end.
+    /// Moves the rest of the output after the tree has ended. Does not wait for more, even if a
+    /// process outside the tree still holds the other end.
     pub(super) async fn finish(&mut self, log: &Log) {
         while !self.ended {
             log.wait_for_room().await;
@@ -139,7 +139,8 @@ impl Output {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    tracing::warn!(%error, "cannot read output; treating it as ended");
+                    let stream = self.stream;
+                    tracing::warn!(%error, ?stream, "cannot read output; treating it as ended");
                     self.ended = true;
                 }
             }

@@ -1,12 +1,12 @@
-//! Input that a client has written and the child has not yet read.
+//! Input that a client has written and the child's pipe or terminal has not yet taken.
 //!
-//! Offers are taken in order. An offer is *accepted* once it lies within [`STDIN_QUEUE_BYTES`] of
-//! the child's read position; until then its response waits. The same amount may wait beyond that;
-//! further offers are refused, so a client that never awaits responses can neither fill the
+//! Offers are taken in order. An offer is *accepted* once at most [`STDIN_QUEUE_BYTES`] bytes up to
+//! its end are still queued; until then its response waits. The same amount may be queued beyond
+//! that; further offers are refused, so a client that never awaits responses can neither fill the
 //! server's memory nor block its own `terminate` behind its writes.
 //!
-//! The task that makes the offer writes as much as the child takes at once: a keystroke needs no
-//! other task. The process's supervisor writes the rest.
+//! The task that makes the offer writes as much as the child takes without waiting, so a keystroke
+//! needs no other task. The process's supervisor writes the rest.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -44,7 +44,7 @@ impl Sink {
             Self::Pty(pty) => pty.writable().await,
         };
         if let Err(error) = writable {
-            tracing::debug!(%error, "cannot wait for the child to read");
+            tracing::debug!(%error, "cannot wait for room in the child's stdin");
         }
     }
 }
@@ -85,7 +85,7 @@ enum End {
 #[derive(Debug, Clone, Copy)]
 pub struct Ticket(u64);
 
-/// The child reads no more input.
+/// The input was closed before the offer was accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StdinClosed;
 
@@ -120,7 +120,7 @@ impl StdinQueue {
     pub(super) fn offer(&self, bytes: Bytes, write_id: Option<&str>) -> Result<Ticket, OfferError> {
         let digests = write_id.map(|id| (digest(id.as_bytes()), digest(&bytes)));
         let mut state = self.lock();
-        // First of all: an accepted write stays accepted, even after the end of input.
+        // Checked first: an accepted write stays accepted, even after the end of input.
         if let Some((id, bytes)) = &digests
             && let Some((known_bytes, earlier)) = state.writes.by_id.get(id)
         {
@@ -187,7 +187,7 @@ impl StdinQueue {
         true
     }
 
-    /// Writes early input now that the child runs.
+    /// Connects the running child, and writes the input that arrived before it ran.
     pub(super) fn connect(&self, sink: Option<Sink>) {
         let mut state = self.lock();
         state.sink = sink.map(Arc::new);
@@ -254,7 +254,7 @@ impl State {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => {
-                    tracing::debug!(%error, "cannot write input; closing it");
+                    tracing::debug!(%error, "cannot write to the child's stdin; closing it");
                     return self.close();
                 }
             }
@@ -271,7 +271,7 @@ impl State {
     }
 }
 
-/// The most recent writes with an id: 40 bytes each plus map overhead, about 6 MiB when full.
+/// The most recent writes with an id: 56 bytes each plus map overhead, about 6 MiB when full.
 #[derive(Debug, Default)]
 struct RememberedWrites {
     by_id: HashMap<Digest, (Digest, Ticket)>,

@@ -20,7 +20,7 @@ use super::stdin::Sink;
 use crate::network::gate::Gate;
 use crate::sandbox::Network;
 
-/// Runs until the last descendant is gone. The log keeps the output.
+/// Starts a process and supervises it until its last descendant is gone and its log is closed.
 pub(super) async fn supervise(
     shared: Arc<Shared>,
     launcher: Launcher,
@@ -66,7 +66,8 @@ pub(super) async fn supervise(
             let mut supervisor = Supervisor::new(Arc::clone(&shared), tree, gate, timeout);
             let supervised = async {
                 supervisor.connect(stdio);
-                // The caller may be gone; dropping the handle then ends the process.
+                // The receiver may be gone. If the handle was dropped too, the process is being
+                // killed.
                 let _ = outcome.send(Ok(()));
                 supervisor.run().await;
             };
@@ -91,7 +92,7 @@ struct Supervisor {
     /// Serves the tree until its last process is gone.
     gate: Option<Gate>,
     started: Instant,
-    /// When to end the process if it is still running.
+    /// When to end the tree if it still lives.
     deadline: Option<tokio::time::Instant>,
 }
 
@@ -159,7 +160,7 @@ impl Supervisor {
     async fn end_after_panic(&mut self) {
         let log = &self.shared.log;
         log.fail("internal server error: the process was killed; see the server's log".to_owned());
-        // Directly, not as an order: orders may still be queued for the tree.
+        // Directly: if the panic came before `Shared::run`, an order would only be queued.
         self.tree.control().kill_all();
         let tree = &mut self.tree;
         let killed = unless_panicked(async {
@@ -177,7 +178,8 @@ impl Supervisor {
             let exit = exit.unwrap_or(ExitRecord::killed(self.started.elapsed()));
             unless_panicked(async { log.append_exit(exit) }).await;
         }
-        // A listener that panicked may panic every time. The log notifies it after it has changed.
+        // A listener that panicked may panic again, but the log appends an event before it notifies
+        // listeners.
         if !progress.closed {
             unless_panicked(async { log.append_closed() }).await;
         }
@@ -305,7 +307,8 @@ mod tests {
     use super::super::log::{Budget, Cursor, Event, LogLimits, LogListener, OnFull};
     use super::*;
 
-    /// Panics in the task that owns the process, with the log locked.
+    /// Panics in the supervising task: as a listener with the log locked, as a waker when the start
+    /// is reported.
     struct Panics;
 
     impl LogListener for Panics {
@@ -345,7 +348,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_of_its_owner_ends_the_process_and_closes_its_log() {
+    async fn a_panic_in_the_supervisor_ends_the_process_and_closes_its_log() {
         let process = start("read line; echo $line; exec sleep 1000", None);
         let listener: Arc<dyn LogListener> = Arc::new(Panics);
         process.log().add_listener(&listener);
@@ -390,7 +393,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_deadline_ends_what_a_process_left_with_its_output() {
+    async fn a_deadline_ends_descendants_that_hold_the_output() {
         let process = start("sleep 1000 & exit 0", Some(Duration::from_millis(1)));
         process.log().wait_closed().await;
         process.gone().await;

@@ -1,8 +1,8 @@
 //! The files and networks that a program or a file operation may access, and how this machine
 //! enforces that.
 //!
-//! A [`Policy`] gives the access of every path. It is pure: it knows nothing of the kernel. It
-//! never weakens a request: a request that it cannot express is an error.
+//! A [`Policy`] decides the access to every path, regardless of the mechanisms that enforce it. A
+//! request that it cannot express is an error; it is never weakened.
 
 #[cfg(target_os = "linux")]
 mod kernel;

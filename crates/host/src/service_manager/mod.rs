@@ -31,8 +31,8 @@ impl ServiceManager {
 
     /// Takes the sockets that were passed to this process, and removes the variables that describe
     /// them, because they are not meant for its children. Call it early in `main`, before anything
-    /// opens a file that stays open. Fails if there are other threads, which may be reading the
-    /// environment.
+    /// opens a file that stays open. Fails if there are variables to remove and the process has
+    /// several threads, which may be reading the environment.
     pub fn take() -> io::Result<Self> {
         let variables = SOCKET_VARIABLES.into_iter().chain([NOTIFY_VARIABLE]);
         let set: Vec<_> = variables.filter(|name| std::env::var_os(name).is_some()).collect();
@@ -44,7 +44,7 @@ impl ServiceManager {
         let notifier = variable(NOTIFY_VARIABLE).map_or_else(Notifier::default, Notifier::new);
         let sockets = passed_sockets::take(variable);
         for name in set {
-            // SAFETY: no other thread reads the environment in the meantime, because there is none.
+            // SAFETY: this is the only thread, so no other reads the environment.
             unsafe { std::env::remove_var(name) };
         }
         Ok(Self { notifier, sockets })
@@ -54,7 +54,9 @@ impl ServiceManager {
 fn require_single_thread() -> io::Result<()> {
     match fs::read_dir("/proc/self/task")?.count() {
         1 => Ok(()),
-        _ => Err(io::Error::other("the process already has several threads")),
+        _ => Err(io::Error::other(
+            "the process has several threads, so LISTEN_* and NOTIFY_SOCKET cannot be removed from its environment",
+        )),
     }
 }
 

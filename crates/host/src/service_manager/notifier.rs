@@ -48,7 +48,10 @@ impl NotifySocket {
     fn send(&self, message: &[u8]) -> io::Result<()> {
         let socket = UnixDatagram::unbound()?;
         socket.set_write_timeout(Some(SEND_TIMEOUT))?;
-        socket.send_to_addr(message, &self.address()?).map(drop)
+        let sent = socket.send_to_addr(message, &self.address()?);
+        sent.map(drop).map_err(|error| {
+            io::Error::new(error.kind(), format!("NOTIFY_SOCKET {:?}: {error}", self.name))
+        })
     }
 
     fn address(&self) -> io::Result<SocketAddr> {
@@ -61,7 +64,10 @@ impl NotifySocket {
             [b'/', ..] => SocketAddr::from_pathname(&self.name),
             _ => Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "NOTIFY_SOCKET is neither an absolute path nor an abstract socket",
+                format!(
+                    "NOTIFY_SOCKET is {:?}, neither an absolute path nor an abstract socket",
+                    self.name
+                ),
             )),
         }
     }
@@ -122,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_manager_nothing_is_sent() {
+    fn without_a_manager_nothing_is_sent_and_an_unsupported_address_is_an_error() {
         assert!(Notifier::default().notify(ServiceState::Ready, "").is_ok());
         let error = Notifier::new("vsock:2:1".into()).notify(ServiceState::Ready, "").unwrap_err();
         assert!(error.to_string().contains("NOTIFY_SOCKET"), "{error}");

@@ -32,7 +32,7 @@ pub enum ListeningSocket {
 pub enum PassedSocketsError {
     #[error("no sockets were passed to this process (LISTEN_FDS is not set)")]
     NonePassed,
-    #[error("{variable} is {value:?}; expected a number")]
+    #[error("{variable} is {value:?}, which is not a valid number")]
     NotANumber { variable: &'static str, value: String },
     #[error(
         "the sockets were passed to process {intended} (LISTEN_PID), but this is process {own}"
@@ -80,7 +80,7 @@ fn number<N: std::str::FromStr>(
 
 /// Takes the descriptor with this number and sets close-on-exec. Returns `None` if it is not open.
 fn own_descriptor(number: RawFd) -> Option<OwnedFd> {
-    // SAFETY: only reads the flags of the number, whether or not it is open.
+    // SAFETY: F_GETFD only reads the descriptor's flags, and fails if the number is not open.
     if unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
         return None;
     }
@@ -119,7 +119,7 @@ fn check(
     }
 }
 
-/// Returns the family of a listening socket, or a description of the actual descriptor.
+/// Returns the family of a listening socket, or says what the descriptor is instead.
 fn kind(socket: BorrowedFd<'_>) -> Result<AddressFamily, &'static str> {
     let kind = sockopt::socket_type(socket).map_err(|_| "not a socket")?;
     if kind != SocketType::STREAM {

@@ -1,6 +1,6 @@
 //! A lease blocks every process that opens the file until its holder gives it up or the kernel
 //! breaks it after 45 seconds. A user can take a lease on a file of their own again and again, so
-//! no operation may wait for one.
+//! no operation may wait for a lease to end.
 
 use std::os::fd::AsRawFd as _;
 use std::path::Path;

@@ -73,7 +73,7 @@ fn found(scene: &Scene, paths: impl Iterator<Item = PathBuf>) -> Vec<String> {
 }
 
 fn expect_nothing_secret(what: &str, paths: &[String]) {
-    // A directory is entered once, by either name.
+    // A directory with two names is entered once, under either name.
     let is_plain = |path: &String| path == "work/plain/file" || path == "work/in/file";
     assert!(paths.iter().any(is_plain), "{what}: {paths:?}");
     assert!(paths.iter().any(|path| path == "work/.git/file"), "{what}: {paths:?}");
@@ -139,7 +139,7 @@ fn a_search_does_not_use_ignore_files_outside() {
     std::fs::remove_dir_all(scene.at("work/.git")).unwrap();
     assert_eq!(matches(), 1, "an unconfined search ignores the file");
     assert_eq!(scene.confined(&scene.policy(), User::Own, matches), 2);
-    // A denied ignore file has no effect, like one outside.
+    // Like an ignore file outside the policy, a denied one has no effect.
     std::fs::create_dir(scene.at("work/.git")).unwrap();
     std::fs::write(scene.at("work/.gitignore"), "file\n").unwrap();
     let work = [(scene.at("work"), Access::Write)];

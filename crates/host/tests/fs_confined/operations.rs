@@ -1,4 +1,4 @@
-//! All file operations, each on the entries that every directory of a scene contains.
+//! Applies each file operation to the entries that every directory of a scene contains.
 
 use std::ffi::OsStr;
 use std::ops::ControlFlow;

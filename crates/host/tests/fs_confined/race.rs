@@ -1,6 +1,6 @@
-//! Exchanges a directory inside and a symlink to one outside as fast as possible, while confined
-//! threads run all operations through that name. An escape would change something outside, or read
-//! something from there.
+//! Exchanges a directory inside the policy and a symlink to one outside as fast as possible, while
+//! confined threads run all operations through the directory's name. An escape would change or read
+//! something outside.
 
 use std::fs::File;
 use std::ops::ControlFlow;
@@ -32,7 +32,7 @@ fn soak_nothing_leaves_the_policy_while_a_directory_is_exchanged_with_a_symlink(
 
 type Look = fn(swap: &Path, work: &Path) -> Result<(), FsError>;
 
-/// Each one fails the test if it sees something outside.
+/// Operations that fail the test if they see something outside.
 const LOOKS: &[(&str, Look)] = &[
     ("read", |swap, _| {
         let content = OpenFile::open(&swap.join("file"), Symlinks::Follow)?.read_to_end(1_000)?;
@@ -97,7 +97,7 @@ fn race(rounds: usize) {
         println!(
             "{user:?}: {rounds} rounds, {exchanges} exchanges, {done} done, {refused} refused"
         );
-        // Otherwise there was no race.
+        // Shows that operations really raced with exchanges.
         assert!(done > 0 && refused > 0 && exchanges > 0);
     }
 }

@@ -11,7 +11,7 @@ const READS: u32 = 100_000;
 
 #[test]
 #[ignore = "measures: cargo test --release -p exec-server-host --test fs_confined -- --ignored --nocapture rate"]
-fn the_rate_of_small_reads() {
+fn the_rate_of_small_reads_is_measured() {
     let scene = Scene::new();
     let path = scene.at("work/plain/four_kib");
     std::fs::write(&path, vec![b'x'; 4 << 10]).unwrap();

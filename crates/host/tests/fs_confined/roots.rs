@@ -1,5 +1,5 @@
-//! A writable root below another one. Its protected names must stay at the paths of their rules, so
-//! the root and the directories above it may not become anything but directories.
+//! A writable root below another writable root. Rules protect names in the inner root by their
+//! paths, so neither the inner root nor a directory above it may be removed or replaced.
 //!
 //! ```text
 //! work/above/root/        writable, like `work`; `.git` in it is protected and missing
@@ -25,7 +25,7 @@ const EMPTY: RemoveOptions = RemoveOptions { recursive: false, force: false, sym
 /// An operation on a name; its source or destination is in `work`.
 type Operation = fn(name: &Path, work: &Path) -> Result<(), FsError>;
 
-/// Operations after which the name would not be the directory that it was or could become.
+/// Operations that would remove the directory with this name, or put something else in its place.
 const TAKING: &[(&str, Operation)] = &[
     ("remove", |name, _| remove(name, &TREE, &CancelFlag::never())),
     ("remove what is empty", |name, _| remove(name, &EMPTY, &CancelFlag::never())),
@@ -131,7 +131,7 @@ fn a_file_above_a_protected_name_is_written_and_a_directory_is_created() {
     }
 }
 
-/// Beside and inside such directories all operations are allowed.
+/// Beside a directory above a protected name, and inside the root, all operations are allowed.
 #[test]
 fn a_path_without_protected_names_below_is_unrestricted() {
     for name in ["work/above/beside", "work/above/root/inside"] {
@@ -145,8 +145,8 @@ fn a_path_without_protected_names_below_is_unrestricted() {
                         There::File => std::fs::write(&path, "").unwrap(),
                         There::Nothing => {}
                     }
-                    // Removed, since a tree with a `.git` of its own must not move to where that is
-                    // not protected.
+                    // Removed, because a tree that contains `.git` must not move to a place where
+                    // `.git` is not protected.
                     std::fs::remove_dir_all(scene.at("work/prepared/.git")).unwrap();
                     (scene, policy, path)
                 };

@@ -94,7 +94,7 @@ fn a_policy_that_grants_nothing_allows_nothing() {
     }
 }
 
-/// The probe uses the same variable.
+/// The probe of the machine's mechanisms reads the same variable.
 #[test]
 fn an_operator_can_turn_landlock_off_and_unknown_names_are_errors() {
     for (without, expected) in [

@@ -1,5 +1,5 @@
-//! Trees with less access to a part of them: operations on them are refused as a whole, before
-//! anything is changed.
+//! Trees with a part that the policy restricts further: an operation on such a tree is refused as a
+//! whole, before anything is changed.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Paths that may and may not lead to allowed files.
+//! Ways to reach a file: links, magic links, single-file grants and nested grants.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,8 @@ fn links_inside_are_followed() {
         assert_eq!(real, work.join("plain/file"));
         assert!(metadata(&work.join("in"), Symlinks::Follow).unwrap().is_symlink);
         write(&work.join("sub/absolute/file")).unwrap();
-        // A link in a read-only directory may be followed; its target decides.
+        // A link in a read-only directory may be followed; its target decides whether the write is
+        // allowed.
         write(&work.join(".git/dangling")).unwrap();
         expect_denied(write(&work.join("to_ro/file")));
         expect_denied(write(&work.join("out_file")));
@@ -94,7 +95,7 @@ fn magic_links_are_not_followed() {
             let error = read(&link).unwrap_err().to_string();
             assert!(error.contains("a magic link"), "{link:?}: {error}");
         }
-        // Links that are only text are followed, and private files stay private.
+        // Symlinks in /proc that are not magic links are followed; private files stay private.
         assert!(!read(Path::new("/proc/self/status")).unwrap().is_empty());
         assert!(!read(Path::new("/proc/mounts")).unwrap().is_empty());
         assert!(read(Path::new("/proc/self/environ")).is_err());
@@ -147,7 +148,7 @@ fn a_link_of_another_user_in_tmp_is_not_followed() {
     });
 }
 
-/// A granted directory inside a denied one inside a granted one.
+/// The granted directory is inside a denied directory, which is inside another granted directory.
 #[test]
 fn a_grant_inside_a_denied_directory_works() {
     let scene = Scene::new();

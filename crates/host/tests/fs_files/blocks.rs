@@ -18,7 +18,7 @@ fn resumed(path: &Path, key: &str) -> Result<NewFile, FsError> {
 }
 
 #[test]
-fn the_file_takes_its_name_at_the_commit() {
+fn the_old_content_stays_until_the_commit() {
     let scene = Scratch::new();
     let path = scene.file_with_mode("file", "old", 0o640);
     let file = create(&path);
@@ -49,7 +49,7 @@ fn gaps_read_as_zeros() {
 }
 
 #[test]
-fn without_a_commit_nothing_is_left() {
+fn a_dropped_or_discarded_file_leaves_nothing() {
     let scene = Scratch::new();
     let path = scene.path("file");
     drop(create(&path));
@@ -92,7 +92,7 @@ fn the_condition_must_hold_at_the_commit() {
     let file = NewFile::create(&new, options).unwrap();
     std::fs::write(&new, "the other program's").unwrap();
     let error = file.commit().unwrap_err();
-    assert!(error.to_string().ends_with("exists already"), "{error}");
+    assert!(error.to_string().ends_with("already exists"), "{error}");
     assert_eq!(std::fs::read(&new).unwrap(), b"the other program's");
     assert_eq!(scene.names(), ["file", "new"]);
 }
@@ -178,7 +178,7 @@ fn a_resumed_file_is_as_private_as_the_file_it_replaces() {
 }
 
 #[test]
-fn keys_are_plain_words() {
+fn an_invalid_resume_key_is_refused() {
     let scene = Scratch::new();
     for key in ["", "a/b", "..", "ä", "a b", &"x".repeat(65)] {
         let error = resumed(&scene.path("file"), key).unwrap_err();
@@ -233,7 +233,7 @@ fn a_commit_fails_if_the_path_leads_elsewhere() {
         assert!(!path.exists());
         std::fs::remove_dir(&moved).unwrap();
     }
-    // A directory that was moved away and back is in the same place.
+    // Moving the directory away and back does not matter.
     let file = create(&path);
     std::fs::rename(&directory, scene.path("moved")).unwrap();
     std::fs::rename(scene.path("moved"), &directory).unwrap();

@@ -1,5 +1,5 @@
-//! Tests that need a process of their own: this program runs one of its tests again, which finds
-//! the variable set.
+//! Tests that need a separate process: this program starts itself again to run one test, with the
+//! variable `FS_FILES_CHILD_DIRECTORY` set.
 
 use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -30,7 +30,8 @@ fn arguments(test: &str) -> [String; 3] {
     [format!("children::{test}"), "--exact".to_owned(), "--nocapture".to_owned()]
 }
 
-/// Starts this program again. The name also works for a user who cannot reach its directory.
+/// Returns a command that runs one test of this program again. `/proc/self/exe` also works for a
+/// user who cannot reach the program's directory.
 fn again(test: &str, scene: &Scratch) -> Command {
     let mut again = command("/proc/self/exe");
     again.args(arguments(test)).env(DIRECTORY, scene.root());
@@ -111,7 +112,7 @@ fn a_full_file_system_is_reported() {
             skipped(format_args!("no tmpfs in a private namespace ({status})"));
         }
         Err(error) => skipped(format_args!("cannot run unshare: {error}")),
-        Ok(status) => panic!("{status}"),
+        Ok(status) => panic!("the test on a full file system ended with {status}"),
     }
 }
 
@@ -175,7 +176,7 @@ fn an_ordinary_user_gets_permission_errors() {
 }
 
 fn as_an_ordinary_user(directory: &Path) {
-    // As in the server: its own /proc/self now belongs to root.
+    // As in the server. Root then owns /proc/self, through which files are reopened.
     exec_server_host::protect_own_memory().unwrap();
     let path = |name: &str| directory.join(name);
     let public = OpenFile::open(&path("public"), Symlinks::Refuse).unwrap();
@@ -194,14 +195,14 @@ fn as_an_ordinary_user(directory: &Path) {
         assert_eq!((std::fs::read(&own).unwrap(), mode(&own)), (b"two".to_vec(), 0o640));
     }
     every_write_to_a_foreign_file_has_a_distinct_time(&path("shared/writable"));
-    // Written in place, the file stays root's. Replaced, it cannot, and no user gets more access
-    // than before.
+    // After a write in place the file still belongs to root. A replacement belongs to its writer,
+    // and gives no user more access than before.
     write_file(&path("shared/writable"), b"x", &PLAIN).unwrap();
     assert_eq!(mode(&path("shared/writable")), 0o646);
     write_file(&path("shared/writable"), b"y", &ATOMIC).unwrap();
 }
 
-/// Only the owner may set an arbitrary time.
+/// Only the owner of a file may set its modification time to an arbitrary value.
 fn every_write_to_a_foreign_file_has_a_distinct_time(path: &Path) {
     let seen = metadata(path, Symlinks::Refuse).unwrap();
     let mut last = Written { modified_at_ms: seen.modified_at_ms, size: seen.size };

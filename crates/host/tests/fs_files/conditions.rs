@@ -33,7 +33,7 @@ fn every_conditional_write_has_a_later_time() {
     assert_eq!(scene.names(), ["0", "1"]);
 }
 
-/// Tries to increment the number in a file. Returns whether no other writer was faster.
+/// Tries to increment the number in a file. Returns false if another writer was faster.
 fn count_up(path: &Path, options: WriteOptions) -> bool {
     let before = metadata(path, Symlinks::Refuse).unwrap();
     // The content may be half written; then the condition fails.
@@ -75,7 +75,7 @@ fn no_conditional_write_is_lost() {
 }
 
 #[test]
-fn one_of_many_creates_a_file() {
+fn exactly_one_of_many_writers_creates_a_file() {
     let scene = Scratch::new();
     let condition = Condition { create_new: true, ..Condition::default() };
     for round in 0..20 {
@@ -98,7 +98,7 @@ fn one_of_many_creates_a_file() {
                             winners.fetch_add(1, Ordering::SeqCst);
                             assert_eq!(std::fs::read(path).unwrap(), content);
                         }
-                        Err(FsError::Conflict { is, .. }) => assert_eq!(is, "exists already"),
+                        Err(FsError::Conflict { is, .. }) => assert_eq!(is, "already exists"),
                         Err(other) => panic!("{other}"),
                     }
                 });

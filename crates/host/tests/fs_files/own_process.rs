@@ -1,5 +1,5 @@
-//! The procfs files of the server itself stay closed, under any name; those about the machine do
-//! not.
+//! The procfs files of the server itself cannot be opened under any name. Those of the machine and
+//! of other processes can.
 
 use std::fs::File;
 use std::ops::ControlFlow;

@@ -5,7 +5,7 @@
 //! work/link     the other of the two
 //! tree/swap     the same, in a tree that is removed as a whole
 //! beside        the other of the two
-//! source/swap   what is copied to work
+//! source/swap   the source of copies to work
 //! outside       must not be touched
 //! ```
 //! Names inside are the same as outside, so that an operation that escapes finds files there.
@@ -20,21 +20,21 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
 pub(crate) const INSIDE: &[u8] = b"inside";
-/// Its size differs from that of any file inside.
+/// The content of the files outside. Its size differs from that of any file inside.
 pub(crate) const OUTSIDE: &[u8] = b"this content is outside and must not be read or changed";
 /// A name that exists only outside.
 pub(crate) const SECRET: &str = "secret";
 
 pub(crate) struct Arena {
     scratch: Scratch,
-    /// `work/swap`, whatever its current name.
+    /// The directory `work/swap`, whatever its current name.
     inside: OwnedFd,
     outside: Vec<(OwnedFd, Facts)>,
 }
 
 impl Arena {
     pub(crate) fn new() -> Self {
-        // In memory: allows more rounds, and no disk delays.
+        // In memory, which allows more rounds without disk delays.
         let scratch = Scratch::in_memory();
         for path in ["outside/sub/sub", "work/swap", "source/swap/sub", "copies"] {
             scratch.directory(path);
@@ -63,7 +63,7 @@ impl Arena {
         self.scratch.path("work/swap").join(path)
     }
 
-    /// Exchanges the names until `work` is done. Returns how often.
+    /// Exchanges the names until `work` is done. Returns the number of exchanges.
     pub(crate) fn while_exchanged(&self, work: impl FnOnce()) -> u64 {
         let pairs = [("work/swap", "work/link"), ("tree/swap", "beside")]
             .map(|(one, other)| (self.at(one), self.at(other)));
@@ -102,7 +102,7 @@ impl Arena {
     }
 
     /// Plants a separate tree, in which one directory is exchanged with a symlink beside the tree.
-    /// The other directories take time, during which the exchange can happen.
+    /// Removing the other directories takes time, during which the exchange can happen.
     pub(crate) fn plant_tree(&self) {
         if self.at("tree").exists() {
             return;

@@ -2,7 +2,7 @@
 //! are exchanged as fast as the kernel can. An escape would change or return a file outside.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails its test")]
-#![expect(clippy::print_stdout, reason = "prints how often each side was met")]
+#![expect(clippy::print_stdout, reason = "prints the outcomes of each operation")]
 
 mod arena;
 mod operations;
@@ -44,7 +44,7 @@ fn race(rounds: usize) {
         writeln!(table, "{name:>32}: {done} done, {refused} refused").unwrap();
     }
     println!("{table}");
-    // Otherwise there was no race.
+    // Shows that operations really raced with exchanges.
     assert!(outcomes.iter().any(|outcomes| outcomes.refused > 0), "{table}");
     assert!(outcomes.iter().all(|outcomes| outcomes.done > 0), "{table}");
 }

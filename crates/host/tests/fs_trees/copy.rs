@@ -38,7 +38,7 @@ fn an_existing_file_keeps_its_inode() {
 }
 
 #[test]
-fn a_file_onto_itself_is_refused_and_kept() {
+fn copying_a_file_onto_itself_is_refused() {
     let scratch = Scratch::new();
     let source = scratch.file("source", "kept");
     std::fs::hard_link(&source, scratch.path("hard")).unwrap();
@@ -123,7 +123,7 @@ fn special_files_are_refused_without_blocking() {
 }
 
 #[test]
-fn a_symlink_is_copied_as_one() {
+fn a_symlink_is_copied_as_a_symlink() {
     let scratch = Scratch::new();
     let source = scratch.symlink("any/where", "source");
     let copied = scratch.path("copy");
@@ -180,7 +180,7 @@ fn holes_replace_old_content() {
 }
 
 #[test]
-fn files_without_a_size_and_on_other_file_systems_are_copied() {
+fn files_without_a_size_are_copied_and_copies_may_cross_file_systems() {
     let scratch = Scratch::new();
     let destination = scratch.path("destination");
     copy("/proc/self/status".as_ref(), &destination, false, &CancelFlag::never()).unwrap();
@@ -219,7 +219,7 @@ fn permission_is_checked_before_any_change() {
 }
 
 #[test]
-fn a_file_without_size_or_end_is_copied_up_to_a_limit() {
+fn copying_a_file_without_size_or_end_fails_at_a_limit() {
     let scratch = Scratch::new();
     let parent = rustix::process::getppid().unwrap().as_raw_nonzero();
     // Contains eight bytes per page of the address space.

@@ -32,7 +32,7 @@ fn inode(path: impl AsRef<Path>) -> u64 {
     rustix::fs::lstat(path.as_ref()).unwrap().st_ino
 }
 
-/// Creates a chain of directories that exceeds the longest possible path. Returns the lowest.
+/// Creates a chain of directories that exceeds the longest possible path. Returns the deepest.
 fn chain(top: &Path, name: &str, depth: usize) -> OwnedFd {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut here = rustix::fs::open(top, flags, Mode::empty()).unwrap();

@@ -56,7 +56,7 @@ fn details_are_those_of_the_name_itself() {
     let file = scratch.file("f", "12345");
     scratch.symlink("f", "link");
     set_mode(&file, 0o4751);
-    // Before 1970: 1.5 s.
+    // 1.5 s before 1970.
     let time = Timespec { tv_sec: -2, tv_nsec: 500_000_000 };
     let times = Timestamps { last_access: time, last_modification: time };
     rustix::fs::utimensat(CWD, &file, &times, rustix::fs::AtFlags::empty()).unwrap();
@@ -152,10 +152,10 @@ fn in_pages(path: &Path, types: EntryTypes, limit: usize) -> (Vec<Entry>, usize)
 }
 
 #[test]
-fn pages_together_are_the_listing() {
+fn all_pages_together_equal_the_listing() {
     let scratch = Scratch::new();
     for number in 0..100_u32 {
-        // Unsorted, and not all of them text.
+        // Unsorted names that are not UTF-8.
         let name = [b"n".as_slice(), &(number * 7_919 % 251).to_be_bytes()[3..], b"\xff"].concat();
         if !name.contains(&0) && !name.contains(&b'/') {
             scratch.file(OsStr::from_bytes(&name), "");
@@ -174,7 +174,7 @@ fn pages_together_are_the_listing() {
 }
 
 #[test]
-fn a_lasting_name_is_in_exactly_one_page() {
+fn a_name_that_stays_is_on_exactly_one_page() {
     let scratch = Scratch::new();
     for name in ["b", "d", "f", "h"] {
         scratch.file(name, "");

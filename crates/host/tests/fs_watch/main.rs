@@ -1,5 +1,5 @@
-//! Watches on real directories. Every wait is for an event. That a change is not reported is shown
-//! by a later event that arrives without it.
+//! Watches on real directories. The tests wait only for events. To show that a change is not
+//! reported, they wait for a later one that is.
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails its test")]
 

@@ -68,7 +68,7 @@ async fn a_root_replaced_by_another_directory_stays_watched() {
     }
 }
 
-/// They have no other name that is watched.
+/// Neither the directory nor those below it still have a name inside a watched directory.
 #[tokio::test]
 async fn a_directory_that_leaves_a_tree_is_no_longer_watched() {
     let scene = WatchScene::new();

@@ -12,8 +12,8 @@ use crate::scene::{Told, WatchScene};
 const BATCHES: usize = 45;
 const STEPS: usize = 25;
 
-/// Which directories may be moved, as the number of possible kinds of changes. Without such moves,
-/// no rescan is acceptable.
+/// Which moves of directories are allowed. The value is the number of kinds of changes. Without
+/// moves, a rescan is a failure.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Moves {
     None = 7,
@@ -51,7 +51,7 @@ async fn every_difference_is_reported() {
     }
 }
 
-/// Returns the content of each path. No content is written twice.
+/// Returns the inode and content of each path. No two writes have the same content.
 fn snapshot(directory: &Path) -> BTreeMap<PathBuf, (u64, Option<String>)> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(directory).unwrap() {
@@ -77,7 +77,8 @@ fn differences<'a, T: PartialEq>(
     gone.chain(other.map(|(path, _)| path))
 }
 
-/// The content of a moved directory moves with it, without being mentioned.
+/// Whether the reported changes cover a change of `path`. The content of a directory that is moved
+/// or removed is not mentioned.
 fn covers(told: &Told, path: &Path) -> bool {
     told.rescan
         || told.mentions(path)

@@ -84,7 +84,7 @@ async fn a_removed_root_is_reported() {
     assert!(told.rescan);
 }
 
-/// Even if the directories above disappear too, however slowly they return.
+/// The directories above may disappear too, and may return slowly.
 #[tokio::test]
 async fn a_file_is_watched_again_when_its_directory_returns() {
     let scene = WatchScene::new();
@@ -95,7 +95,7 @@ async fn a_file_is_watched_again_when_its_directory_returns() {
     for _ in 0..3 {
         fs::remove_dir_all(scene.at("d")).unwrap();
         told.until(ChangeKind::Removed, &file).await;
-        // Until the nearest existing directory is watched for its return.
+        // Waits until the nearest existing directory is watched for the return of the others.
         told.until_rescan().await;
         for directory in ["d", "d/e"] {
             scene.mkdir(directory);
@@ -163,7 +163,7 @@ async fn a_symlink_in_the_place_of_a_removed_root_is_not_followed() {
         }
         symlink("elsewhere", &first).unwrap();
         told.until(ChangeKind::Removed, &root).await;
-        assert!(!is_watched(&root), "this is the target of the link");
+        assert!(!is_watched(&root), "the target of the link is watched");
         fs::remove_file(&first).unwrap();
         fs::rename(scene.at("elsewhere"), &first).unwrap();
         told.until(ChangeKind::Created, &root).await;
@@ -172,8 +172,8 @@ async fn a_symlink_in_the_place_of_a_removed_root_is_not_followed() {
     }
 }
 
-/// The kernel has one watch per directory, whatever its names. Removing it for the old name must
-/// not end it for the new one.
+/// The kernel has one watch per directory, whatever its names. Removing the old name must not end
+/// the watch for the new name.
 #[tokio::test]
 async fn removing_the_old_name_keeps_the_new_name_watched() {
     let scene = WatchScene::new();

@@ -47,7 +47,7 @@ impl WatchScene {
         fs::create_dir_all(self.at(path)).unwrap();
     }
 
-    /// Creates 0 to 4999. Returns once every watch has received the events.
+    /// Makes 5000 entries, named 0 to 4999. Returns once every watch has received the events.
     pub(crate) async fn make_more_than_is_told(&self, make: impl Fn(PathBuf)) {
         self.mkdir("beside");
         self.write("beside/end");

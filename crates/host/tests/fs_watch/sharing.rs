@@ -96,7 +96,7 @@ async fn a_late_job_watches_nothing() {
     let mut told = scene.watch_by("", WatchDepth::Tree, threads);
     scene.mkdir("new");
     let look = tokio::select! {
-        () = told.more() => panic!("it has not been scanned"),
+        () = told.more() => panic!("a change was reported before the new directory was scanned"),
         look = jobs.recv() => look.unwrap(),
     };
     drop(told);

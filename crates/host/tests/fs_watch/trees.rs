@@ -75,8 +75,8 @@ async fn a_renamed_directory_is_watched_under_its_new_name() {
     told.until(ChangeKind::Created, &scene.at("f/e/file")).await;
 }
 
-/// As in a checkout or build. The last change reported for an existing file must not be its
-/// removal.
+/// Checkouts and builds recreate directories. The last change reported for an existing file must
+/// not be its removal.
 #[tokio::test]
 async fn files_of_a_recreated_directory_are_reported() {
     let scene = WatchScene::new();
@@ -98,8 +98,8 @@ async fn files_of_a_recreated_directory_are_reported() {
     }
 }
 
-/// A removed directory reports its end once no process has it open. By then another directory may
-/// have its name.
+/// The kernel reports the end of a removed directory only once no process has it open. By then
+/// another directory may have its name.
 #[tokio::test]
 async fn the_late_end_of_a_directory_does_not_affect_its_successor() {
     let scene = WatchScene::in_memory();
@@ -134,7 +134,7 @@ fn unreadable_directories_are_left_out() {
     mode("open", 0o777);
     let _closed = TemporaryMode::set(scene.at("closed"), 0o000);
     as_nobody(|| {
-        // A thread of this user empties its queue.
+        // A new watcher: the thread that empties its queue must run as this user.
         let scene = WatchScene::at_path(scene.root.clone());
         let mut told = scene.watch_by("", WatchDepth::Tree, on_this_thread);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -153,7 +153,7 @@ fn unreadable_directories_are_left_out() {
 
 /// A running build must not prevent watching its tree.
 #[test]
-fn directories_that_vanish_meanwhile_are_left_out() {
+fn directories_that_vanish_during_the_setup_are_left_out() {
     let scene = WatchScene::new();
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -169,7 +169,7 @@ fn directories_that_vanish_meanwhile_are_left_out() {
         let watch = || scene.watcher.watch(&scene.root, WatchDepth::Tree, on_this_thread);
         let failed: Vec<_> = (0..300).filter_map(|_| watch().err()).collect();
         ended.store(true, Ordering::Relaxed);
-        assert!(failed.is_empty(), "{} times: {}", failed.len(), failed[0]);
+        assert!(failed.is_empty(), "{} watches failed, the first: {}", failed.len(), failed[0]);
     });
 }
 

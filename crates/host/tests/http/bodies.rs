@@ -19,7 +19,7 @@ const CHUNKED: &[u8] = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
 const EVENTS: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
 
 /// Starts a server that responds with `head` and then sends each chunk from the test as it arrives.
-/// Notifies the last value when the client closes its connection.
+/// The returned `Notify` is notified when the client closes its connection.
 async fn dictated(head: &'static [u8]) -> (TestServer, mpsc::Sender<&'static str>, Arc<Notify>) {
     let (dictate, dictation) = mpsc::channel(1);
     let dictation = Arc::new(Mutex::new(dictation));
@@ -116,7 +116,7 @@ async fn dropping_a_request_closes_its_connection() {
     };
     let client = client();
     tokio::select! {
-        _ = client.send(get(server.url("/"))) => panic!("no server responds"),
+        _ = client.send(get(server.url("/"))) => panic!("the request ended before it was dropped"),
         () = asked.notified() => {}
     }
     left.notified().await;
@@ -164,7 +164,7 @@ async fn a_body_over_the_limit_is_refused() {
     let error = revealing_nothing(response().await.bytes(4).await.unwrap_err());
     assert!(matches!(error, HttpError::BodyTooLarge { max: 4 }));
 
-    // Refused because of its declared length: not a byte of it is ever sent.
+    // Refused because of its declared length: no byte of the body is ever sent.
     let (server, _dictate, left) = dictated(b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n").await;
     let declared = client().send(get(server.url("/"))).await.unwrap();
     assert!(matches!(declared.bytes(98).await, Err(HttpError::BodyTooLarge { .. })));

@@ -111,7 +111,7 @@ async fn a_variable_of_the_machine_completes_a_header() {
     assert!(matches!(error, HttpError::BadRequest(problem) if problem == expected));
 }
 
-/// Two responses of one client over one connection.
+/// One client gets two responses over one connection.
 #[tokio::test]
 async fn requests_share_connections() {
     let server = TestServer::raw(|mut stream| async move {

@@ -9,7 +9,7 @@ use crate::server::{TestServer, answer, read_head};
 use crate::tls::{Identity, url};
 use crate::{SECRET, client_with, failure, get, header, text};
 
-/// Starts a proxy that responds to everything itself, with the requested URL.
+/// Starts a proxy that responds to everything itself, with the requested URL and the credentials.
 async fn proxy() -> TestServer {
     TestServer::start(|request| async move {
         let authorization = request.headers().get("proxy-authorization");
@@ -32,7 +32,7 @@ async fn http_goes_through_the_proxy_with_its_password() {
 }
 
 #[tokio::test]
-async fn exceptions_go_directly() {
+async fn hosts_in_no_proxy_are_reached_directly() {
     let (proxy, server) =
         (proxy().await, TestServer::start(|_| async { answer(200, &[], "direct") }).await);
     let address = proxy.address.to_string();
@@ -92,7 +92,7 @@ async fn a_socks_proxy_resolves_names_itself() {
 }
 
 #[tokio::test]
-async fn a_proxy_without_a_tunnel_is_a_distinct_error() {
+async fn a_proxy_that_refuses_a_tunnel_is_a_distinct_error() {
     for refusal in ["403 Forbidden", "407 Proxy Authentication Required"] {
         let proxy = TestServer::raw(move |mut stream| async move {
             let head = read_head(&mut stream).await;

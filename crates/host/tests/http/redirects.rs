@@ -54,7 +54,7 @@ async fn a_redirect_can_be_the_response() {
 }
 
 #[tokio::test]
-async fn a_loop_ends() {
+async fn a_redirect_loop_ends_with_an_error() {
     let requests = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&requests);
     let server = TestServer::start(move |_| {

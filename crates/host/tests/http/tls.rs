@@ -102,7 +102,7 @@ async fn authorities_may_come_from_several_directories() {
 }
 
 #[tokio::test]
-async fn the_certificate_file_of_existing_clients_takes_precedence() {
+async fn codex_ca_certificate_takes_precedence_over_ssl_cert_file() {
     let (identity, other) = (Identity::new("localhost", &[]), Identity::new("localhost", &[]));
     let server = identity.serve().await;
     let (own, others) = (identity.trust().1, other.trust().1);

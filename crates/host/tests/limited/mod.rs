@@ -1,5 +1,5 @@
 //! Limits of trees and processes, tested against real bombs. On a machine with a delegated cgroup
-//! the kernel enforces them, elsewhere the keeper; the promises are the same.
+//! the kernel enforces most limits; elsewhere the keeper does. The promises are the same.
 
 use std::fs;
 use std::time::Duration;
@@ -72,7 +72,7 @@ pub(crate) async fn a_fork_bomb_is_killed(launcher: Launcher) {
         ("sessions", "while :; do setsid sh -c 'sleep 1000' & done"),
         ("chain", "b() { (b & wait); }; b"),
     ] {
-        // If the kernel makes forks fail, the remaining processes do not end.
+        // Where the kernel makes forks fail, these bombs do not end.
         if launcher.limits().is_kept_by_kernel() && name != "sessions" {
             continue;
         }
@@ -171,22 +171,22 @@ pub(crate) async fn programs_are_the_first_to_be_killed_when_memory_runs_out(lau
     running.emptied().await;
 }
 
-/// Without this knowledge the tree could be anywhere, and a server would refuse every client that
-/// could be part of it.
+/// If the end of a keeper went unnoticed, its tree could be anywhere, and a server would refuse
+/// every client that could be part of it.
 pub(crate) async fn the_end_of_a_keeper_is_noticed(launcher: Launcher) {
     let io = Io::Pipes { stdin: true };
     let mut running = Running::start(&launcher, Command { io, ..shell("read line") }).await;
     assert!(running.control.keeper().is_some() && !running.control.has_lost_keeper());
     running.close_stdin();
     running.emptied().await;
-    // Its pid is released once the spawner has reaped it.
+    // The keeper's pid is released once the spawner has reaped it.
     while running.control.keeper().is_some() {
         tokio::task::yield_now().await;
     }
     assert!(running.control.has_lost_keeper());
 }
 
-/// A keeper without limits to check sleeps.
+/// A keeper that has no limits to check sleeps until its program ends.
 pub(crate) async fn a_keeper_without_limits_never_wakes(launcher: Launcher) {
     let io = Io::Pipes { stdin: true };
     let mut running =
@@ -197,7 +197,7 @@ pub(crate) async fn a_keeper_without_limits_never_wakes(launcher: Launcher) {
         line.unwrap().trim().parse::<u64>().unwrap()
     };
     let keeper = running.control.keeper().unwrap();
-    // It goes to sleep once the program runs, and wakes only when the program ends.
+    // The keeper goes to sleep once the program runs.
     let before = wakes(keeper);
     running.wait_for_output("now").await;
     assert!(wakes(keeper) <= before + 1);

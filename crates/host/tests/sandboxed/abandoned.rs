@@ -126,7 +126,7 @@ pub(crate) async fn a_process_still_being_planned_can_be_terminated(scene: &Scen
     assert!(process.is_gone());
 }
 
-/// The server is killed while its sandbox is being set up.
+/// The server is killed while it sets up a sandbox.
 pub(crate) async fn a_start_ends_with_its_server(scene: &Scene) {
     let program = Program::new(scene);
     let argv = vec![

@@ -97,8 +97,8 @@ pub(crate) async fn denied_paths_cannot_be_read(scene: &Scene) {
     assert!(!scene.path("absent").exists());
 }
 
-/// If its directory were renamed, the pattern would not match, and the next process could read the
-/// file.
+/// If the directory of a denied file were renamed, the pattern would not match, and the next
+/// process could read the file.
 pub(crate) async fn directories_above_denied_matches_cannot_be_renamed(scene: &Scene) {
     fs::create_dir(scene.path("sub/nested/secrets")).unwrap();
     fs::write(scene.path("sub/nested/secrets/id.key"), "original\n").unwrap();

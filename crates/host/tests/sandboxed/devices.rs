@@ -42,7 +42,7 @@ pub(crate) async fn terminals_of_others_are_out_of_reach(scene: &Scene) {
     }
 }
 
-pub(crate) async fn the_own_terminal_can_be_reopened(scene: &Scene) {
+pub(crate) async fn a_program_can_reopen_its_own_terminal(scene: &Scene) {
     let script = "tty; stty size < $(tty); stty size < /proc/self/fd/0; stty size < /dev/tty
         stty size < /dev/stdin; echo by name > $(tty); echo by link > /dev/stdout; echo > /dev/null
         stty -echo < $(tty) && echo changed";
@@ -85,7 +85,7 @@ pub(crate) async fn other_devices_need_an_entry_in_the_policy(scene: &Scene) {
 
 pub(crate) async fn write_access_to_everything_includes_no_other_devices(scene: &Scene) {
     if !rustix::process::geteuid().is_root() {
-        skipped("only root can create the placeholders that a writable root needs");
+        skipped("only root can create the placeholders that write access to / needs");
         return;
     }
     let entries = vec![

@@ -38,7 +38,7 @@ pub(crate) async fn a_plan_that_cannot_be_enforced_starts_nothing(scene: &Scene)
     assert_eq!(scene.run(&plan, "exit 3").await.1.code, 3);
 }
 
-/// The search path begins with a directory that contains a program called `bwrap`.
+/// The search path is a directory with a fake `bwrap`, which `LD_PRELOAD` and `BWRAP` name as well.
 pub(crate) async fn the_search_path_of_the_program_does_not_affect_the_sandbox(scene: &Scene) {
     for name in ["bwrap", "true"] {
         let fake = scene.path(name);
@@ -75,7 +75,7 @@ pub(crate) async fn outside_processes_cannot_be_signalled(scene: &Scene) {
     let plans = if scene.confinement == super::Confinement::Direct {
         vec![Arc::new(scene.confinement.ordinary(scene.root())), of_all_files(7)]
     } else {
-        // Landlock does not confine signals there, or is not used.
+        // With these plans, Landlock does not confine signals or is not used.
         vec![scene.plan(&[]), of_all_files(5), of_all_files(0)]
     };
     for plan in plans {
@@ -99,7 +99,7 @@ async fn expect_outside_processes_cannot_be_signalled(scene: &Scene, plan: &Arc<
     running.emptied().await;
 }
 
-/// After the keeper's death only the kernel can end the tree.
+/// After the deaths of the spawner and the keeper, only the kernel can end the tree.
 pub(crate) async fn a_namespace_dies_with_its_keeper(scene: &Scene) {
     let _confined = confine((*scene.plan(&[])).clone());
     let script = support::daemons(5);
@@ -113,7 +113,7 @@ pub(crate) async fn a_namespace_dies_with_its_keeper(scene: &Scene) {
     support::all_end(watched).await;
 }
 
-pub(crate) async fn plain_refuses(scene: &Scene) {
+pub(crate) async fn a_plain_launcher_refuses_a_sandbox(scene: &Scene) {
     let plan = Arc::new(scene.confinement.ordinary(scene.root()));
     let command = scene.command(&plan, "echo ran > sub/proof");
     let error = Launcher::plain().launch(command).await.unwrap_err();

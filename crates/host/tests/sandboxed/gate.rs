@@ -21,7 +21,7 @@ fn gated(scene: &Scene) -> Arc<Plan> {
     Arc::new(plan)
 }
 
-/// Python, since a shell speaks neither IPv6 nor UDP.
+/// Returns a script that runs a Python program: a shell supports neither IPv6 nor UDP.
 fn python(program: &str) -> String {
     format!("exec python3 -c '\nimport socket, errno\n{program}\n'")
 }

@@ -24,13 +24,13 @@ pub(crate) use super::support::confinement::Confinement;
 use super::support::{self, confinement, shell};
 use scene::Scene;
 
-/// Makes this executable a server with one sandboxed program, which a test kills.
+/// Makes this executable a server that runs one sandboxed program until a test kills the server.
 pub(crate) const SERVER_ARG: &str = "__sandboxing_server";
 
 /// Makes this executable a server that a test kills while it starts a sandboxed program.
 pub(crate) const SLOW_SERVER_ARG: &str = "__slowly_sandboxing_server";
 
-/// Set in the run as another user, which this run starts.
+/// Set in the second run of this executable, which the first starts as another user.
 const IS_OTHER_USER: &str = "LAUNCH_TEST_AS_OTHER_USER";
 /// Not nobody (65534): unmapped users in a user namespace also appear as nobody.
 const OTHER_USER: u32 = 54321;
@@ -50,7 +50,7 @@ macro_rules! covered {
     };
 }
 
-/// Runs a test with a new scene without mounts.
+/// Runs a test with a new scene under the confinement without mounts.
 macro_rules! direct {
     ($($module:ident::$test:ident),* $(,)?) => {
         Vec::from([$(
@@ -91,7 +91,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         missing_roots::a_root_that_cannot_be_created_is_left_alone,
         replaced::a_file_that_replaces_a_covered_one_is_not_covered,
         devices::terminals_of_others_are_out_of_reach,
-        devices::the_own_terminal_can_be_reopened,
+        devices::a_program_can_reopen_its_own_terminal,
         devices::essential_devices_work,
         devices::other_devices_need_an_entry_in_the_policy,
         devices::write_access_to_everything_includes_no_other_devices,
@@ -106,7 +106,9 @@ pub(crate) fn trials() -> Vec<Trial> {
         endings::user_and_groups_are_the_same,
     ];
     trials.push(Trial::test("plain::a_sandbox_is_refused", || {
-        run(Confinement::Direct, async |scene| endings::plain_refuses(&scene).await)
+        run(Confinement::Direct, async |scene| {
+            endings::a_plain_launcher_refuses_a_sandbox(&scene).await;
+        })
     }));
     trials.push(Trial::test("bubblewrap::a_bubblewrap_that_exits_is_reported", || {
         run(Confinement::Bubblewrap, async |scene| {
@@ -130,14 +132,14 @@ pub(crate) fn trials() -> Vec<Trial> {
     }));
     trials.extend(direct![
         devices::terminals_of_others_are_out_of_reach,
-        devices::the_own_terminal_can_be_reopened,
+        devices::a_program_can_reopen_its_own_terminal,
         devices::essential_devices_work,
         devices::other_devices_need_an_entry_in_the_policy,
         endings::outside_processes_cannot_be_signalled,
         abandoned::a_process_still_being_planned_can_be_terminated,
     ]);
     if std::env::var_os(IS_OTHER_USER).is_none() {
-        trials.push(Trial::test("as_another_user", as_another_user));
+        trials.push(Trial::test("all_sandbox_tests_pass_as_another_user", as_another_user));
     }
     trials
 }
@@ -176,7 +178,11 @@ fn as_another_user() -> Result<(), Failed> {
         .stdin(Stdio::null())
         .output()?;
     print!("{}", String::from_utf8_lossy(&outcome.stdout));
-    if outcome.status.success() { Ok(()) } else { Err("the tests failed as another user".into()) }
+    if outcome.status.success() {
+        return Ok(());
+    }
+    let stderr = String::from_utf8_lossy(&outcome.stderr);
+    Err(format!("as another user, the tests ended with {}: {stderr}", outcome.status).into())
 }
 
 /// See [`SERVER_ARG`]: starts a long-running program and prints its pid and that of its keeper.
@@ -200,7 +206,7 @@ pub(crate) fn be_a_slow_server(workspace: &Path, confinement: &str) {
         let argv = vec![workspace.join(abandoned::PROGRAM).into()];
         let command = Command { argv, sandbox: Some(Arc::new(plan)), ..shell("") };
         let launched = launcher.launch(command).await;
-        panic!("{launched:?}");
+        panic!("the start ended before the server was killed: {launched:?}");
     });
 }
 
@@ -208,6 +214,6 @@ fn confinement_called(name: &str) -> Confinement {
     match name {
         "Namespaces" => Confinement::Namespaces,
         "Bubblewrap" => Confinement::Bubblewrap,
-        other => panic!("{other}"),
+        other => panic!("unknown confinement {other:?}"),
     }
 }

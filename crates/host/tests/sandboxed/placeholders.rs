@@ -104,7 +104,9 @@ pub(crate) async fn a_killed_server_leaves_no_placeholders(scene: &Scene) {
     // Started by the plain launcher: a keeper would end the processes of the server itself.
     let mut server =
         Running::start(&Launcher::plain(), Command { argv, sandbox: None, ..shell("") }).await;
-    let [leader, keeper] = server.wait_for_plain_pids(2).await[..] else { panic!("two pids") };
+    let [leader, keeper] = server.wait_for_plain_pids(2).await[..] else {
+        panic!("expected two pids");
+    };
     assert!(exist(scene));
     let watched = support::watch(&[leader, keeper]);
     support::kill(server.pid);

@@ -18,8 +18,8 @@ fn save(scene: &Scene, name: &str) {
 /// A mount belongs to the directory entry that it covers, so a cover ends when the entry is
 /// replaced. Denying a directory above is reliable.
 ///
-/// The first half is a known limitation, not a goal. The test exists so that a change to this
-/// behaviour also changes docs/sandbox.md.
+/// That a cover can end is a known limitation, not a goal. If this test fails, update
+/// docs/sandbox.md.
 pub(crate) async fn a_file_that_replaces_a_covered_one_is_not_covered(scene: &Scene) {
     let plan = scene.plan(&[("secret.pem", Access::Deny), ("denied", Access::Deny)]);
     let script = "read x; cat secret.pem; cat denied/file; echo a > .git/planted; echo the end";

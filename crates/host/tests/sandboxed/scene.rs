@@ -44,8 +44,8 @@ impl Scene {
         fs::read_to_string(self.path(name)).unwrap()
     }
 
-    /// Returns a plan in which everything is readable and the workspace is writable, with
-    /// exceptions from `entries`.
+    /// Returns a plan in which everything is readable and the workspace is writable, except as
+    /// `entries` say.
     pub(crate) fn plan(&self, entries: &[(&str, Access)]) -> Arc<Plan> {
         let mut all = vec![(EntryPath::Root, Access::Read)];
         all.push((EntryPath::Path(self.root().into()), Access::Write));
@@ -55,7 +55,7 @@ impl Scene {
         Arc::new(self.confinement.plan(self.root(), all))
     }
 
-    /// The same plan without entries, with a network that leads to these sockets.
+    /// Like [`plan`](Self::plan) without exceptions, with a network that leads to `sockets`.
     pub(crate) fn managed_plan(&self, sockets: &GateSockets) -> Plan {
         let entries = vec![
             (EntryPath::Root, Access::Read),
@@ -65,7 +65,7 @@ impl Scene {
         self.confinement.plan_with_gate(self.root(), entries, Some(&gate))
     }
 
-    /// The same plan, except that the pattern is denied.
+    /// Like [`plan`](Self::plan), with paths that match `pattern` denied.
     pub(crate) fn plan_without(&self, pattern: &str) -> Arc<Plan> {
         let entries = vec![
             (EntryPath::Root, Access::Read),
@@ -84,7 +84,7 @@ impl Scene {
         Running::start(&self.launcher, self.command(plan, script)).await
     }
 
-    /// Runs the script to its end and waits for the processes that it has left.
+    /// Runs the script to its end and waits for the processes that it leaves behind.
     pub(crate) async fn run(&self, plan: &Arc<Plan>, script: &str) -> (String, ExitRecord) {
         let mut running = self.start(plan, script).await;
         let (output, exit) = running.output().await;

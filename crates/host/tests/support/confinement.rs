@@ -18,7 +18,7 @@ pub(crate) enum Confinement {
 /// The plan that confines the commands of the current test. Tests run one at a time.
 static CURRENT: Mutex<Option<Arc<Plan>>> = Mutex::new(None);
 
-/// Confines the commands that are started until the end of the test, even after a panic.
+/// Confines the commands that are started until the returned guard is dropped.
 pub(crate) fn confine(plan: Plan) -> impl Drop {
     struct Confined;
     impl Drop for Confined {
@@ -62,7 +62,7 @@ impl Confinement {
         }
     }
 
-    /// Returns a plan that can read everything and, except in the direct case, write to
+    /// Returns a plan that allows reading everything and, except in the direct case, writing to
     /// `workspace`.
     pub(crate) fn ordinary(self, workspace: &Path) -> Plan {
         let mut entries = vec![(EntryPath::Root, Access::Read)];
@@ -72,7 +72,7 @@ impl Confinement {
         self.plan(workspace, entries)
     }
 
-    /// Returns a plan without file restrictions on a kernel with this Landlock ABI.
+    /// Returns a plan without file restrictions for a kernel with this Landlock ABI.
     pub(crate) fn of_all_files(self, landlock_abi: u32) -> Plan {
         let has = Capabilities { landlock_abi, ..self.capabilities() };
         Plan::new(&Policy::unrestricted(Network::Restricted), &has, &HostNames).unwrap()
@@ -82,7 +82,7 @@ impl Confinement {
         self.plan_with_gate(workspace, entries, None)
     }
 
-    /// Returns a plan with a managed network, if there is a gate.
+    /// Returns a plan, with a managed network if there is a gate.
     pub(crate) fn plan_with_gate(
         self,
         workspace: &Path,

@@ -1,5 +1,5 @@
-//! Measures the cost of a start relative to the machine's own limit, in one run with interleaved
-//! rounds.
+//! Measures the cost of a start relative to a bare spawn, and the cost of a sandbox relative to a
+//! start without one, in interleaved rounds.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -33,8 +33,8 @@ pub(crate) async fn compare_with_a_bare_spawn(launcher: Launcher) {
     println!("bare spawn {bare:?}, start to exit {kept:?}, ratio {ratio:.2}");
 }
 
-/// Measures the whole life of a program that does nothing, without a sandbox and in each kind. The
-/// last kind is the ordinary one for a workspace.
+/// Measures the whole life of a program that does nothing, without a sandbox and in three kinds of
+/// sandbox. The last is the ordinary one for a workspace.
 pub(crate) async fn compare_sandboxes(launcher: Launcher) {
     let workspace = tempfile::tempdir().unwrap();
     std::fs::create_dir(workspace.path().join(".git")).unwrap();

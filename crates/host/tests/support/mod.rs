@@ -47,7 +47,7 @@ impl Running {
     pub(crate) async fn start(launcher: &Launcher, command: Command) -> Self {
         let Launched { pid, stdio, tree, .. } = launcher.launch(command).await.unwrap();
         let control = tree.control();
-        // The pid of a program that has already ended cannot be looked up.
+        // The parent of a program that has already ended cannot be looked up.
         let keeper = status_field(&format!("/proc/{pid}/status"), "PPid:").unwrap_or(0);
         Self { pid, control, keeper, tree, stdio, seen: BytesMut::new(), exit: None }
     }
@@ -83,7 +83,7 @@ impl Running {
         }
     }
 
-    /// Waits for lines `pid N`. Returns the pids of those processes outside the sandbox.
+    /// Waits for lines `pid N`. Returns the pids that those processes have outside the sandbox.
     pub(crate) async fn wait_for_pids(&mut self, count: usize) -> Vec<u32> {
         let pids = self.wait_for_plain_pids(count).await;
         if confinement::has_pid_namespace() { self.outside(&pids) } else { pids }
@@ -116,7 +116,9 @@ impl Running {
         let tree = descendants_of(self.keeper);
         let outer = |pid: &u32| tree.iter().copied().find(|other| inner(*other) == Some(*pid));
         pids.iter()
-            .map(|pid| outer(pid).unwrap_or_else(|| panic!("there is no process {pid}")))
+            .map(|pid| {
+                outer(pid).unwrap_or_else(|| panic!("no process has pid {pid} inside the sandbox"))
+            })
             .collect()
     }
 
@@ -236,7 +238,7 @@ pub(crate) async fn all_end(watched: Vec<OwnedFd>) {
 /// Asserts, after `Emptied`, that the processes are gone and are not even zombies.
 pub(crate) fn assert_gone(pids: &[u32]) {
     for pid in pids {
-        assert!(!Path::new(&format!("/proc/{pid}")).exists(), "{pid} still exists");
+        assert!(!Path::new(&format!("/proc/{pid}")).exists(), "process {pid} still exists");
     }
 }
 

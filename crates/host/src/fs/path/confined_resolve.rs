@@ -2,8 +2,8 @@
 //!
 //! A path without symlinks that stays within the grants takes one `openat2` beneath the descriptor
 //! of the grant. Every other path is walked component by component, and each component is checked
-//! against the policy before the disk is touched. So a path outside gives the same error whether or
-//! not it exists.
+//! against the policy before the disk is touched. So a path outside the grants gives the same error
+//! whether or not it exists.
 
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use super::resolve::{self, Identity, Symlinks};
 use crate::fs::confinement::{Confinement, RequiredAccess};
 
-/// As many as the kernel follows.
+/// The kernel's limit on symlinks in one path.
 const MAX_LINKS: usize = 40;
 
 /// The result of resolving a path.
@@ -34,7 +34,8 @@ pub(in crate::fs) enum Unresolved {
     Os(Errno),
     /// Denied by the policy.
     Denied(RequiredAccess),
-    /// The path goes through a magic link of procfs, whose target is not its text.
+    /// The path goes through a magic link of procfs. The kernel follows such a link to a file that
+    /// the link's text may not name.
     KernelLink,
 }
 
@@ -75,7 +76,7 @@ impl Confinement {
 
     /// Tries one `openat2`. Returns `None` if the path has to be walked. If the policy grants the
     /// required access to the path as written, its ancestors may be revealed too. The kernel makes
-    /// sure that it contains no symlinks, so the path as written is the real one.
+    /// sure that the path contains no symlinks, so it is the real path as written.
     fn open_at_once<'p>(
         &self,
         path: &'p Path,
@@ -112,7 +113,7 @@ struct Walk<'c> {
     /// Remaining components, in reverse.
     ahead: Vec<OsString>,
     followed: usize,
-    /// The access that a refusal names. It must not reveal how far the walk got.
+    /// The access that every refusal names, so that no refusal reveals how far the walk got.
     required: RequiredAccess,
 }
 
@@ -146,7 +147,8 @@ impl Walk<'_> {
         Ok(rustix::fs::openat(&self.here, ".", PASSING | OFlags::DIRECTORY, Mode::empty())?)
     }
 
-    /// Fails if the directory was moved in the meantime, because `..` then leads elsewhere.
+    /// Goes to the parent. Fails if the directory was moved during the walk: then `..` leads to
+    /// another directory.
     fn up(&mut self) -> Result<(), Unresolved> {
         let Some(left) = self.above.pop() else { return Ok(()) };
         let above =
@@ -210,8 +212,8 @@ fn finish(node: OwnedFd, flags: OFlags) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Whether the kernel would follow the link to something else than its text. All such links are in
-/// procfs.
+/// Whether this is a magic link: the kernel follows it to a file that the link's text may not name.
+/// All such links are in procfs.
 fn is_of_kernel(
     directory: BorrowedFd<'_>,
     name: &OsStr,
@@ -225,8 +227,8 @@ fn is_of_kernel(
     Ok(followed.err() == Some(Errno::LOOP))
 }
 
-/// Whether `fs.protected_symlinks` would make the kernel refuse the link: another user put it into
-/// a world-writable sticky directory, such as /tmp.
+/// Whether `fs.protected_symlinks` would make the kernel refuse the link: it is in a world-writable
+/// sticky directory, such as /tmp, and belongs neither to this user nor to the directory's owner.
 fn is_planted(directory: BorrowedFd<'_>, link: &Stat) -> Result<bool, Errno> {
     const STICKY_FOR_ALL: u32 = 0o1002;
     let directory = rustix::fs::fstat(directory)?;
@@ -235,8 +237,8 @@ fn is_planted(directory: BorrowedFd<'_>, link: &Stat) -> Result<bool, Errno> {
         && link.st_uid != directory.st_uid)
 }
 
-/// Splits a path, in reverse. A trailing slash is treated as a trailing dot: the component before
-/// it must be a directory.
+/// Returns the components of a path in reverse order. A trailing slash is treated as a trailing
+/// dot: the component before it must be a directory.
 fn components(path: &OsStr) -> Vec<OsString> {
     let bytes = path.as_bytes();
     let names = bytes.split(|byte| *byte == b'/').filter(|name| !name.is_empty());

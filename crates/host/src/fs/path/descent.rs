@@ -1,9 +1,9 @@
 //! Descends from the root of a tree to one directory in it, for trees of any depth.
 //!
-//! Every step opens a name in an open directory, and none follows a symlink. Only the root and the
-//! lowest directories are held open, so that a deep tree does not exhaust descriptors. The way back
-//! up is `..`, which leads elsewhere if a directory was moved in the meantime. So the parent that
-//! is found there must be the directory that was left.
+//! Every step opens a name in an open directory and follows no symlink. Only the root and the
+//! lowest directories are held open, so that a deep tree does not exhaust descriptors. The others
+//! are reopened through `..`, which leads elsewhere if a directory was moved during the descent. So
+//! a reopened directory must be the one that the descent came through.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use super::resolve::Identity;
 use crate::fs::error::FsError;
 
-/// More than the depth of most trees.
+/// How many directories stay open besides the root and the current one. Most trees are less deep.
 const MAX_OPEN: usize = 32;
 
 #[derive(Debug)]
@@ -31,7 +31,7 @@ struct Above {
     identity: Identity,
     /// `None`: closed, because it is far up.
     directory: Option<OwnedFd>,
-    /// The name in it that was entered.
+    /// The name of the subdirectory that was entered.
     entered: OsString,
 }
 
@@ -43,7 +43,7 @@ pub(in crate::fs) struct Left {
 }
 
 impl TreeDescent {
-    /// Starts at `root`, which is open. `path` is used for messages only.
+    /// Starts at `root`, which is open. `path` appears in errors only.
     pub(in crate::fs) fn new(path: &Path, root: OwnedFd) -> Self {
         Self { root: path.to_owned(), above: Vec::new(), here: root }
     }

@@ -1,6 +1,6 @@
 //! Finds where a write ends up: symlinks at the end of a path are followed to a name in an open
-//! directory. The temporary file has to be beside that name, and a missing file is created under
-//! it.
+//! directory. A temporary file must be in that directory, and a missing file is created under that
+//! name.
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd as _;
@@ -16,7 +16,7 @@ use crate::fs::confinement::{self, RequiredAccess};
 use crate::fs::error::FsError;
 use crate::fs::write::condition::Condition;
 
-/// As many as the kernel follows.
+/// The kernel's limit on symlinks in one path.
 const MAX_LINKS: usize = 40;
 
 /// Treatment of a symlink that is the last component of a path.
@@ -53,7 +53,7 @@ pub(in crate::fs) fn find(
         match rustix::fs::readlinkat(&place.directory, &place.name, Vec::new()) {
             Ok(target) => place = step(path, &place, OsStr::from_bytes(target.as_bytes()))?,
             Err(Errno::INVAL | Errno::NOENT) => {
-                // Read access to the path does not imply access to its destination.
+                // Read access to the path does not imply write access to its destination.
                 confinement::expect(
                     place.directory.as_fd(),
                     &place.name,
@@ -90,8 +90,8 @@ fn step(path: &Path, from: &Parent, target: &OsStr) -> Result<Parent, FsError> {
     Ok(Parent { directory, name })
 }
 
-/// Reports a write error instead of the read error: how far the path may be read must not be
-/// revealed.
+/// Turns a denied read into a denied write: the error must not reveal how much of the path may be
+/// read.
 fn as_write(path: &Path, error: FsError) -> FsError {
     match error {
         FsError::Denied { .. } => FsError::denied(path, RequiredAccess::Write),
@@ -99,8 +99,8 @@ fn as_write(path: &Path, error: FsError) -> FsError {
     }
 }
 
-/// Whether the kernel resolves the path to the same place. The kernel knows magic links (below
-/// `/proc`), whose text says nothing, and refuses links that other users have planted
+/// Whether the kernel resolves `path` to `place`. Only the kernel knows where magic links
+/// (below `/proc`) lead, and it refuses links that other users have planted
 /// (`fs.protected_symlinks`).
 fn leads_to(path: &Path, place: &Parent) -> Result<bool, FsError> {
     let here = rustix::fs::statat(&place.directory, &place.name, AtFlags::SYMLINK_NOFOLLOW);
@@ -116,12 +116,12 @@ fn leads_to(path: &Path, place: &Parent) -> Result<bool, FsError> {
 }
 
 /// Returns the text after the last slash. [`Path::file_name`] would skip a trailing slash or dot,
-/// which means a directory.
+/// which marks a directory.
 fn last_component(path: &OsStr) -> &[u8] {
     path.as_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default()
 }
 
-/// Returns the error for a symlink whose target is written as the name of a directory.
+/// Returns the error for a symlink whose target ends in a slash, `.` or `..`.
 fn not_a_file(path: &Path) -> FsError {
     FsError::WrongKind {
         path: path.to_owned(),
@@ -130,7 +130,7 @@ fn not_a_file(path: &Path) -> FsError {
     }
 }
 
-/// Whether the path is written as the name of a directory.
+/// Whether the path ends in a slash, `.` or `..`, so it can only name a directory.
 pub(in crate::fs) fn names_directory(path: &Path) -> bool {
     matches!(last_component(path.as_os_str()), b"" | b"." | b"..")
 }

@@ -41,7 +41,7 @@ impl fmt::Display for FileKind {
             Self::Fifo => "a FIFO",
             Self::Socket => "a socket",
             Self::CharacterDevice | Self::BlockDevice => "a device",
-            Self::Unknown => "something unknown",
+            Self::Unknown => "a file of unknown type",
         })
     }
 }

@@ -1,9 +1,9 @@
-//! The procfs files of this process. Its environment holds secrets that no client may see, its
-//! memory holds the rest, and its threads have the same files under their own numbers. So their
-//! content is never read or written for a client.
+//! The procfs files of this process. Its environment and memory hold secrets that no client may
+//! see, and its threads have the same files under their own numbers. So the content of these files
+//! is never read or written for a client, except for the [`PUBLIC`] ones.
 //!
-//! Access to other processes is left to the kernel. Magic links (`/proc/PID/fd/N`,
-//! `/proc/PID/root`) are handled by `resolve`, which follows none.
+//! The kernel checks access to other processes. `resolve` refuses magic links (`/proc/PID/fd/N`,
+//! `/proc/PID/root`) if the kernel has `openat2`.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -16,12 +16,12 @@ use rustix::io::Errno;
 use rustix::path::DecInt;
 use rustix::process::{Pid, getpid};
 
-/// These reveal only facts that every process of this machine can see; `/proc/net` and
-/// `/proc/mounts` lead to them.
+/// Files that reveal only facts that every process of this machine can see. `/proc/net` and
+/// `/proc/mounts` are symlinks to two of these files.
 const PUBLIC: [&str; 6] = ["cgroup", "limits", "mountinfo", "mounts", "net", "status"];
 
-/// Whether the regular file `node` shows the state of this process. `size` is the size that the
-/// file reports: every file that procfs has of a process reports 0, so other files cost only this
+/// Whether the regular file `node` shows private state of this process. `size` is the size that the
+/// file reports: every procfs file about a process reports 0, so a file with a size costs only this
 /// comparison.
 pub(in crate::fs) fn is_private(node: BorrowedFd<'_>, size: u64) -> Result<bool, Errno> {
     if size > 0 || rustix::fs::fstatfs(node)?.f_type != PROC_SUPER_MAGIC {
@@ -42,7 +42,7 @@ pub(in crate::fs) fn open_own(node: BorrowedFd<'_>, flags: OFlags) -> Result<Own
 }
 
 /// Returns the kernel's link to the file behind a descriptor. Many system calls take no `O_PATH`
-/// descriptor, and the name may lead to another file by now.
+/// descriptor, and the file's name may lead to another file by now.
 pub(in crate::fs) fn own_link(node: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", node.as_raw_fd())
 }
@@ -74,7 +74,8 @@ impl OwnDescriptors {
     }
 }
 
-/// Checks the real name of a procfs file, wherever procfs is mounted: `PROCFS/NUMBER/...`.
+/// Whether a real name `PROCFS/NUMBER/...` is that of a private file. `PROCFS` may be any mount of
+/// procfs.
 fn is_private_name(name: &Path) -> bool {
     let mut procfs = PathBuf::new();
     let mut components = name.iter();
@@ -89,15 +90,16 @@ fn is_private_name(name: &Path) -> bool {
     false
 }
 
-/// Returns the number of this process in that procfs, which may belong to another PID namespace.
+/// Returns the number of this process in the procfs mounted at `procfs`, which may belong to
+/// another PID namespace. `None` if that is not a procfs, or this process has no number in it.
 fn own_number(procfs: &Path) -> Option<PathBuf> {
     let own = rustix::fs::readlink(procfs.join("self"), Vec::new()).ok()?;
     let own = OsStr::from_bytes(own.as_bytes());
     is_number(own).then(|| own.into())
 }
 
-/// Whether `number` is this process or one of its threads. Every thread has a directory beside that
-/// of its process, though it is not listed.
+/// Whether `number` is this process or one of its threads. Every thread has an unlisted directory
+/// beside that of its process.
 fn is_of(procfs: &Path, own: &Path, number: &OsStr) -> bool {
     let thread = procfs.join(own).join("task").join(number);
     let found = rustix::fs::statat(CWD, thread, AtFlags::SYMLINK_NOFOLLOW);

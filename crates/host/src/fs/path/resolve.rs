@@ -1,13 +1,13 @@
-//! Resolves paths to open descriptors. All other code works on descriptors, so that changes to a
-//! name in the meantime do not change the file that is worked on.
+//! Resolves paths to open descriptors. A descriptor stays with its file, even if the name is moved
+//! or replaced.
 //!
 //! A file is opened for reading or writing only once it is known to be a regular file or a
 //! directory: opening a FIFO waits for its other end or wakes it, and opening a device may do
-//! anything. Opening with `O_PATH` does neither.
+//! anything. Opening with `O_PATH` has no such effect.
 //!
-//! Magic links, such as `/proc/self/fd/3`, are not followed in either mode: those of this process
-//! lead to files that have no other name, including files of other clients. On kernels without
-//! `openat2` they are followed.
+//! On kernels with `openat2`, magic links, such as `/proc/self/fd/3`, are not followed even with
+//! [`Symlinks::Follow`]: those of this process may lead to files that have no other name, including
+//! files of other clients.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -90,7 +90,7 @@ pub(in crate::fs) fn node(
         .map_err(|unresolved| explain("open", path, symlinks, unresolved))
 }
 
-/// Like [`node`], but a symlink at the end is not followed: the symlink is the node.
+/// Like [`node`], but opens a symlink at the end itself instead of its target.
 pub(in crate::fs) fn own_node(path: &Path, required: RequiredAccess) -> Result<OwnedFd, FsError> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW;
     open(path, flags, Symlinks::Follow, required)
@@ -204,7 +204,7 @@ fn ends_in_dot(path: &Path) -> bool {
     bytes[..end].ends_with(b"/.") || &bytes[..end] == b"."
 }
 
-/// Opens a directory that a symlink in `from` names.
+/// Opens `above`, the directory part of the target of a symlink in `from`.
 pub(in crate::fs) fn directory_of_target(
     from: BorrowedFd<'_>,
     above: &Path,
@@ -255,8 +255,7 @@ pub(in crate::fs) fn real_path(path: &Path) -> Result<PathBuf, FsError> {
     Ok(found.place.into_owned())
 }
 
-/// Opens a regular file for reading or writing. `size` is the size that it reported when it was
-/// inspected.
+/// Opens a regular file for reading or writing. `size` is the size from its metadata.
 pub(in crate::fs) fn content(
     action: &'static str,
     path: &Path,
@@ -272,11 +271,11 @@ pub(in crate::fs) fn content(
     reopen(node, flags).map_err(FsError::opening(action, path))
 }
 
-/// Opens the file again through a new descriptor, with access to its content. For files that a
-/// client may have named use [`content`], except for directories.
+/// Opens the file again through a new descriptor, with access to its content. Unlike [`content`],
+/// does not protect the private procfs files of this process.
 ///
-/// Fails with `EAGAIN` if another process holds a lease on the file. That process could block the
-/// opener for as long as the kernel allows, each time.
+/// Fails with `EAGAIN` if another process holds a lease on the file. If this call waited instead,
+/// that process could block each open for as long as the kernel allows.
 pub(in crate::fs) fn reopen(node: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
     procfs::open_own(node, flags | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK)
 }
@@ -339,15 +338,15 @@ pub(in crate::fs) fn has_openat2() -> bool {
     })
 }
 
-/// Whether this result for an empty name shows that the call exists. The result is cached for good,
-/// so a temporary shortage of descriptors or memory must not be taken for a missing call.
+/// Whether this result for an empty name shows that `openat2` exists. The answer is cached for
+/// good, so a temporary shortage of descriptors or memory must not be taken for a missing call.
 fn shows_openat2(answer: Result<(), Errno>) -> bool {
     let by_the_call_itself = [Errno::NOENT, Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::INTR];
     answer.map_or_else(|errno| by_the_call_itself.contains(&errno), |()| true)
 }
 
 /// Opens each directory in the one before it, which is held open. So a component that is replaced
-/// in the meantime cannot redirect the path.
+/// during the walk cannot redirect the path.
 fn open_by_components(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut here = rustix::fs::open("/", step, Mode::empty())?;
@@ -385,8 +384,8 @@ fn symlink_or(errno: Errno, directory: BorrowedFd<'_>, component: Component<'_>)
     }
 }
 
-/// Turns the result into an error. `ELOOP` has three meanings: a refused symlink, a magic link, or
-/// an endless chain of symlinks.
+/// Turns a failed resolution into an error. `ELOOP` has three meanings: a refused symlink, a magic
+/// link, or an endless chain of symlinks.
 pub(in crate::fs) fn explain(
     action: &'static str,
     path: &Path,
@@ -454,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn both_methods_below_a_directory_agree() {
+    fn opening_at_once_and_by_components_agree() {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(root.path().join("a/b/c")).unwrap();
         std::os::unix::fs::symlink("b", root.path().join("a/link")).unwrap();

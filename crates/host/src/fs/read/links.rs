@@ -1,4 +1,4 @@
-//! Symlinks: creates and reads them, and resolves all of a path.
+//! Creates and reads symlinks, and resolves all symlinks in a path.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt as _;
@@ -16,7 +16,7 @@ pub fn canonicalize(path: &Path) -> Result<PathBuf, FsError> {
     resolve::real_path(path)
 }
 
-/// Reads the target of a symlink. `symlinks` applies to the path above it.
+/// Reads the target of a symlink. `symlinks` applies to the directories of the path.
 pub fn read_link(path: &Path, symlinks: Symlinks) -> Result<OsString, FsError> {
     let Parent { directory, name } = resolve::parent(path, symlinks, RequiredAccess::Read)?;
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_symlink_replaces_nothing() {
+    fn creating_a_symlink_replaces_nothing() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path().canonicalize().unwrap();
         let taken = root.join("taken");

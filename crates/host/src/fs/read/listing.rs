@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::fs::path::resolve;
 
-/// Room for some hundreds of names per system call.
+/// Room for several hundred names per system call.
 const BUFFER_BYTES: usize = 32 * 1024;
 
 #[derive(Debug)]
@@ -24,9 +24,9 @@ impl Listing {
         Self { buffer: Vec::with_capacity(BUFFER_BYTES) }
     }
 
-    /// Calls `visit` with each name but `.` and `..`, from the start, until it breaks. The type is
-    /// the one in the directory entry. Some file systems leave it unknown, and it may be outdated a
-    /// moment later.
+    /// Calls `visit` with each name but `.` and `..`, from the start, until `visit` breaks. The
+    /// type is the one in the directory entry. Some file systems leave it unknown, and it may be
+    /// outdated a moment later.
     pub(in crate::fs) fn read<B>(
         &mut self,
         directory: BorrowedFd<'_>,

@@ -16,10 +16,10 @@ use crate::fs::path::resolve::{self, Symlinks};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Metadata {
     pub kind: FileKind,
-    /// Whether the name itself is a symlink; the other fields describe its target.
+    /// Whether the name itself is a symlink; the other fields then describe its target.
     pub is_symlink: bool,
     pub size: u64,
-    /// 0 if the file system does not record it.
+    /// 0 if the kernel or the file system does not report it.
     pub created_at_ms: i64,
     pub modified_at_ms: i64,
     /// Permission bits with set-id and sticky, at most `0o7777`.
@@ -59,8 +59,8 @@ fn look(directory: BorrowedFd<'_>, path: &Path, flags: AtFlags) -> Result<Metada
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
     match rustix::fs::statx(directory, path, flags, wanted) {
         Ok(statx) => Ok(Metadata::from(&statx)),
-        // An old kernel, or the filter of an old container runtime: stat(2) has all but the birth
-        // time.
+        // An old kernel, or the seccomp filter of an old container runtime: stat(2) returns all but
+        // the birth time.
         Err(Errno::NOSYS | Errno::PERM) => {
             rustix::fs::statat(directory, path, flags).map(|stat| Metadata::from(&stat))
         }

@@ -1,4 +1,5 @@
-//! Reads the content and metadata of files and directories. Changes nothing.
+//! Reads the content and metadata of files and directories. Only `links` changes anything: it also
+//! creates symlinks.
 
 pub(super) mod links;
 pub(super) mod listing;

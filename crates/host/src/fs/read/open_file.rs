@@ -32,7 +32,7 @@ pub struct Block {
 const MAX_OFFSET: u64 = i64::MAX as u64;
 /// Initial buffer size for content of unknown size.
 const MIN_ROOM: usize = 4 << 10;
-/// The most that is allocated in advance because a file reports a large size.
+/// The largest buffer that is allocated in advance, whatever size a file reports.
 const MAX_FORESIGHT: usize = 64 << 20;
 
 impl OpenFile {
@@ -139,7 +139,7 @@ impl OpenFile {
         self.metadata.size > 0 && offset + read as u64 == self.metadata.size
     }
 
-    /// Reads into the spare capacity of `buffer`, which may exceed `max`.
+    /// Reads into the spare capacity of `buffer`, and drops any bytes beyond `max`.
     fn read_some(&self, buffer: &mut Vec<u8>, offset: u64, max: usize) -> Result<usize, Errno> {
         let end = buffer.len() + max;
         let read = rustix::io::pread(&self.file, spare_capacity(buffer), offset)?;
@@ -148,8 +148,8 @@ impl OpenFile {
     }
 }
 
-/// Returns a node with its metadata, and whether the name itself is a symlink. Most paths do not
-/// end in a symlink; then one lookup is enough.
+/// Opens the file at a path with `O_PATH` and returns its metadata, with `is_symlink` set if the
+/// name itself is a symlink. Most paths do not end in a symlink; then one lookup is enough.
 pub(in crate::fs) fn find(path: &Path, symlinks: Symlinks) -> Result<(OwnedFd, Metadata), FsError> {
     let look = |node: OwnedFd| {
         let metadata = metadata::of_descriptor(node.as_fd(), path)?;

@@ -21,8 +21,8 @@ use crate::fs::path::resolve::{self, Symlinks};
 /// How symlinks in a directory are listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryTypes {
-    /// As their targets. Those with a missing target are left out; those with an inaccessible
-    /// target are unknown.
+    /// As their targets. Those whose target is missing or denied by the policy are left out; those
+    /// whose target is inaccessible for another reason have an unknown type.
     Followed,
     /// As symlinks. Entries have details, unless they may not be inspected.
     Own,
@@ -46,8 +46,8 @@ pub struct EntryDetails {
     pub modified_at_ms: i64,
 }
 
-/// Lists the entries of a directory, sorted by the bytes of their names. Entries removed in the
-/// meantime may be missing.
+/// Lists the entries of a directory, sorted by the bytes of their names. Entries removed during the
+/// call may be missing.
 pub fn read_directory(path: &Path, types: EntryTypes, max: usize) -> Result<Vec<Entry>, FsError> {
     let directory = Directory::open(path, types)?;
     let mut entries = Vec::new();
@@ -67,8 +67,8 @@ pub fn read_directory(path: &Path, types: EntryTypes, max: usize) -> Result<Vec<
 /// A part of a directory: the smallest names, by their bytes, that follow a given name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
-    /// May be fewer than the names of the page: names that a listing leaves out are left out here
-    /// too.
+    /// May be fewer than the limit even if more pages follow: names that a listing leaves out count
+    /// towards the limit.
     pub entries: Vec<Entry>,
     /// The greatest name of the page, if the directory has greater ones.
     pub last: Option<OsString>,
@@ -104,7 +104,7 @@ pub fn read_directory_page(
     let names = names.into_sorted_vec();
     let last = names.last().filter(|_| has_more);
     let last = last.map(|last| OsStr::from_bytes(last.name.to_bytes()).to_owned());
-    // Inspecting every name of the directory for each page would be expensive.
+    // Only these names are inspected: inspecting all names for each page would be expensive.
     let entries =
         names.iter().filter_map(|name| directory.entry(&name.name, name.listed).transpose());
     Ok(Page { entries: entries.collect::<Result<_, _>>()?, last })
@@ -211,7 +211,7 @@ fn followed(
 fn own(directory: BorrowedFd<'_>, name: &CStr, listed: FileType) -> Result<Option<Entry>, Errno> {
     let (kind, details) = match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => (FileType::from_raw_mode(stat.st_mode), Some(EntryDetails::from(&stat))),
-        // In a directory with read but no search permission.
+        // The directory has read but no search permission.
         Err(Errno::ACCESS | Errno::PERM) => (listed, None),
         Err(errno) => return Err(errno),
     };

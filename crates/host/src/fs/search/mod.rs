@@ -32,11 +32,14 @@ use crate::fs::tree::glob::{Globs, PatternError, Verdict};
 
 /// Parsing a pattern takes a hundred times its length in memory.
 const MAX_PATTERN_BYTES: usize = 64 << 10;
-/// Of the compiled pattern, and again of the caches that it fills while it runs.
+/// An error shows this much of a pattern.
+const SHOWN_CHARS: usize = 200;
+/// Limit on the compiled pattern. The caches that the pattern fills while it runs may take as much
+/// again.
 const MAX_REGEX_BYTES: usize = 10 << 20;
-/// A line must fit, although only its beginning is reported.
+/// A line must fit into the buffer, although only its beginning is reported.
 const MAX_BUFFER_BYTES: usize = 32 << 20;
-/// Total size of all results.
+/// Limit on the total size of all results.
 const MAX_RESULT_BYTES: usize = 16 << 20;
 
 #[derive(Debug, Clone, Default)]
@@ -63,8 +66,8 @@ pub struct SearchOptions {
 
 #[derive(Debug, thiserror::Error)]
 pub enum SearchError {
-    #[error("invalid pattern: {why}")]
-    Pattern { why: String },
+    #[error("invalid pattern {pattern:?}: {why}")]
+    Pattern { pattern: String, why: String },
     #[error("pattern of {len} bytes exceeds the limit of {max}")]
     PatternTooLong { len: usize, max: usize },
     #[error(transparent)]
@@ -148,12 +151,11 @@ impl Search {
         })
     }
 
-    /// Runs the search; blocks. Calls `found` with each match, ordered by path and line, until it
-    /// breaks. Checks `cancelled` before each file, each block of a file and each match.
+    /// Runs the search; blocks. Calls `found` with each match, ordered by path and line, until
+    /// `found` breaks. Checks `cancelled` before each file, each block of a file and each match.
     ///
-    /// A `root` that is a file is searched itself, whatever its name. Symlinks below the root are
-    /// not followed, and only regular files are opened. A file is searched up to its first NUL
-    /// byte.
+    /// A `root` that is a file is searched, whatever its name. Symlinks below the root are not
+    /// followed, and only regular files are opened. A file is searched up to its first NUL byte.
     pub fn run(
         &self,
         root: &Path,
@@ -261,8 +263,8 @@ impl Run<'_> {
 }
 
 /// Builds the matcher. `$` must match before CRLF too, since the text of a match excludes the CR.
-/// In CRLF mode, the library lets only patterns that name a CR match one. So patterns without `$`
-/// run without that mode: `.` then matches the lone CRs that a progress bar leaves in a log.
+/// In CRLF mode, the library matches a CR only if the pattern names it. So patterns without `$` run
+/// without that mode: `.` then matches the lone CRs that a progress bar leaves in a log.
 fn matcher(options: &SearchOptions) -> Result<(RegexMatcher, LineTerminator), SearchError> {
     let mut builder = RegexMatcherBuilder::new();
     builder
@@ -277,8 +279,10 @@ fn matcher(options: &SearchOptions) -> Result<(RegexMatcher, LineTerminator), Se
         return Ok((matcher, LineTerminator::crlf()));
     }
     let plain = builder.crlf(false).line_terminator(Some(b'\n')).build(&options.pattern);
-    let why = |error: grep_regex::Error| last_line(&error.to_string());
-    let matcher = plain.map_err(|error| SearchError::Pattern { why: why(error) })?;
+    let matcher = plain.map_err(|error| SearchError::Pattern {
+        pattern: options.pattern.chars().take(SHOWN_CHARS).collect(),
+        why: last_line(&error.to_string()),
+    })?;
     Ok((matcher, LineTerminator::byte(b'\n')))
 }
 

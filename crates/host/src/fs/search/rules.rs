@@ -1,6 +1,6 @@
 //! Ignore files: `.ignore`, `.gitignore` and `.git/info/exclude`, in this order of precedence, the
-//! nearest directory first. The user's global ignore file does not apply, because this user is a
-//! server.
+//! nearest directory first. The global ignore file is not read: it would be that of the user who
+//! runs the server.
 //!
 //! The syntax is that of crate `ignore`. Its walker is not used, because it opens an ignore file of
 //! any kind and reads all of it: a FIFO of that name would block a thread forever, and a link to
@@ -20,11 +20,11 @@ use super::visible::{Obstacle, open_regular};
 use crate::fs::confinement::RequiredAccess;
 use crate::fs::path::resolve::{self, Symlinks};
 
-/// Size limit of one ignore file, far above realistic sizes. Compiling this much may take 100 MiB
+/// Size limit on one ignore file, far above realistic sizes. Compiling this much may take 100 MiB
 /// and a fifth of a second.
-const MAX_FILE_BYTES: usize = 64 << 10;
-/// Size limit of all ignore files in force at one place.
-const MAX_BYTES: usize = 4 * MAX_FILE_BYTES;
+pub(super) const MAX_FILE_BYTES: usize = 64 << 10;
+/// Size limit on all ignore files in force at one place.
+pub(super) const MAX_BYTES: usize = 4 * MAX_FILE_BYTES;
 
 /// The rules of one directory. They apply below it.
 #[derive(Debug)]
@@ -41,8 +41,9 @@ impl Rules {
         Self { matcher: Gitignore::empty(), bytes: 0 }
     }
 
-    /// Reads the rules of a directory. `has` tells which names the directory has, so most
-    /// directories cost nothing. `others` are already in force.
+    /// Reads the rules of a directory. `has` tells which names the directory has, so directories
+    /// without ignore files take no system calls. `others` are already in force and count towards
+    /// the size limit.
     pub(super) fn of<'a>(
         directory: BorrowedFd<'_>,
         path: &Path,
@@ -55,7 +56,7 @@ impl Rules {
             room: MAX_BYTES.saturating_sub(others.map(|rules| rules.bytes).sum()),
             bad: Vec::new(),
         };
-        // The last matching rule wins.
+        // In ascending precedence: the last matching rule wins.
         if has(c".git")
             && let Ok(info) =
                 resolve::directory_below(directory, Path::new(".git/info"), Symlinks::Refuse)
@@ -82,7 +83,7 @@ impl Rules {
 }
 
 /// Returns the rules of the directories above `root`, nearest first, up to the top of its
-/// repository. Outside a repository the search would have no end, so there are none.
+/// repository. Outside a repository, the rules of parent directories do not apply.
 pub(super) fn above(root: &Path) -> Vec<Rules> {
     let is_top =
         |directory: &Path| resolve::own_node(&directory.join(".git"), RequiredAccess::Read).is_ok();

@@ -32,8 +32,8 @@ impl LineText {
     /// Converts a line, without its line end.
     pub(super) fn new(line: &[u8]) -> Self {
         let line = without_end(line);
-        // No more can be shown. The three extra bytes keep a character that crosses the cut whole,
-        // so that it is then left out as a whole.
+        // More cannot be shown. The three extra bytes complete a character that crosses the limit,
+        // so that it is left out instead of replaced.
         let line = &line[..line.len().min(MAX_LINE_BYTES + 3)];
         let mut shown = Self { text: String::new(), is_cut: false, pieces: Vec::new() };
         for chunk in line.utf8_chunks() {
@@ -48,7 +48,7 @@ impl LineText {
         shown
     }
 
-    /// Returns the range of a match in the text. `None` if it is empty or was cut off.
+    /// Returns the range of a match in the text. `None` if the match is empty or was cut off.
     pub(super) fn locate(&self, found: Range<usize>) -> Option<Range<usize>> {
         // A regular expression may match bytes, and so a part of a character.
         let start = self.text.floor_char_boundary(self.place(found.start, Edge::Start));

@@ -39,7 +39,7 @@ pub(in crate::fs) struct Visibility {
 
 pub(in crate::fs) enum Found<'a> {
     Entry(Entry<'a>),
-    /// A directory or an ignore file that cannot be read.
+    /// An entry or an ignore file that cannot be read.
     Unreadable {
         way: &'a Path,
         obstacle: Obstacle,
@@ -54,7 +54,11 @@ pub(in crate::fs) enum Obstacle {
     TooDeep,
     #[error("it has more than {MAX_DIRECTORY_NAMES} entries")]
     TooManyNames,
-    #[error("it has too many rules")]
+    #[error(
+        "it has too many rules: ignore files may have {} KiB each, and {} KiB in total",
+        rules::MAX_FILE_BYTES >> 10,
+        rules::MAX_BYTES >> 10
+    )]
     TooManyRules,
 }
 
@@ -99,8 +103,8 @@ fn real_root(root: &Path, directory: BorrowedFd<'_>) -> Result<PathBuf, FsError>
     root.canonicalize().map_err(failed)
 }
 
-/// Opens a regular file in an open directory for reading. `None`, without opening it, if it is any
-/// other kind of file.
+/// Opens a regular file in an open directory for reading. `None`, without opening it, if it is
+/// another kind of file or the policy denies it.
 pub(super) fn open_regular(
     directory: BorrowedFd<'_>,
     name: &CStr,
@@ -121,7 +125,7 @@ pub(super) fn open_regular(
 }
 
 impl Entry<'_> {
-    /// Opens the file for reading. `None` if it is not (or no longer) a regular file.
+    /// Opens the file for reading. `None` if it is not a regular file, or the policy denies it.
     pub(super) fn open(&self) -> Result<Option<OwnedFd>, Errno> {
         open_regular(self.directory, self.name)
     }
@@ -136,7 +140,7 @@ struct Walk<'a> {
     root: &'a Path,
     visibility: Visibility,
     visit: &'a mut dyn FnMut(Found<'_>) -> Next,
-    /// Nearest directory above the root first, up to the top of the repository.
+    /// The rules of the directories above the root, nearest first, up to the top of the repository.
     above: Vec<Rules>,
     levels: Vec<Level>,
     listing: Listing,

@@ -16,7 +16,7 @@ impl CancelFlag {
         Self::default()
     }
 
-    /// Returns a flag that no caller can set, for work that runs to its end.
+    /// Returns a flag for work that is never cancelled.
     #[must_use]
     pub fn never() -> Self {
         Self::new()

@@ -11,27 +11,27 @@ use super::walk::{Tree, TreeEntry, TreeError, TreeKind, cost};
 use crate::fs::FsError;
 use crate::fs::search::visible::{self, Entry, Found, Next, Obstacle, Visibility};
 
-/// Total size of all patterns. Compiled patterns take a multiple of it.
+/// Limit on the total size of all patterns. Compiled patterns take a multiple of that.
 const MAX_PATTERN_BYTES: usize = 64 << 10;
-/// Bounds the list for a tree with many unreadable directories.
+/// Limit on reported errors. A tree may have many unreadable directories.
 const MAX_ERRORS: usize = 1000;
-/// Directories that are read, including the root.
+/// Limit on the directories that are read, including the root.
 const MAX_DIRECTORIES: usize = 10_000;
 
 #[derive(Debug, Clone, Default)]
 pub struct GlobOptions {
     /// Relative to the root, as in a `.gitignore`: `*` and `?` do not match `/`, `**` does. A
     /// pattern without `/` matches at any depth, one with `/` only from the root. A pattern that
-    /// ends in `/` matches directories only. A leading `!` excludes, including everything below a
-    /// matching directory. The last matching pattern decides. If there are no patterns, or only
-    /// excluding ones, everything else matches.
+    /// ends in `/` matches directories only. A leading `!` excludes what matches, and everything
+    /// below a matching directory. The last matching pattern decides. If there are no patterns, or
+    /// only excluding ones, everything else matches.
     pub patterns: Vec<String>,
     /// Include names that start with a dot.
     pub hidden: bool,
     /// Include files that ignore files exclude.
     pub ignored: bool,
     pub max_entries: usize,
-    /// Of the response, estimated as for a [`walk`](crate::fs::walk).
+    /// Limit on the response, estimated as for a [`walk`](crate::fs::walk).
     pub max_bytes: usize,
 }
 
@@ -51,8 +51,8 @@ pub enum PatternError {
     TooLong { len: usize, max: usize },
 }
 
-/// Returns matching directories and files, sorted. A symlink is listed by the kind of its target,
-/// as a directory or otherwise a file, and is not followed.
+/// Returns matching directories and files, sorted. A symlink is listed as a directory if its target
+/// is one, otherwise as a file, and is not followed.
 pub fn glob(root: &Path, options: &GlobOptions, cancel: &CancelFlag) -> Result<Tree, GlobError> {
     let globs = Globs::new(&options.patterns)?;
     let visibility = Visibility { hidden: options.hidden, ignored: options.ignored };
@@ -119,7 +119,7 @@ impl Collected<'_> {
         Next::Pass
     }
 
-    /// Adds to the size of the response. Returns whether the limit still holds.
+    /// Adds to the size of the response. Returns whether it is still within the limit.
     fn pay(&mut self, bytes: usize) -> bool {
         self.bytes = self.bytes.saturating_add(bytes);
         self.bytes <= self.options.max_bytes
@@ -181,7 +181,7 @@ impl Globs {
             Match::Whitelist(_) => Verdict::Match,
             Match::None if self.0.num_whitelists() == 0 => Verdict::Match,
             Match::None => Verdict::NoMatch,
-            // For a file this also means that there are patterns and none matches.
+            // For a file this also means that there are including patterns and none matches.
             Match::Ignore(_) => Verdict::Excluded,
         }
     }

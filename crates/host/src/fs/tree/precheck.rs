@@ -24,7 +24,7 @@ use crate::sandbox::Access;
 #[derive(Debug)]
 pub(in crate::fs) struct CheckedTree {
     pub(in crate::fs) place: PathBuf,
-    /// Where directories are created, their content is created too.
+    /// The access that directories need. If that is `MakeDirectory`, other entries need `Change`.
     pub(in crate::fs) required: RequiredAccess,
 }
 
@@ -36,7 +36,7 @@ impl CheckedTree {
         }
     }
 
-    /// Makes the check of a name in an open directory.
+    /// Returns the check for the tree at a name in an open directory.
     pub(in crate::fs) fn of(
         directory: BorrowedFd<'_>,
         name: &OsStr,
@@ -48,7 +48,7 @@ impl CheckedTree {
         Ok(Self { place: directory.join(name), required })
     }
 
-    /// Makes the check of an open directory.
+    /// Returns the check for the tree at an open directory.
     pub(in crate::fs) fn open(
         directory: BorrowedFd<'_>,
         required: RequiredAccess,
@@ -59,9 +59,9 @@ impl CheckedTree {
     }
 }
 
-/// Fails if the tree `name` in `directory` has any entry that its sites forbid. `path` is the
-/// caller's name for the tree. A name that is missing or not a directory is left to the operation
-/// itself.
+/// Fails if the tree `name` in `directory` has any entry that lacks the required access at one of
+/// the `sites`. `path` is the caller's name for the tree. A name that is missing or not a directory
+/// is left to the operation itself.
 pub(in crate::fs) fn expect(
     directory: BorrowedFd<'_>,
     name: &OsStr,
@@ -145,7 +145,8 @@ impl Precheck<'_> {
         }
     }
 
-    /// Returns the error for an entry. Names the entry only if its existence is not secret.
+    /// Returns the error for an entry, or `None` if the entry is allowed. The error names the entry
+    /// only if this thread may read it.
     fn refusal(&self, name: &OsStr, is_directory: bool) -> Option<FsError> {
         let way = self.way.join(name);
         let required = self.sites.iter().map(|site| (&site.place, site.required_of(is_directory)));

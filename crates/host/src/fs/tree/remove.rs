@@ -20,10 +20,10 @@ use crate::fs::path::resolve::{self, Parent, Symlinks};
 use crate::fs::read::listing::Listing;
 use crate::fs::write::write_lock::WriteLock;
 
-/// How often, in one tree, a directory may turn out to have been refilled or replaced in the
-/// meantime.
+/// Limit on retries in one tree, for directories that were refilled or replaced before their
+/// removal.
 const MAX_RETRIES: usize = 1_000;
-/// Limit for directory names in memory. A directory with more is read again once these are removed.
+/// Limit on directory names in memory. A directory with more is read again once these are removed.
 const MAX_WAITING: usize = 65_536;
 
 #[derive(Debug, Clone, Copy)]
@@ -116,7 +116,7 @@ struct Removal<'a> {
 struct Level {
     /// Names that were directories when they were listed.
     waiting: Vec<OsString>,
-    /// All other entries have been removed, as far as is known.
+    /// The directory was read to its end, and its other entries were removed.
     listed: bool,
 }
 
@@ -163,7 +163,7 @@ impl<'a> Removal<'a> {
         match self.descent.enter(&name) {
             Ok(()) => self.levels.push(Level::default()),
             Err(Errno::NOENT) => {}
-            // Another file has taken its name.
+            // Another kind of file has taken the name.
             Err(Errno::NOTDIR | Errno::LOOP) => return self.unlink(name),
             // The directory is unreadable, but an empty one can be removed unread.
             Err(errno) => {
@@ -175,7 +175,7 @@ impl<'a> Removal<'a> {
         Ok(())
     }
 
-    /// Lists the current directory. Removes anything but directories at once.
+    /// Lists the current directory. Removes all entries but directories, which it queues.
     fn list(&mut self) -> Result<(), FsError> {
         let here = self.descent.here();
         let room = MAX_WAITING.saturating_sub(self.waiting).max(1);
@@ -186,7 +186,7 @@ impl<'a> Removal<'a> {
             if self.cancel.is_requested() {
                 return ControlFlow::Break(Halt::Abandoned);
             }
-            // The entry is newer than the precheck of the tree.
+            // If this entry is not allowed, it appeared after the precheck of the tree.
             if !view.allows(OsStr::from_bytes(name.to_bytes()), RequiredAccess::Change) {
                 return ControlFlow::Break(Halt::Denied);
             }
@@ -247,8 +247,8 @@ impl<'a> Removal<'a> {
         }
     }
 
-    /// Queues the name for another attempt. The directory was refilled or replaced meanwhile, and
-    /// whatever has the name now is removed as well.
+    /// Queues the name for another attempt. The directory was refilled or replaced in the meantime,
+    /// and whatever has the name now is removed as well.
     fn retry(&mut self, name: OsString, errno: Errno) -> Result<(), FsError> {
         self.retries += 1;
         if self.retries > MAX_RETRIES {

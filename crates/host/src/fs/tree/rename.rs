@@ -1,4 +1,4 @@
-//! Renames a file. It is neither opened nor followed.
+//! Renames files and directories. A symlink at the end of a path is not followed.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -93,8 +93,8 @@ pub(in crate::fs) fn without_replacing(
     if !matches!(renamed, Err(Errno::INVAL | Errno::NOSYS)) {
         return renamed;
     }
-    // Some file systems lack the flag. A hard link cannot replace anything either, but directories
-    // cannot have one.
+    // Some file systems lack the flag. Creating a hard link cannot replace anything either, but
+    // directories cannot have hard links.
     let stat = rustix::fs::statat(old, old_name, AtFlags::SYMLINK_NOFOLLOW)?;
     if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
         return renamed;
@@ -110,7 +110,9 @@ fn explain(source: &Path, destination: &Path, errno: Errno) -> FsError {
         Errno::NOTEMPTY | Errno::ISDIR | Errno::NOTDIR => {
             FsError::os("replace", destination)(errno)
         }
-        Errno::XDEV => unsuitable("is on another file system than its destination"),
+        Errno::XDEV => unsuitable(
+            "is on a different file system from its destination; copy it and remove the original",
+        ),
         Errno::INVAL if destination.starts_with(source) => {
             unsuitable("cannot be moved below itself")
         }
@@ -202,6 +204,6 @@ mod tests {
         };
         let away = elsewhere.path().join("file");
         let error = rename(&root.join("file"), &away, Replace::No, Symlinks::Follow);
-        assert!(error.unwrap_err().to_string().contains("another file system"));
+        assert!(error.unwrap_err().to_string().contains("different file system"));
     }
 }

@@ -1,7 +1,7 @@
 //! Walks a directory tree breadth first, within limits.
 //!
-//! Thousands of directories may be left to read, so they are not held open: each is opened by
-//! its path from the root, on which no symlink is followed unless requested.
+//! Thousands of directories may be waiting to be read, so they are not held open: each is opened by
+//! its path from the root. Symlinks on that path are followed only if requested.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, OsStr};
@@ -24,7 +24,8 @@ use crate::fs::read::listing::{Listing, followed_type, own_type};
 /// The cost of an entry in a response in addition to its path.
 const ENTRY_BYTES: usize = 48;
 
-/// Returns the cost of a path in a response: it is sent as a URI, where most bytes become `%XX`.
+/// Returns the cost of a path in a response: it is sent as a URI, where all but some ASCII bytes
+/// become `%XX`.
 pub(in crate::fs) fn cost(path: &Path) -> usize {
     let literal = |byte: &u8| byte.is_ascii_alphanumeric() || b"/-._~!$&'()*+,;=:@".contains(byte);
     let bytes = path.as_os_str().as_bytes();
@@ -38,10 +39,10 @@ const MAX_ERRORS: usize = 1_000;
 pub struct WalkOptions {
     /// 0 lists the entries of the root, 1 also those of its subdirectories.
     pub max_depth: usize,
-    /// Directories that are read, including the root.
+    /// Limit on the directories that are read, including the root.
     pub max_directories: usize,
     pub max_entries: usize,
-    /// Of the response, estimated as the length of each path as a URI plus 48 bytes.
+    /// Limit on the response, estimated as the length of each path as a URI plus 48 bytes.
     pub max_bytes: usize,
     pub follow_directory_symlinks: bool,
     /// Directories whose name starts with a dot are listed but not entered.
@@ -273,7 +274,7 @@ impl Walk<'_> {
 fn open_root(path: &Path) -> Result<Option<OwnedFd>, FsError> {
     match resolve::directory(path, Symlinks::Follow) {
         Err(FsError::Os { source, .. }) if source.kind() == io::ErrorKind::NotADirectory => {
-            // `ENOTDIR` may also be about a parent; then this fails.
+            // `ENOTDIR` may also concern a parent; then opening the node fails too.
             let node = resolve::node(path, Symlinks::Follow, RequiredAccess::Read)?;
             let stat = rustix::fs::fstat(&node).map_err(FsError::os("stat", path))?;
             resolve::expect_kind(path, &stat, FileKind::Regular, "a directory or a regular file")?;

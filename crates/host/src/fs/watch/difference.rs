@@ -1,4 +1,4 @@
-//! Turns the fate of each name into reported changes.
+//! Turns the recorded states of each name into reported changes.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
@@ -73,9 +73,9 @@ pub(super) fn differences(mut names: BTreeMap<PathBuf, Name>) -> Vec<Change> {
     changes
 }
 
-/// Drops changes below directories that are gone. Changes in a directory before it was moved out of
-/// the watch had events, but the move of its content had none. And until the kernel's watch on a
-/// moved directory is removed, events in it arrive under its old name.
+/// Drops changes below directories that are gone, except removals. A directory that is moved out of
+/// the watch takes its content along without events, so earlier changes of the content no longer
+/// apply. Later changes arrive under the old name until the kernel's watch is removed.
 fn forget_below_gone(names: &mut BTreeMap<PathBuf, Name>) {
     let mut gone: Option<PathBuf> = None;
     names.retain(|path, name| {

@@ -1,8 +1,9 @@
 //! Maps watch descriptors to paths: bookkeeping without I/O.
 //!
-//! The kernel has one descriptor per directory, however many names it has. A directory has several
-//! names if it is mounted in several places, or if it was moved and the event of the move is still
-//! unread. A name has several descriptors while events of an older one are still unread.
+//! The kernel has one descriptor per directory, however many names the directory has. A directory
+//! has several names if it is mounted in several places, or if it was moved and the event of the
+//! move is still unread. A name has several descriptors while events of an older descriptor are
+//! still unread.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -29,7 +30,8 @@ impl Directories {
         self.by_name.entry(name.to_owned()).or_default().descriptors.push(descriptor);
     }
 
-    /// Whether the name belongs to that directory; if so, it is no longer doubtful.
+    /// Whether the name belongs to the directory of this descriptor. If so, the name is no longer
+    /// doubtful.
     pub(super) fn confirm(&mut self, descriptor: i32, name: &Path) -> bool {
         let named = self.by_name.get_mut(name);
         let Some(named) = named.filter(|named| named.descriptors.contains(&descriptor)) else {
@@ -112,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn only_paths_under_a_directory_are_below_it() {
+    fn a_name_with_the_same_prefix_is_not_below_a_directory() {
         let mut directories = directories(&[(1, "/a"), (2, "/a/b/c"), (3, "/ab")]);
         assert_eq!(directories.at_and_below(Path::new("/a")), ["/a", "/a/b/c"].map(PathBuf::from));
         assert_eq!(directories.doubtful_at_and_below(Path::new("/")), [""; 0].map(PathBuf::from));

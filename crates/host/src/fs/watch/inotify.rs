@@ -46,8 +46,8 @@ impl Inotify {
             .map_err(|errno| explain("watch", path, errno))
     }
 
-    /// Removes a watch. After this, only `IGNORED` is queued for the descriptor. Earlier events are
-    /// still to be read.
+    /// Removes a watch. The kernel then queues only `IGNORED` for the descriptor; earlier events
+    /// may still be unread.
     pub(super) fn unwatch(&self, descriptor: i32) {
         // Fails if the directory was removed: the kernel has already removed the watch.
         let _ = inotify::remove_watch(&self.queue, descriptor);
@@ -74,7 +74,7 @@ impl Inotify {
         let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
     }
 
-    /// Breaks once it is stopped.
+    /// Waits for events. Breaks once [`Self::stop`] was called.
     fn wait(&self) -> Result<ControlFlow<()>, Errno> {
         let [queue, stop] = [&self.queue, &self.stop].map(|fd| PollFd::new(fd, PollFlags::IN));
         let mut polled = [queue, stop];
@@ -88,7 +88,7 @@ fn explain(action: &'static str, path: &Path, errno: Errno) -> FsError {
     let limit = match errno {
         Errno::NOSPC => "sysctl fs.inotify.max_user_watches",
         Errno::MFILE => {
-            "sysctl fs.inotify.max_user_instances or the server's limit of open files (RLIMIT_NOFILE)"
+            "sysctl fs.inotify.max_user_instances or the server's limit on open files (RLIMIT_NOFILE)"
         }
         other => return FsError::os(action, path)(other),
     };

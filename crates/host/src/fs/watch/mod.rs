@@ -1,14 +1,14 @@
 //! Reports changes below a path as they happen.
 //!
-//! A [`Watcher`] is one kernel queue; the watches of a connection share it, because a user has few
-//! of them. Each [`Watch`] collects the changes that concern it and returns them in batches.
-//! Nothing is polled, and memory is bounded: a slow receiver gets `rescan` instead of changes, and
-//! must list the files itself.
+//! A [`Watcher`] is one kernel queue; all watches of a client share one, because the kernel allows
+//! each user only a few. Each [`Watch`] collects the changes that concern it and returns them in
+//! batches. Nothing is polled, and memory is bounded: a slow receiver gets `rescan` instead of
+//! changes, and must list the files itself.
 //!
-//! Some changes are not reported by the kernel and so never noticed: changes to a network file
-//! system made on another machine, changes to a file through a hard link in another directory,
-//! moves of a directory *above* the watched path, and the removal of a watched directory while
-//! any process has it open.
+//! The kernel does not report some changes, so they go unnoticed: changes to a network file system
+//! made on another machine, changes to a file through a hard link in another directory, moves of a
+//! directory *above* the watched path, and the removal of the watched directory itself while any
+//! process has it open.
 
 mod difference;
 mod directories;
@@ -47,11 +47,11 @@ pub enum WatchDepth {
     Tree,
 }
 
-/// The differences from before, not a history: `Renamed` from a to b and from b to a in one batch
-/// is an exchange.
+/// The differences since the last batch, not a history: `Renamed` from a to b and from b to a in
+/// one batch means that the two files were exchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changes {
-    /// By path.
+    /// Sorted by path.
     pub changes: Vec<Change>,
     /// Changes were lost: anything below the watched path may have changed.
     pub rescan: bool,
@@ -67,12 +67,13 @@ pub struct Change {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ChangeKind {
-    /// A new file of this name. If it was renamed into place, it may have replaced another one.
+    /// A new file of this name. If it was renamed into place, it may have replaced another file.
     Created,
     /// Content or metadata changed, or the file was replaced.
     Modified,
     Removed,
-    /// Both names are below the watch. A modification is reported as a second change.
+    /// Both names are below the watched path. If the file was also modified, that is a second
+    /// change.
     Renamed,
 }
 
@@ -91,7 +92,8 @@ pub struct Watch {
     /// Weak: the kernel queue ends with the [`Watcher`], even if watches still exist.
     shared: Weak<Shared>,
     threads: Threads,
-    /// Kept here instead of in the future, so that dropping the future loses nothing.
+    /// Kept here instead of in the future of [`Watch::next`], so that dropping the future loses
+    /// nothing.
     progress: Progress,
 }
 
@@ -143,8 +145,8 @@ impl Watcher {
     /// its return.
     ///
     /// On a confined thread the watch is confined too: changes to unreadable paths are not
-    /// reported. `threads` runs its later jobs on such a thread. It may drop a job; the watch then
-    /// reports `rescan`.
+    /// reported. `threads` runs the later jobs of the watch, on a thread with the same confinement.
+    /// If `threads` drops a scan, the watch reports `rescan`.
     pub fn watch(
         &self,
         path: &Path,
@@ -169,8 +171,7 @@ impl Watcher {
             threads: Threads { run: Box::new(threads) },
             progress: Progress::Waiting,
         };
-        // A tree may have been watched in part before the limit was reached; dropping the watch
-        // undoes that.
+        // On failure, a part of the tree may be watched already; dropping the watch undoes that.
         self.shared.cover(&watch.target).map(|()| watch)
     }
 
@@ -194,7 +195,7 @@ impl Watch {
         &self.target.root
     }
 
-    /// Waits until there are changes to take, and takes none. `None` once the watcher is closed.
+    /// Waits until there are changes, without taking them. `None` once the watcher is closed.
     /// Cancel-safe.
     pub async fn changed(&mut self) -> Option<()> {
         match self.progress {

@@ -1,5 +1,5 @@
 //! Finds the targets that an event concerns, and whether any target needs a directory watched. Runs
-//! on the thread that empties the kernel's queue, so nothing here waits.
+//! on the thread that empties the kernel's queue, so nothing here blocks.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -27,9 +27,10 @@ struct Route {
 pub(super) enum Awaited {
     /// The directory is not missing.
     Nowhere,
-    /// The directory is being searched, so each directory above it may be needed.
+    /// The directory is being looked for, so each directory above it may be needed.
     Anywhere,
-    /// This directory above it will have an event when the missing one, or the path to it, returns.
+    /// This ancestor will have an event when the missing directory, or the next part of the path to
+    /// it, is created.
     At(PathBuf),
 }
 
@@ -86,13 +87,13 @@ impl Routes {
         }
     }
 
-    /// Marks the targets whose directory is at or below this path, because the file or directory
-    /// there was removed or created.
+    /// Marks the targets whose directory is at or below this path, because a directory was created,
+    /// removed or replaced at the path.
     pub(super) fn root_moved(&self, path: &Path) {
         self.at_and_below(path).for_each(|route| route.target.look_again(RootState::Stale));
     }
 
-    /// Events in this directory and below it were lost.
+    /// Marks the targets that cover the entries of this directory, because their events were lost.
     pub(super) fn events_lost(&self, directory: &Path) {
         for (distance, Route { target, .. }) in self.at_and_above(directory) {
             if distance == 0 || target.scope == Scope::Tree {
@@ -189,9 +190,10 @@ mod tests {
         assert_eq!(beside.take(), None);
     }
 
-    /// The target of a file is at the file's directory, so only changes to that directory move it.
+    /// The target of a file is stored under the file's directory, so only changes to that directory
+    /// move it.
     #[test]
-    fn a_file_moves_no_roots() {
+    fn the_removal_of_a_file_moves_no_roots() {
         let mut routes = Routes::default();
         let file = watched(&mut routes, "/d/file", Scope::File);
         happens(&routes, FsEventKind::Removed, "/d/file", false);

@@ -21,24 +21,24 @@ use crate::fs::read::listing::{Listing, own_type};
 use crate::fs::{FileKind, FsError};
 
 impl Shared {
-    /// Resolves what the events of one watch leave open.
+    /// Performs the pending scan of a watch, if it has one.
     pub(super) fn settle(&self, target: &Arc<WatchTarget>) {
         let Some(pending_scan) = target.take_pending_scan() else { return };
-        // Loss is reported after the scan: changes until then may have had no event.
+        // Loss is reported after the scan: changes made before it ends may have produced no event.
         let lost = pending_scan.root != RootState::Watched;
         let mut settled = Settled { lost, ..Settled::default() };
         if pending_scan.root != RootState::Watched {
             let found = self.find_root(target, &mut settled);
-            settled.note_failure(found);
+            settled.note_failure(&target.root, found);
         }
         for path in pending_scan.moved {
             let moved = self.cover_tree(&path, |_| {});
             settled.lost |= moved.is_ok();
-            settled.note_failure(moved);
+            settled.note_failure(&target.root, moved);
         }
         for path in pending_scan.arrived {
             let arrived = self.cover_tree(&path, |found| settled.list(found));
-            settled.note_failure(arrived);
+            settled.note_failure(&target.root, arrived);
         }
         target.settle(settled);
     }
@@ -106,12 +106,13 @@ impl Shared {
         if let Err(error) = &stood
             && is_shortage(error)
         {
-            tracing::warn!(%error, "a directory is no longer watched");
+            let directory = directory.display();
+            tracing::warn!(%error, %directory, "cannot watch a directory that a watch needs");
         }
         matches!(stood, Ok(Some(_)))
     }
 
-    /// Watches a directory and everything below it, then calls `found` with each path. A file that
+    /// Watches a directory and everything below it, and calls `found` with each path. A file that
     /// is created before its directory is watched is found by listing; a later one has an event.
     /// Symlinks are reported but not followed.
     ///
@@ -129,7 +130,10 @@ impl Shared {
             match self.cover_one(&directory, &mut listing, &mut waiting, &mut found) {
                 Ok(()) => {}
                 Err(error) if is_shortage(&error) => return Err(error),
-                Err(error) => tracing::debug!(%error, "a directory of a tree is not watched"),
+                Err(error) => {
+                    let directory = directory.display();
+                    tracing::debug!(%error, %directory, "a directory of a tree is not watched");
+                }
             }
         }
         Ok(())
@@ -188,11 +192,11 @@ impl Shared {
     }
 }
 
-/// Settles on the directory or, if it is missing, on its nearest existing ancestor. Returns that
-/// directory.
+/// Watches the directory or, if it is missing, its nearest existing ancestor. Returns the one that
+/// is watched. `stand_at` watches one directory.
 ///
-/// From the first directory that can be watched it descends again: a name that is still missing
-/// after its parent is watched will have an event when it is created.
+/// The search ascends to the first directory that can be watched and then descends again: a name
+/// that is still missing after its parent is watched will have an event when it is created.
 fn reach<'a>(directory: &'a Path, mut stand_at: impl FnMut(&'a Path) -> bool) -> Option<&'a Path> {
     let way: Vec<&Path> = directory.ancestors().collect();
     let mut level = 0;
@@ -214,24 +218,25 @@ impl Settled {
         }
     }
 
-    /// Records a failure. A missing path was reported, and an unreadable one cannot be. Only a path
-    /// that should be watched but is not counts as lost.
-    fn note_failure(&mut self, looked: Result<(), FsError>) {
+    /// Records a failure. A missing path had an event, and an unreadable one must not be reported.
+    /// Only a shortage means that changes are lost.
+    fn note_failure(&mut self, root: &Path, looked: Result<(), FsError>) {
         if let Err(error) = looked
             && is_shortage(&error)
         {
-            tracing::warn!(%error, "some directories of a tree are not watched");
+            let root = root.display();
+            tracing::warn!(%error, %root, "cannot watch all directories of a watch");
             self.lost = true;
         }
     }
 }
 
-/// Whether the failure reveals nothing about the path: it is neither missing nor inaccessible.
+/// Whether resources or kernel watches ran out, which says nothing about the path.
 fn is_shortage(error: &FsError) -> bool {
     matches!(error, FsError::NoWatches { .. }) || error.is_out_of_resources()
 }
 
-/// Opens a directory that need not be listed.
+/// Opens a directory, even one that this thread may not list.
 fn open_to_pass(path: &Path) -> Result<OwnedFd, FsError> {
     let node = resolve::node(path, Symlinks::Refuse, RequiredAccess::Pass)?;
     let stat = rustix::fs::fstat(&node).map_err(FsError::os("watch", path))?;
@@ -243,10 +248,9 @@ fn open_to_pass(path: &Path) -> Result<OwnedFd, FsError> {
 mod tests {
     use super::*;
 
-    /// Returns where `reach` settles if the rest of the path is created as soon as it settles
-    /// anywhere.
+    /// The rest of the path is created as soon as `reach` watches `/`.
     #[test]
-    fn a_path_created_meanwhile_is_descended() {
+    fn a_path_created_during_the_search_is_found() {
         let mut places = Vec::new();
         let mut is_made = false;
         let reached = reach(Path::new("/a/b/c"), |at| {

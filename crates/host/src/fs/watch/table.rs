@@ -1,5 +1,5 @@
-//! The directories that the kernel watches, and for which targets. Turns an event of the kernel
-//! into an [`FsEvent`].
+//! The directories that the kernel watches, and the targets that need them. Turns an event of the
+//! kernel into an [`FsEvent`].
 
 use std::ffi::{CStr, OsStr};
 use std::os::fd::BorrowedFd;
@@ -37,14 +37,15 @@ impl WatchTable {
             return Ok(true);
         }
         if self.directories.contains(name) {
-            // Another directory had this name; its remaining events will find it without a name.
+            // Another directory had this name. The remaining events of that directory are dropped,
+            // because it no longer has a name.
             self.replace(name);
         }
         let others = self.directories.names(descriptor);
         if !others.is_empty() {
             // The directory was moved here, or is mounted in several places. Queued events, such as
-            // the one of the move, concern its other names only, and end with the old descriptor.
-            // Both names share the new one.
+            // that of the move, concern its other names only and have the old descriptor. All names
+            // share the new one.
             self.inotify.unwatch(descriptor);
             descriptor = self.inotify.watch(name, directory)?;
             for other in others {
@@ -56,15 +57,15 @@ impl WatchTable {
         Ok(true)
     }
 
-    /// Forgets the path and every path below it: they no longer stand for their directories.
+    /// Forgets the path and every path below it: they no longer lead to the watched directories.
     pub(super) fn forget(&mut self, path: &Path) {
         for name in self.directories.at_and_below(path) {
             self.forget_name(&name);
         }
     }
 
-    /// Forgets the names that are still doubtful: their directories have moved. Called after lost
-    /// events, when all watched directories were checked again.
+    /// Forgets the names at and below the path that are still doubtful after a scan has checked all
+    /// directories there: the directories of these names were moved or removed.
     pub(super) fn forget_doubtful(&mut self, path: &Path) {
         for name in self.directories.doubtful_at_and_below(path) {
             self.forget_name(&name);
@@ -115,23 +116,24 @@ impl WatchTable {
     fn happened(&mut self, path: &Path, flags: ReadFlags, cookie: u32) {
         let Some(kind) = kind(flags, cookie) else { return };
         let event = FsEvent { path, kind, directory: flags.contains(ReadFlags::ISDIR) };
-        // Done before any target is notified: a target that scans the path must find its old
-        // meaning gone.
+        // Done before any target is notified: a target that scans the path must not find the old
+        // directory in this table.
         if event.directory && matches!(kind, FsEventKind::Removed | FsEventKind::MovedFrom { .. }) {
             self.forget(path);
         }
         self.routes.deliver(event);
     }
 
-    /// Handles a directory that no longer has its name. Trees learn of this from the events of its
-    /// parent: before a move, after a removal.
+    /// Handles a directory that no longer has its name. Trees are notified by an event of its
+    /// parent, which comes before `MOVE_SELF` and after `DELETE_SELF`.
     pub(super) fn replace(&mut self, name: &Path) {
         self.forget(name);
         self.routes.root_moved(name);
     }
 
-    /// Handles a directory that reports its end while it still had its name. No parent notifies
-    /// trees of it: it was a mount point, or one of several mounts of the same directory.
+    /// Handles a directory that reports its end or its move while it still has its name. No watched
+    /// parent has reported that: the directory was the root of a watch, a mount point, or one of
+    /// several mounts of the same directory.
     fn lose(&mut self, name: &Path) {
         self.replace(name);
         self.routes.events_lost(name);
@@ -231,7 +233,7 @@ mod tests {
         assert_eq!(told(&target), [(ChangeKind::Modified, PathBuf::from("/d"))]);
     }
 
-    /// The parent has reported both; its reports may be older.
+    /// The parent reports the move and the removal.
     #[test]
     fn self_events_of_a_moved_directory_change_no_names() {
         let (mut table, above, directory) = (table(), Directory::new(), Directory::new());
@@ -250,7 +252,8 @@ mod tests {
         assert!(!tree.has_pending_scan() && !inner.has_pending_scan());
     }
 
-    /// No parent reports the removal, so the directory does: a root, or a mount point below one.
+    /// The directory is a root, or a mount point below a root, so no watched parent reports its
+    /// removal.
     #[test]
     fn a_directory_that_reports_its_own_removal_is_looked_for_again() {
         for (gone, above) in [

@@ -15,7 +15,7 @@ pub(super) struct WatchTarget {
     pub(super) scope: Scope,
     /// The directory that must be watched: the root, or its parent.
     pub(super) directory: PathBuf,
-    /// The policy of the watch's owner, who must not learn of paths that it hides.
+    /// The policy of the watch's owner, who must not learn of paths that the policy hides.
     policy: Option<Policy>,
     /// `None` once it is closed.
     window: Mutex<Option<ChangeWindow>>,
@@ -78,7 +78,7 @@ impl WatchTarget {
         self.window().as_ref().is_some_and(ChangeWindow::has_pending_scan)
     }
 
-    /// Begins a scan of the disk.
+    /// Returns what the scan that begins now must cover.
     pub(super) fn take_pending_scan(&self) -> Option<PendingScan> {
         self.window().as_mut()?.take_pending_scan()
     }

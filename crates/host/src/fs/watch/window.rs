@@ -1,10 +1,10 @@
 //! The differences below one watch since its changes were last taken: bookkeeping without I/O or
 //! clock.
 //!
-//! The result is a difference, not a history. A file that was written ten times was modified once.
-//! One that was created and removed within the window is not mentioned. One that was removed and
-//! recreated was modified. A file that was created under a temporary name and renamed was created
-//! under its current name.
+//! The result is a difference, not a history. A file that was written ten times is reported as
+//! modified once. A file that was created and removed within the window is not reported. A file
+//! that was removed and recreated is reported as modified. A file that was created under a
+//! temporary name and renamed is reported as created under its current name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -17,7 +17,7 @@ use super::{Changes, WatchDepth};
 pub(super) const MAX_PATHS: usize = 4096;
 const MAX_PATH_BYTES: usize = 512 << 10;
 
-/// One event of the kernel. Opening, reading and closing a file are not events.
+/// One event of the kernel. Opening, reading or closing a file causes none.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FsEvent<'a> {
     pub(super) path: &'a Path,
@@ -45,9 +45,9 @@ impl FsEvent<'_> {
 /// The scans needed before the window can be taken.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct PendingScan {
-    /// Directories: entries created before the kernel watched them had no event.
+    /// New directories: entries created before the kernel watched the directory had no event.
     pub(super) arrived: BTreeSet<PathBuf>,
-    /// Directories: the kernel watches of a moved one are replaced, which leaves a gap.
+    /// Moved directories: changes while their kernel watches are replaced have no event.
     pub(super) moved: BTreeSet<PathBuf>,
     pub(super) root: RootState,
 }
@@ -76,12 +76,12 @@ pub(super) struct Settled {
 #[derive(Debug)]
 pub(super) struct ChangeWindow {
     root: PathBuf,
-    /// As last reported.
+    /// Whether the root existed when changes were last taken.
     root_is_there: bool,
     depth: WatchDepth,
     names: BTreeMap<PathBuf, Name>,
     path_bytes: usize,
-    /// The first half of a rename; if there is a second half, the kernel sends it next.
+    /// The first half of a rename. The second half, if there is one, is usually the next event.
     moving: Option<Moving>,
     /// Directories that were moved away. Their content moved with them, without events.
     departed: BTreeSet<PathBuf>,
@@ -149,7 +149,7 @@ impl ChangeWindow {
         self.pending_scan.root = self.pending_scan.root.max(root);
     }
 
-    /// Begins a scan of the disk.
+    /// Returns what the scan that begins now must cover. `None` if no scan is needed.
     pub(super) fn take_pending_scan(&mut self) -> Option<PendingScan> {
         let pending_scan = std::mem::take(&mut self.pending_scan);
         (pending_scan != PendingScan::default()).then(|| {
@@ -160,8 +160,8 @@ impl ChangeWindow {
     }
 
     /// Applies the results of a scan, unless an event that arrived after the scan began contradicts
-    /// them. If that event is nevertheless the older of the two, the event of the scanned state is
-    /// still to come, and leads to another scan.
+    /// them. If the scan nevertheless saw the newer state, the event of that state is still to
+    /// come, and leads to another scan.
     pub(super) fn settle(&mut self, settled: Settled) {
         self.rescan |= settled.lost;
         for path in settled.listed {
@@ -201,8 +201,8 @@ impl ChangeWindow {
     /// Takes the changes. `None` if there is no difference.
     pub(super) fn take(&mut self) -> Option<Changes> {
         let departed = std::mem::take(&mut self.departed);
-        // The name now belongs to another file, which says nothing about what was below the old
-        // one.
+        // The name now belongs to another file, whose change does not report that the content of
+        // the old directory is gone.
         let is_replaced =
             |path| self.names.get(path).is_some_and(|name: &Name| name.now != Now::Gone);
         let rescan = std::mem::take(&mut self.rescan) || departed.iter().any(is_replaced);

@@ -1,5 +1,5 @@
-//! Claims a name for writing, with the file behind it: no other writer in this process touches them
-//! in the meantime.
+//! Claims a name for writing, with the file behind it: no other writer in this process touches
+//! either until the claim is dropped.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -72,7 +72,8 @@ impl Claim {
         Ok(Some(existing))
     }
 
-    /// Whether the file is unchanged, even by other programs.
+    /// Whether the name still leads to the same file, with the same size and modification time, as
+    /// when the claim was taken.
     pub(in crate::fs) fn still_holds(&self, path: &Path, parent: &Parent) -> Result<bool, FsError> {
         let facts = |stat: &Stat| {
             (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime, stat.st_mtime_nsec)
@@ -82,7 +83,7 @@ impl Claim {
     }
 }
 
-/// Retries, a bounded number of times, while concurrent changes interfere.
+/// Repeats `attempt`, a bounded number of times, while concurrent changes make it return `None`.
 pub(in crate::fs) fn persist<T>(
     path: &Path,
     mut attempt: impl FnMut() -> Result<Option<T>, FsError>,

@@ -10,9 +10,10 @@ use rustix::fs::{Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use crate::fs::error::FsError;
 use crate::fs::read::metadata::{modified_at_ms, size};
 
-/// Empty by default. Among writers of this process the comparison and the write are one step. Two
-/// changes go unnoticed: a write by another program in between, and an unconditional overwrite of
-/// equal size within the same millisecond.
+/// The state that a file must have before a write. The default requires nothing. Among writers of
+/// this process, the comparison and the write are one atomic step. Two changes can go unnoticed:
+/// one by another program between the comparison and the write, and an unconditional overwrite that
+/// changes neither the size nor the millisecond of the modification time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Condition {
     pub modified_at_ms: Option<i64>,
@@ -62,13 +63,13 @@ impl Condition {
 
 /// How far an unconditional write may set a time ahead of the clock.
 const MAX_AHEAD_MS: i64 = 100;
-/// A time further ahead of the clock than this was set on purpose. The clock will not reach it
-/// soon.
+/// A time further ahead of the clock than this was presumably set on purpose. The clock will not
+/// reach it soon.
 const FUTURE_MS: i64 = 10_000;
-/// How often to wait for a new clock time, one millisecond each. Most kernels tick every 1 to 10
-/// ms.
+/// How many times to wait for a new clock time, one millisecond each. Most kernels tick every 1 to
+/// 10 ms.
 const MAX_WAITS: usize = 30;
-/// Resolutions of file system times: a millisecond or better, whole seconds, even seconds.
+/// Resolutions of file system times: a millisecond or better, one second, two seconds.
 const GRANULARITIES_MS: [i64; 3] = [1, 1_000, 2_000];
 
 /// How the new content was written.
@@ -80,13 +81,13 @@ pub(in crate::fs) enum Arrival {
     Overwritten,
 }
 
-/// Makes the modification time distinct from earlier ones. Called under the lock, with a written
-/// file in place of `old`. Kernels take timestamps from a clock that ticks every few
+/// Makes the modification time distinct from earlier ones. Called under the write lock, for the
+/// file whose new content replaces `old`. Kernels take timestamps from a clock that ticks every few
 /// milliseconds, so to a later condition two writes of equal size within a tick would look the
 /// same.
 ///
-/// Conditional writers may have to wait: the file gets a time later than the one
-/// before, and later than any seen during the write. So no reader that saw partial content has the
+/// Conditional writers may have to wait: the file gets a time later than its previous one, and
+/// later than any that it showed during the write. So no reader that saw partial content has the
 /// time of the complete content. Other writes do not wait, and hardly ever depart from the clock.
 pub(in crate::fs) fn distinguish(
     path: &Path,
@@ -110,17 +111,17 @@ pub(in crate::fs) fn distinguish(
     Ok(Written::from(&look()?))
 }
 
-/// Does not wait. Repeated writes do not drift away from the clock without limit.
+/// Sets a time just after `old`, without waiting, and at most [`MAX_AHEAD_MS`] ahead of the clock.
 fn step_past(file: BorrowedFd<'_>, old: i64, now: i64) {
     let next = old.saturating_add(1);
     if now <= old && next <= clock_ms().saturating_add(MAX_AHEAD_MS) {
-        // Only the owner may set a time, and some file systems cannot. The write succeeds
+        // Only the owner may set a time, and some file systems cannot store it. The write succeeds
         // regardless.
         let _ = rustix::fs::futimens(file, &modified_at(next));
     }
 }
 
-/// Moves to a time later than all in `seen`. If that is not possible, the write succeeds
+/// Gives the file a time later than all in `seen`. If that is not possible, the write succeeds
 /// regardless.
 fn leave_behind(file: BorrowedFd<'_>, now: i64, seen: &[i64]) {
     let is_later = seen.iter().all(|seen| *seen < now);
@@ -136,8 +137,8 @@ fn leave_behind(file: BorrowedFd<'_>, now: i64, seen: &[i64]) {
     }
 }
 
-/// Waits for a suitable clock time; returns whether it arrived. Sets the file to the clock of the
-/// file system, for which write access is enough.
+/// Waits for a suitable clock time; returns whether it arrived. Sets the times of the file from the
+/// clock of the file system, for which write access is enough.
 #[expect(clippy::disallowed_methods, reason = "a clock tick raises no event")]
 fn wait_for_the_clock(file: BorrowedFd<'_>, seen: &[i64]) -> bool {
     for _ in 0..MAX_WAITS {
@@ -204,7 +205,7 @@ mod tests {
         assert_eq!(refusal(right, Some(&stat)), "");
         assert_eq!(refusal(new, None), "");
         assert_eq!(refusal(right, None), "does not exist");
-        assert_eq!(refusal(new, Some(&stat)), "exists already");
+        assert_eq!(refusal(new, Some(&stat)), "already exists");
         let size = Condition { size: Some(6), ..right };
         assert_eq!(refusal(size, Some(&stat)), "has 5 bytes, not 6");
         let earlier = Condition { modified_at_ms: Some(1), ..right };
@@ -234,7 +235,7 @@ mod tests {
     fn an_unconditional_write_stays_near_the_clock() {
         let none = Condition::default();
         let time = |old: &Stat, arrival| {
-            // As if written in the same tick.
+            // As if the new content were written in the same tick.
             let (file, _) = dated(modified_at_ms(old));
             distinguish(Path::new("file"), &file, Some(old), arrival, &none).unwrap().modified_at_ms
         };

@@ -1,5 +1,5 @@
-//! A file that is written in blocks and takes its name once it is complete. Until then the name
-//! keeps its old file.
+//! A file that is written in blocks under a temporary name. [`NewFile::commit`] renames it to its
+//! path; until then the path leads to the old file.
 
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
@@ -26,15 +26,16 @@ pub struct NewFileOptions {
     pub symlinks: Symlinks,
     /// Permission bits. Default: those of the replaced file.
     pub mode: Option<u32>,
-    /// Checked when the file is created, to fail early, and again when it takes its name.
+    /// Checked when the file is created, to fail early, and again by [`NewFile::commit`].
     pub condition: Condition,
-    /// Keeps the written data when this is dropped; the next file of the same name and key
-    /// continues it. A key has at most 64 letters, digits, `-` and `_`. [`NewFile::written`]
+    /// Keeps the written data when the [`NewFile`] is dropped; the next one with the same path and
+    /// key continues it. A key has at most 64 letters, digits, `-` and `_`. [`NewFile::written`]
     /// returns the size of the data. The caller must write in order, so that the data has no holes.
     pub resume_key: Option<String>,
 }
 
-/// If dropped without a commit, it leaves nothing behind, unless it can be resumed.
+/// A file that is being written. If dropped without a commit, it leaves nothing behind, unless it
+/// has a resume key.
 #[derive(Debug)]
 pub struct NewFile {
     path: PathBuf,
@@ -43,7 +44,7 @@ pub struct NewFile {
     mode: Option<Mode>,
     condition: Condition,
     written: AtomicU64,
-    /// The first write that failed. An incomplete file must not take its name.
+    /// The error of the first write that failed. An incomplete file must not be committed.
     failed: OnceLock<Errno>,
 }
 
@@ -51,8 +52,8 @@ const MAX_KEY_BYTES: usize = 64;
 const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 
 impl NewFile {
-    /// Creates the file in its final directory. With [`Symlinks::Follow`] a symlink stays and its
-    /// target is replaced.
+    /// Creates the temporary file in the final directory. With [`Symlinks::Follow`] a symlink stays
+    /// and its target is replaced.
     pub fn create(path: &Path, options: NewFileOptions) -> Result<Self, FsError> {
         let NewFileOptions { symlinks, mode, condition, resume_key } = options;
         let mode = mode.map(|mode| permission_bits(path, mode)).transpose()?;
@@ -64,7 +65,7 @@ impl NewFile {
             Some(key) => StagedFile::resume(path, parent, expect_key(path, &key)?, initial)?,
         };
         if initial == PRIVATE {
-            // A resumed staged file may be older than the file that it replaces.
+            // A resumed staged file may have wider permissions, from an earlier attempt.
             rustix::fs::fchmod(staged_file.file(), initial)
                 .map_err(FsError::os("set the permissions of", path))?;
         }
@@ -95,17 +96,18 @@ impl NewFile {
         })
     }
 
-    /// Gives the file its name and returns its state. On failure the file is removed; with a key it
-    /// is kept, and can be committed later.
+    /// Renames the file to its path and returns its state. On failure the temporary file is
+    /// removed; with a resume key it is kept, and can be committed later.
     ///
-    /// The file takes its name only if its path still leads there. If a directory is moved during
+    /// Fails unless the path still leads to where the write began. If a directory is moved during
     /// the call, the file moves with it, as it would a moment later.
     pub fn commit(self) -> Result<Written, FsError> {
         self.expect_same_place()?;
         self.commit_where_it_began()
     }
 
-    /// Like [`Self::commit`], for a file that was created just now.
+    /// Like [`Self::commit`], without resolving the path again: for a file that was created just
+    /// now.
     pub(in crate::fs) fn commit_where_it_began(mut self) -> Result<Written, FsError> {
         if let Some(errno) = self.failed.get() {
             return Err(FsError::os("write", &self.path)(*errno));
@@ -167,7 +169,7 @@ impl NewFile {
         let (file, old) = (self.staged_file.file(), old.map(|old| &old.stat));
         let written = distinguish(path, file, old, Arrival::Unseen, &self.condition)?;
         rustix::fs::fsync(self.staged_file.file()).map_err(FsError::os("write", path))?;
-        // The sync may have left other programs enough time for a change.
+        // Another program may have changed the old file during the sync.
         if !self.condition.is_none() && !claim.still_holds(path, self.staged_file.parent())? {
             return Ok(None);
         }
@@ -175,7 +177,8 @@ impl NewFile {
             NotPublished::Os(Errno::EXIST) => FsError::already_exists(path),
             NotPublished::Os(errno) => FsError::os("replace", path)(errno),
             NotPublished::Replaced => {
-                let is = "was not written: another program has replaced its temporary file";
+                let is =
+                    "was not written: another program has replaced or removed its temporary file";
                 FsError::Conflict { path: path.clone(), is: is.to_owned() }
             }
         })?;
@@ -219,6 +222,6 @@ fn expect_key<'key>(path: &Path, key: &'key str) -> Result<&'key str, FsError> {
     if (1..=MAX_KEY_BYTES).contains(&key.len()) && key.bytes().all(allowed) {
         return Ok(key);
     }
-    let why = "cannot be resumed: the key must be 1 to 64 letters, digits, - or _";
+    let why = "cannot be resumed: the resume key must have 1 to 64 letters, digits, - or _";
     Err(FsError::Unsuitable { path: path.to_owned(), why })
 }

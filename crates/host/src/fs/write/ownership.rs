@@ -1,4 +1,5 @@
-//! Access rights of a file that replaces another: the same as before, and never more.
+//! Access rights of a file that replaces another: the same as before if possible, and never wider
+//! unless the caller requests a mode.
 //!
 //! Owner, group, permission bits and access lists are inherited. Other extended attributes,
 //! including capabilities, are not.
@@ -13,7 +14,7 @@ use crate::fs::error::FsError;
 use crate::fs::path::procfs;
 
 const ACCESS_LIST: &str = "system.posix_acl_access";
-/// The limit of Linux for any attribute.
+/// The largest attribute that Linux allows.
 const MAX_ATTRIBUTE_BYTES: usize = 64 << 10;
 
 /// Fails unless this process may write the old file. Write permission for the directory is enough
@@ -38,7 +39,7 @@ pub(in crate::fs) fn inherit(
     set_mode(path, file, mode.unwrap_or_else(|| no_wider(&old.stat, ownership, list)))
 }
 
-/// Which owners were inherited.
+/// Whether the new file has the user and group of the old one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Ownership {
     user: bool,
@@ -85,9 +86,10 @@ fn take_access_list(file: BorrowedFd<'_>, old: &Existing) -> AccessList {
     if taken.is_ok() { AccessList::Same } else { AccessList::Lost }
 }
 
-/// Returns a mode that grants no more than before. With another group, members of the old group and
-/// others are now judged by each other's bits, so both get the intersection. Set-id bits would lend
-/// the rights of another user.
+/// Returns a mode that grants no more than before. If the group changed or the access list was
+/// lost, the bits for the group and those for others now apply to different users, so both become
+/// their intersection. Set-id bits are dropped if they would lend the rights of another owner or
+/// group.
 fn no_wider(old: &Stat, ownership: Ownership, list: AccessList) -> Mode {
     let mut mode = old.st_mode & 0o7777;
     if !ownership.user {

@@ -15,8 +15,8 @@ use crate::fs::error::FsError;
 use crate::fs::path::resolve::Parent;
 use crate::fs::read::metadata::size;
 
-/// The kernel reserves the blocks of a page before it copies into it. So content within the first
-/// page, at the smallest page size, is written as a whole or not at all.
+/// The kernel reserves the blocks of a page before it copies data into the page. So content within
+/// the first page, at the smallest page size, is written as a whole or not at all.
 const PAGE: u64 = 4096;
 
 const XFS: FsWord = 0x5846_5342;
@@ -24,8 +24,8 @@ const XFS: FsWord = 0x5846_5342;
 /// provide no space for new content.
 const COPY_ON_WRITE: [FsWord; 3] = [0x9123_683e, 0xca45_1a4e, 0x2fc1_2fc1];
 
-/// Blocks beyond the end of a file that [`give_back`] keeps. Another program may append to the file
-/// between the check of its size and the release of the blocks behind it.
+/// How many bytes beyond the end of a file [`give_back`] leaves allocated. Another program may
+/// append to the file between the check of its size and the release of the blocks beyond its end.
 const LEFT_TO_APPENDS: u64 = 1 << 20;
 
 /// How certain it is that the content fits.
@@ -34,12 +34,12 @@ pub(in crate::fs) enum Room {
     /// The blocks are allocated to the file.
     Reserved,
     /// The content fitted into another file, or is so small that it is written as a whole or not at
-    /// all. If no other file can be created, nothing is known.
+    /// all. Also returned if no other file could be created, although then nothing is known.
     Tried,
 }
 
-/// Reserves space for content of `len` bytes with data in these ranges. Changes nothing of the file
-/// but its times and the allocation beyond its end.
+/// Reserves space for content of `len` bytes with data in these ranges. Changes only the times and
+/// the allocated blocks of the file.
 ///
 /// `beside` returns the place of the file, and `write` writes the content to another file. Both are
 /// called only if space cannot be reserved.
@@ -60,18 +60,19 @@ pub(in crate::fs) fn reserve(
     }
     let file_system = rustix::fs::fstatfs(file).map_err(FsError::os("stat", path))?.f_type;
     if COPY_ON_WRITE.contains(&file_system) {
-        // These fail a write at once if there is no space for it, so nothing has to be synced.
+        // These file systems fail a write at once if there is no space for it, so nothing has to be
+        // synced.
         return try_beside(path, beside()?, write, |_| Ok(()));
     }
     refuse_more_than_is_free(path, file, data)?;
     let mut flags = FallocateFlags::KEEP_SIZE;
-    // Blocks shared with a copy of the file are also written to another place.
+    // On XFS, blocks shared with a copy of the file are also written to another place.
     flags.set(FallocateFlags::UNSHARE_RANGE, file_system == XFS);
     match data.iter().try_for_each(|range| allocate(file, flags, range.clone())) {
         Ok(()) => Ok(Room::Reserved),
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
-            // These include network file systems, which may accept data without space for it until
-            // it is synced.
+            // File systems that cannot reserve space include network file systems, which may not
+            // report lack of space before data is synced.
             try_beside(path, beside()?, write, |staged_file| rustix::fs::fsync(staged_file))
         }
         Err(errno) => Err(FsError::os("reserve space for", path)(errno)),
@@ -79,7 +80,7 @@ pub(in crate::fs) fn reserve(
 }
 
 /// Fails if the allocation exceeds the free space. On some file systems a failed allocation keeps
-/// what it got until then, and on ext4 only ftruncate(2) would release it. So an allocation that
+/// the blocks that it got, and on ext4 only ftruncate(2) would release them. So an allocation that
 /// cannot succeed is not started.
 fn refuse_more_than_is_free(
     path: &Path,
@@ -103,7 +104,7 @@ fn refuse_more_than_is_free(
     }
 }
 
-/// Releases what [`reserve`] allocated beyond the end of a file that is not written after all, up
+/// Undoes [`reserve`] for a file that is not written after all: releases blocks beyond its end, up
 /// to `len`, if the file system can do that without changing the size. Blocks allocated in holes of
 /// the file stay.
 pub(in crate::fs) fn give_back(file: BorrowedFd<'_>, before: &Stat, len: u64) {
@@ -136,9 +137,9 @@ fn allocate(file: BorrowedFd<'_>, flags: FallocateFlags, range: Range<u64>) -> R
     }
 }
 
-/// Writes the content to a temporary file beside the real one and removes it again, which shows
-/// that there is space. The old content can then be lost only if another program takes that space
-/// in the meantime.
+/// Writes the content to a temporary file beside the real one and removes that file again, which
+/// shows that there is space. The old content can then be lost only if another program takes that
+/// space before the real file is written.
 ///
 /// If no file can be created, for a reason other than lack of space, nothing is tried: the
 /// directory may be read-only or virtual, as in `/proc`, while the file itself is writable.
@@ -229,7 +230,7 @@ mod tests {
 
     #[test]
     fn unused_reserved_space_is_given_back() {
-        // Not on ext4, which keeps reserved space.
+        // /dev/shm is a tmpfs. On ext4 the reserved space would stay.
         let Some((file, before)) = reserved(Path::new("/dev/shm")) else { return };
         let reserved = rustix::fs::fstat(&file).unwrap();
         assert!(reserved.st_blocks > before.st_blocks);
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn data_appended_meanwhile_is_not_given_back() {
+    fn data_appended_before_the_release_is_kept() {
         for directory in [std::env::temp_dir(), "/dev/shm".into()] {
             let Some((file, _)) = reserved(&directory) else { continue };
             let appended = vec![b'a'; usize::try_from(LEFT_TO_APPENDS).unwrap()];

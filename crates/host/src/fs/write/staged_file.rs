@@ -1,5 +1,5 @@
-//! A temporary file beside its final name. Only this process writes it, and it is removed when
-//! dropped.
+//! A temporary file in the directory of its final name. Only this process writes it. It is removed
+//! when dropped, unless it was published or can be resumed.
 //!
 //! A killed process leaves its staged files behind, as `.NAME.WORD.tmp`. The word is the same each
 //! time, unless a staged file of that name is in use. So the next staged file for the name replaces
@@ -39,14 +39,15 @@ enum Fate {
     Removed,
     /// The file can be resumed.
     Kept,
-    /// The file has its final name. A file with its temporary name would belong to another process.
+    /// The file has its final name. A file that now has the temporary name belongs to another
+    /// writer.
     Published,
-    /// Another file has its temporary name.
+    /// Another program has removed the temporary name, or given it to another file.
     Lost,
 }
 
-/// How much of the name the temporary name contains. The temporary name is less than a hundred
-/// bytes longer than that.
+/// The temporary name contains at most this many bytes of the final name, and fewer than a hundred
+/// other bytes.
 const MAX_STEM_BYTES: usize = 100;
 
 impl StagedFile {
@@ -105,7 +106,8 @@ impl StagedFile {
         let _ = rustix::fs::fchmod(&self.file, Mode::RUSR | Mode::WUSR);
     }
 
-    /// Takes the final name durably. With `create_new` it fails with `EEXIST` if the name exists.
+    /// Renames the file to its final name, durably. With `create_new` it fails with `EEXIST` if the
+    /// name exists.
     pub(in crate::fs) fn publish(&mut self, create_new: bool) -> Result<(), NotPublished> {
         // A rename works by name only. Another user with write access to the directory may have
         // replaced the file.
@@ -136,7 +138,7 @@ impl StagedFile {
     }
 }
 
-/// Reasons why a staged file has not taken its final name.
+/// Reasons why a staged file was not renamed to its final name.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::fs) enum NotPublished {
     Os(Errno),
@@ -175,10 +177,10 @@ fn create_in_place_of_abandoned(parent: &Parent, name: &OsStr, mode: Mode) -> Op
     };
     match lock(parent, name, &file) {
         Ok(has_name) => has_name.then_some(file),
-        // Another process took the file for abandoned before it was locked, and is about to remove
+        // Another writer took the file for abandoned before it was locked, and is about to remove
         // it.
         Err(Errno::WOULDBLOCK) => None,
-        // Without locks, no file is taken for abandoned either.
+        // The file system has no locks, so no file there is taken for abandoned.
         Err(_) => Some(file),
     }
 }
@@ -227,23 +229,24 @@ fn open_or_create(
     };
     let file = opened.map_err(FsError::opening("open the temporary file of", path))?;
     match lock(parent, name, &file) {
-        // Without its name it may be the finished file, which must not be written.
+        // If it has lost its name, it may be the finished file, which must not be written.
         Ok(has_name) => Ok(has_name.then_some(file)),
         Err(Errno::WOULDBLOCK) => {
-            let is = "is being written by another request with the same key".to_owned();
+            let is = "is being written by another request with the same resume key".to_owned();
             Err(FsError::Conflict { path: path.to_owned(), is })
         }
         Err(errno) => Err(FsError::os("lock the temporary file of", path)(errno)),
     }
 }
 
-/// Fails unless the file belongs to this user. In a directory where other users can write, the name
-/// may be theirs, or a link to another file of this user.
+/// Fails unless this is a regular file of this user with only one name. In a directory where other
+/// users can write, the file may belong to one of them, or be a hard link to another file of this
+/// user.
 fn expect_own(staged_file: &Path, node: &OwnedFd) -> Result<(), FsError> {
     let stat = rustix::fs::fstat(node).map_err(FsError::os("stat", staged_file))?;
     resolve::expect_kind(staged_file, &stat, FileKind::Regular, "a temporary file")?;
     if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_nlink != 1 {
-        let why = "is not a temporary file of this server";
+        let why = "is not a temporary file of this server; use another resume key";
         return Err(FsError::Unsuitable { path: staged_file.to_owned(), why });
     }
     Ok(())
@@ -252,7 +255,7 @@ fn expect_own(staged_file: &Path, node: &OwnedFd) -> Result<(), FsError> {
 fn sync_directory(directory: BorrowedFd<'_>) -> Result<(), Errno> {
     let directory = match resolve::reopen(directory, OFlags::RDONLY | OFlags::DIRECTORY) {
         Ok(directory) => directory,
-        // The directory may be writable but not readable. Then the rename is as durable as any.
+        // The directory may be writable but not readable. Then it cannot be synced.
         Err(Errno::ACCESS) => return Ok(()),
         Err(errno) => return Err(errno),
     };

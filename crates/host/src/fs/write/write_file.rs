@@ -24,8 +24,8 @@ use crate::fs::tree::permissions::permission_bits;
 #[derive(Debug, Clone, Copy, Default)]
 pub struct WriteOptions {
     pub symlinks: Symlinks,
-    /// Readers, and anyone who looks after a crash, see all of the old or all of the new content.
-    /// The file is new: other hard links keep the old content.
+    /// Readers see all of the old or all of the new content, even after a crash. The file is new:
+    /// other hard links keep the old content.
     pub atomic: bool,
     /// Permission bits after the write. By default, an existing file keeps its own.
     pub mode: Option<u32>,
@@ -35,9 +35,9 @@ pub struct WriteOptions {
 /// Writes a file. Only regular files are written; others are refused without being opened. With
 /// [`Symlinks::Follow`], the missing target of a dangling symlink is created.
 ///
-/// A failed write leaves an existing file unchanged except for its times, and removes a file that
-/// it created. Only if the storage itself fails, after space for everything was secured, can a
-/// non-atomic write leave a mix of both contents.
+/// A failed write removes a file that it created, and leaves an existing file unchanged except for
+/// its times. One exception: a non-atomic write can leave a mix of both contents if the storage
+/// itself fails, or if space could not be reserved and runs out.
 pub fn write_file(path: &Path, content: &[u8], options: &WriteOptions) -> Result<Written, FsError> {
     if options.atomic {
         let WriteOptions { symlinks, mode, condition, .. } = *options;
@@ -92,7 +92,7 @@ fn overwrite(
     };
     let prepared = room::reserve(path, file.as_fd(), len, from_ref(&data), beside, try_out);
     let prepared = prepared.and_then(|_| match changed {
-        // Done before the new content can be read, which the old bits might expose.
+        // Set before the new content is written, which the old bits might expose.
         Some(mode) => set_mode(path, &file, mode - (Mode::SUID | Mode::SGID)),
         None => Ok(()),
     });
@@ -100,10 +100,10 @@ fn overwrite(
         room::give_back(file.as_fd(), &existing.stat, len);
         return Err(error);
     }
-    // Not truncated before the write: so no reader sees it empty, its blocks are reused, and ext4
-    // does not force it to disk on close, as it does with truncated files.
+    // The file is not truncated before the write. So no reader sees it empty, its blocks are
+    // reused, and ext4 does not force it to disk on close, as it does with truncated files.
     write_all_at(file.as_fd(), content, 0).map_err(FsError::os("write", path))?;
-    // Another program may have appended data in the meantime.
+    // The old content may be longer, and another program may have appended data.
     let stat = rustix::fs::fstat(&file).map_err(FsError::os("stat", path))?;
     if size(&stat) > len {
         rustix::fs::ftruncate(&file, len).map_err(FsError::os("truncate", path))?;
@@ -164,7 +164,7 @@ fn set_mode(path: &Path, file: &OwnedFd, mode: Mode) -> Result<(), FsError> {
     rustix::fs::fchmod(file, mode).map_err(FsError::os("set the permissions of", path))
 }
 
-/// Closes a file and reports errors. Network file systems report lack of space only on close.
+/// Closes a file and reports errors. Network file systems may report lack of space only on close.
 fn close(file: OwnedFd) -> Result<(), Errno> {
     // SAFETY: the owner of the descriptor has just given it up, so no other code uses or closes it.
     if unsafe { libc::close(file.into_raw_fd()) } == 0 {
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_appended_meanwhile_is_removed() {
+    fn data_appended_during_an_overwrite_is_removed() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("file");
         std::fs::write(&path, "old").unwrap();

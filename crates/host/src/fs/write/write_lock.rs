@@ -1,10 +1,10 @@
-//! Serializes the writers of this process on each file, so that nothing happens between the check
-//! of a file and the write that depends on it. Other programs are not affected.
+//! Serializes the writers of this process on each file, so that none of them changes a file between
+//! another's check and the write that depends on it. Other programs are not affected.
 //!
 //! A writer locks two subjects: the place of a file (a name in a directory) while it checks or
-//! takes the name, and its content (an inode), because that may have several names.
+//! replaces the name, and its content (an inode), because an inode may have several names.
 //!
-//! Invariant: names are locked in their order and before content, so writers cannot deadlock.
+//! Invariant: names are locked in sorted order and before content, so writers cannot deadlock.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -36,14 +36,14 @@ struct Turn {
     free: Condvar,
 }
 
-/// Counts holders and waiters under the lock of the table. An entry without any is removed.
+/// Counts holders and waiters under the lock of the table. An entry without users is removed.
 #[derive(Debug, Default)]
 struct Entry {
     turn: Arc<Turn>,
     users: usize,
 }
 
-/// Never held while waiting.
+/// This mutex is never held while a writer waits for its turn.
 static TABLE: LazyLock<Mutex<HashMap<Subject, Entry>>> = LazyLock::new(Mutex::default);
 
 impl WriteLock {

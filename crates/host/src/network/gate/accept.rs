@@ -12,12 +12,12 @@ use tokio::time::sleep;
 
 use super::pump::reset;
 
-/// After an error such as EMFILE, which an immediate retry would hit again.
+/// The pause after an error such as EMFILE, which an immediate retry would hit again.
 const BACKOFF: Duration = Duration::from_millis(100);
 
-/// Serves every connection in a task of its own. A connection that exceeds a limit, or that
-/// `is_welcome` rejects, is reset. Once `closing` is set, it serves the connections that the kernel
-/// has accepted by then, and returns when they have ended. Dropping the future ends all
+/// Serves each connection in its own task. A connection that exceeds a limit, or that `is_welcome`
+/// rejects, is reset. Once `closing` is set, it still serves the connections that the kernel has
+/// accepted by then, and returns when all connections have ended. Dropping the future ends all
 /// connections.
 pub(super) async fn accept_all<F>(
     listener: TcpListener,
@@ -43,7 +43,7 @@ pub(super) async fn accept_all<F>(
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => serve_if_possible(stream, &mut connections),
-                Err(error) => wait_after(&error).await,
+                Err(error) => wait_after(&error, &listener).await,
             },
             Some(ended) = connections.join_next() => report_panic(ended),
             () = closes(&mut closing) => break,
@@ -98,10 +98,11 @@ fn all_slots() -> &'static Semaphore {
     })
 }
 
-async fn wait_after(error: &io::Error) {
-    // Errors of the connection itself; the next one may succeed.
+async fn wait_after(error: &io::Error, listener: &TcpListener) {
+    // These errors concern one connection; the next may succeed.
     if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
-        tracing::warn!(%error, "cannot accept a connection of a managed process");
+        let listener = listener.local_addr().ok();
+        tracing::warn!(%error, ?listener, "cannot accept a connection of a managed process");
         sleep(BACKOFF).await;
     }
 }
@@ -149,7 +150,7 @@ mod tests {
     async fn a_closing_listener_serves_earlier_connections() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
-        // Accepted by the kernel only.
+        // Accepted by the kernel, not yet by the gate.
         let mut early = std::net::TcpStream::connect(address).unwrap();
         std::io::Write::write_all(&mut early, b"x").unwrap();
         drop(early);

@@ -9,8 +9,8 @@ use crate::network::policy::Protocol;
 
 /// The client that owns a managed process.
 pub trait GateClient: Send + Sync + fmt::Debug {
-    /// Asks about a host that no rule names. The gate waits without a timeout: the implementation
-    /// sets one, and returns [`Answer::Unanswered`] when it expires.
+    /// Asks about a host that no `allow` pattern names. The gate waits without a timeout: the
+    /// implementation sets one, and returns [`Answer::Unanswered`] when it expires.
     fn ask(&self, question: Question) -> Pin<Box<dyn Future<Output = Answer> + Send>>;
 
     /// Reports a decision. Called for every decision; must not block.

@@ -1,5 +1,5 @@
 //! Decides whether a program may connect: by the policy, or by the client if the policy asks for
-//! it. Every decision is recorded.
+//! it. Every decision about a connection is recorded.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -14,8 +14,8 @@ use super::questions::{AskError, Questions};
 use super::refused_hosts::{RefusedHost, RefusedHosts};
 use crate::network::policy::{Access, Decision, DenyReason, Host, NetworkPolicy, Protocol, Route};
 
-/// Limit of refused names whose lookups are recorded. Later ones are refused without a record, so
-/// that a program that looks up random names does not flood the client.
+/// The maximum number of refused names whose lookups are recorded. Later lookups are refused
+/// without a record, so that a program that looks up random names does not flood the client.
 const MAX_RECORDED_NAMES: usize = 1_024;
 
 /// The port in the record of a refused lookup.
@@ -24,11 +24,11 @@ const LOOKUP_PORT: u16 = 443;
 /// Reasons for refusing a connection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {
-    #[error("refused by the policy")]
+    #[error("refused by the policy: {0:?}")]
     Policy(DenyReason),
     #[error("refused by the client: {reason}")]
     Client { reason: String },
-    #[error("the client has too many unanswered network requests")]
+    #[error("the client has too many unanswered questions about hosts")]
     TooManyQuestions,
 }
 
@@ -69,7 +69,7 @@ impl Judge {
         Ok(Permission { judge: self, access, peer, outcome: Some(outcome) })
     }
 
-    /// Whether the policy refuses the access only because of its mode: a request of plain HTTP, or
+    /// Whether the policy refuses the access only because of its mode: a plain HTTP request, or one
     /// with another method, could be allowed. Records nothing.
     pub(super) fn refuses_by_mode(&self, access: &Access<'_>) -> bool {
         self.policy.decide(access) == Decision::Deny(DenyReason::Method)
@@ -176,8 +176,8 @@ impl Judge {
 }
 
 /// An access that the policy or the client has allowed, but whose addresses are not checked yet.
-/// The client receives one decision: a refusal of the addresses or, when this is dropped, that the
-/// access is allowed.
+/// The client receives one decision: a refusal if an address is refused, otherwise the permission,
+/// when this value is dropped.
 #[derive(Debug)]
 #[must_use]
 pub(super) struct Permission<'a> {

@@ -1,7 +1,7 @@
 //! Opens the outside connection of an allowed access.
 //!
-//! A name is resolved once. Every address is checked, and exactly these addresses are dialled. So a
-//! DNS server gains nothing by changing its answer (DNS rebinding).
+//! A name is resolved once per connection. Every address is checked, and exactly these addresses
+//! are dialled. So a DNS server gains nothing by changing its answer (DNS rebinding).
 
 use std::fmt;
 use std::io;
@@ -45,13 +45,13 @@ impl Resolver for SystemResolver {
 pub(super) enum DialError {
     #[error("{0}")]
     Refused(#[from] Refusal),
-    #[error("cannot resolve the name")]
+    #[error("cannot resolve the name: {source}")]
     Resolve { source: io::Error },
-    #[error("cannot connect")]
+    #[error("cannot connect: {source}")]
     Connect { source: io::Error },
-    #[error("cannot connect through the upstream proxy")]
+    #[error("cannot connect through the upstream proxy: {source}")]
     Upstream { source: TunnelError },
-    #[error("timed out")]
+    #[error("timed out while resolving the name or connecting")]
     TimedOut,
 }
 

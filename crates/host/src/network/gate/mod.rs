@@ -2,7 +2,7 @@
 //!
 //! Listeners that were bound in the network namespace of the process are served here, in the
 //! server. Each kind of listener finds the intended host; `decisions` judges it, `dial` connects to
-//! it and `pump` copies. This module knows nothing about namespaces or JSON-RPC.
+//! it and `pump` copies the bytes. This module knows nothing about namespaces or JSON-RPC.
 
 mod accept;
 mod client;
@@ -50,7 +50,8 @@ const MAX_CONNECTIONS: usize = 1_024;
 /// How long connections may outlive their process.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Sockets bound in the namespace of the process. All are non-blocking.
+/// Sockets bound in the network namespace of the process, or on the machine's loopback if
+/// `are_shared`. All are non-blocking.
 #[derive(Debug, Default)]
 pub struct GateListeners {
     pub dns_udp: Option<UdpSocket>,
@@ -79,7 +80,9 @@ pub struct GateSettings {
     /// If set, DNS reports that a refused name does not exist. Otherwise it returns an unreachable
     /// address.
     pub hide_refused: bool,
-    /// A name with one of these search domains appended does not exist, unless a rule names it.
+    /// Domains that resolvers append to names. DNS reports that such a name does not exist if a
+    /// rule names the part before the domain, or if that part has a dot and no rule names the
+    /// whole name.
     pub search_domains: SearchDomains,
 }
 
@@ -88,7 +91,7 @@ pub struct GateSettings {
 pub struct GateSummary {
     pub bytes_up: u64,
     pub bytes_down: u64,
-    /// The first refused hosts, at most 64, each once.
+    /// The first refused hosts, at most 64, each once per port.
     pub refused: Vec<RefusedHost>,
     /// Whether further hosts were refused.
     pub refused_more: bool,
@@ -215,7 +218,7 @@ impl Listeners {
     }
 }
 
-/// Whether the program at the other end belongs to this user, or to a trusted one.
+/// Whether the program at the other end belongs to this user or to root.
 fn is_own_user(stream: &tokio::net::TcpStream) -> bool {
     let ends = stream.peer_addr().and_then(|peer| Ok((peer, stream.local_addr()?)));
     match ends.map(|(peer, local)| user_of_tcp_peer(peer, local)) {

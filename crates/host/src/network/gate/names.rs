@@ -18,7 +18,7 @@ pub(crate) const PROHIBITED_V4: (Ipv4Addr, u8) = (Ipv4Addr::new(198, 19, 0, 0), 
 pub(crate) const PROHIBITED_V6: (Ipv6Addr, u8) =
     (Ipv6Addr::new(0xfd65, 0x7865, 0x6373, 1, 0, 0, 0, 0), 64);
 
-/// Limit of names per process. A name has at most 253 bytes, so they take at most 3 MiB.
+/// The maximum number of names per process. With at most 253 bytes each, names take at most 3 MiB.
 pub(crate) const MAX_NAMES: usize = 8_192;
 
 /// The names that a process has resolved, and their addresses.
@@ -45,8 +45,8 @@ pub(crate) enum Family {
 
 impl SyntheticNames {
     /// Returns the address of a name in its canonical spelling. An open name keeps its address. All
-    /// prohibited names share one address, which maps to no name. A name may change between the two
-    /// at any time. `None` if the process has used too many names.
+    /// prohibited names share one address of each family, which maps to no name. Each call may give
+    /// a different `reach` for a name. `None` for a new open name beyond [`MAX_NAMES`].
     pub(crate) fn address_of(
         &mut self,
         name: &str,

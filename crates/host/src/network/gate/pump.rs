@@ -1,7 +1,7 @@
 //! Copies bytes between a program and its host, in both directions.
 //!
 //! An idle connection holds no buffer: bytes are read into a buffer of the thread and written at
-//! once. Only bytes that the socket does not accept get memory of their own, until they are
+//! once. Only bytes that the other socket does not accept are copied, and kept until they are
 //! written.
 
 use std::cell::RefCell;
@@ -16,9 +16,9 @@ use tokio::net::TcpStream;
 use tokio::task::yield_now;
 
 const BUFFER_BYTES: usize = 256 << 10;
-/// Used while more than [`MAX_WAITING_BYTES`] wait for slow programs and hosts.
+/// The size of reads while more than [`MAX_WAITING_BYTES`] wait for slow programs and hosts.
 const SMALL_READ_BYTES: usize = 8 << 10;
-/// Limit of bytes read but not yet written, over all gates. Beyond it, reads are small.
+/// Reads are small while all gates together hold more unwritten bytes than this.
 const MAX_WAITING_BYTES: usize = 64 << 20;
 /// Bytes that one direction moves before it yields to other tasks.
 const BYTES_BEFORE_YIELD: usize = 1 << 20;

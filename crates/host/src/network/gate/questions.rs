@@ -1,4 +1,5 @@
-//! Questions to the client: one per host and port, shared by all connections that wait for it.
+//! Questions to the client: one per host and port, shared by all connections that wait for the
+//! answer.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -11,7 +12,7 @@ use super::client::{Answer, GateClient, Question};
 pub(super) const MAX_OPEN_QUESTIONS: usize = 32;
 pub(super) const MAX_CACHED_ANSWERS: usize = 1_024;
 
-/// An answer, or a pending one.
+/// An answer that may still be pending.
 type Pending = watch::Receiver<Option<Answer>>;
 
 #[derive(Debug)]
@@ -31,7 +32,7 @@ pub(super) enum AskError {
 #[derive(Debug, Default)]
 struct State {
     answers: HashMap<Key, Pending>,
-    /// The keys of `answers`, oldest first.
+    /// The keys of `answers`, in the order of eviction.
     order: VecDeque<Key>,
     /// One task for each open question. A question outlives the connection that asked it, so that a
     /// retry of the program joins the same question.
@@ -82,7 +83,7 @@ impl State {
             return;
         }
         self.order.push_back(key);
-        // At most `MAX_OPEN_QUESTIONS` of them are open, so another one is found soon.
+        // Open questions are kept. At most `MAX_OPEN_QUESTIONS` are open, so the loop ends soon.
         while self.order.len() > MAX_CACHED_ANSWERS
             && let Some(oldest) = self.order.pop_front()
         {

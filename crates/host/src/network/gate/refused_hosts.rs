@@ -9,7 +9,7 @@ pub struct RefusedHost {
 
 pub(super) const MAX_REFUSED_HOSTS: usize = 64;
 
-/// The first refused hosts, each once.
+/// The first refused hosts, each once per port.
 #[derive(Debug, Default, Clone)]
 pub(super) struct RefusedHosts {
     hosts: Vec<RefusedHost>,
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_listed_once_with_and_without_its_port() {
+    fn a_refused_lookup_is_replaced_by_the_first_port() {
         let mut refused = RefusedHosts::default();
         let host = |port| RefusedHost { host: "h".into(), port };
         for port in [None, Some(80), None, Some(443), Some(80)] {

@@ -46,8 +46,8 @@ impl GateState {
         self.dialer.dial(self.judge.judge(access, peer).await?).await
     }
 
-    /// Returns the host that a program means: a synthetic address stands for its name. `None` if no
-    /// name has the address.
+    /// Returns the host that a program means: a synthetic address stands for its name. `None` for a
+    /// synthetic address without a name.
     pub(super) fn meant_host(&self, host: Host) -> Option<Host> {
         match host {
             Host::Address(address) if is_synthetic(address) => {

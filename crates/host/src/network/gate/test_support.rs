@@ -18,8 +18,8 @@ use crate::network::policy::{Mode, NetworkPolicy, Rules, Unnamed};
 
 pub(super) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Collects questions and records. Questions wait until the test supplies an answer for all of
-/// them.
+/// Collects questions and records. Questions wait until the test supplies the one answer that they
+/// all get.
 #[derive(Debug)]
 pub(super) struct FakeClient {
     answer: watch::Sender<Option<Answer>>,
@@ -103,7 +103,7 @@ impl Resolver for FakeResolver {
     }
 }
 
-/// Rules without private addresses. Unnamed hosts are refused.
+/// Rules that allow these patterns, but no private addresses. Unnamed hosts are refused.
 pub(super) fn rules(allow: &[&str]) -> Rules {
     Rules {
         allow: allow.iter().map(|pattern| pattern.parse().unwrap()).collect(),
@@ -114,7 +114,7 @@ pub(super) fn rules(allow: &[&str]) -> Rules {
     }
 }
 
-/// Like [`rules`], with loopback as a reachable outside.
+/// Like [`rules`], but private addresses may be reached, such as loopback.
 pub(super) fn local_rules(allow: &[&str]) -> Rules {
     Rules { allow_private: true, ..rules(allow) }
 }

@@ -65,7 +65,7 @@ async fn a_gate_serves_its_listeners_and_counts_traffic() {
     assert!(!summary.refused_more);
 
     drop(gate);
-    // A remaining listener or connection would make this wait.
+    // A remaining connection would block this read.
     assert_eq!(socks.read(&mut [0; 8]).await.unwrap(), 0);
 }
 

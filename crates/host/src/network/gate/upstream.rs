@@ -16,8 +16,8 @@ use crate::network::policy::{Access, Host, Protocol};
 const MAX_RESPONSE_HEAD: usize = 16 << 10;
 
 /// The proxies of the server's environment: `HTTP_PROXY` for plain HTTP, `HTTPS_PROXY` for all
-/// other connections, `ALL_PROXY` for both, and the exceptions of `NO_PROXY`. Lower-case names work
-/// too.
+/// other TCP connections, `ALL_PROXY` for both, and the exceptions of `NO_PROXY`. Lower-case names
+/// work too.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UpstreamProxies {
     http: Option<ProxyAddress>,
@@ -59,7 +59,7 @@ pub(super) enum TunnelError {
     Io(#[from] io::Error),
     #[error("the proxy refused the connection with status {status}")]
     Refused { status: u16 },
-    #[error("the proxy sent a response that is not HTTP")]
+    #[error("the proxy's response is not HTTP, or its head exceeds {MAX_RESPONSE_HEAD} bytes")]
     Malformed,
 }
 
@@ -142,7 +142,8 @@ impl Exception {
     }
 }
 
-/// Whether two addresses agree in their first bits. A prefix may exceed the length of an address.
+/// Whether two addresses agree in their first `prefix` bits. A prefix longer than the addresses
+/// requires equal addresses.
 fn same_network(one: IpAddr, other: IpAddr, prefix: u8) -> bool {
     let agreeing = match (one, other) {
         (IpAddr::V4(one), IpAddr::V4(other)) => (one.to_bits() ^ other.to_bits()).leading_zeros(),

@@ -1,10 +1,10 @@
-//! Classifies addresses: those of the machine and its own network, or of the internet.
+//! Distinguishes addresses of the machine and its own network from those of the internet.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Whether `address` is private, loopback, link-local, multicast, reserved or a cloud's metadata
-/// service. An IPv6 address that embeds an IPv4 address is judged by both: a translator or tunnel
-/// on the path may deliver to either. Documentation ranges are not private.
+/// service. An IPv6 address that embeds an IPv4 address is private if either is: a translator or
+/// tunnel on the path may deliver to either. Documentation ranges are not private.
 #[must_use]
 pub fn is_private(address: IpAddr) -> bool {
     match address.to_canonical() {
@@ -40,7 +40,7 @@ pub(super) fn embedded_v4(address: Ipv6Addr) -> [Option<Ipv4Addr>; 2] {
 
 fn is_private_v4(address: Ipv4Addr) -> bool {
     match address.octets() {
-        // This network, private, loopback, benchmarking and the synthetic names.
+        // This network, private, loopback, and benchmarking, which the synthetic names use.
         [0 | 10 | 127, ..] | [192, 168, ..] | [198, 18 | 19, ..] => true,
         [172, second, ..] => (16..=31).contains(&second),
         // Carrier-grade NAT.

@@ -81,7 +81,7 @@ impl fmt::Display for Host {
 }
 
 fn parse(text: &str) -> Option<Host> {
-    // `url` decodes percent signs and skips some invisible characters; text with these is refused.
+    // `url` decodes percent escapes. Text with these or with control characters is refused.
     if text.len() > MAX_TEXT || text.chars().any(|c| c == '%' || c.is_control()) {
         return None;
     }
@@ -103,7 +103,7 @@ fn parse(text: &str) -> Option<Host> {
     }
 }
 
-/// Whether a label has only letters, digits, hyphens and underscores, which service names contain.
+/// Whether a label has only letters, digits, hyphens and, as in service names, underscores.
 fn is_label(label: &str) -> bool {
     let valid = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_');
     (1..=MAX_LABEL).contains(&label.len()) && label.bytes().all(valid)

@@ -1,8 +1,9 @@
-//! Policies of which hosts a process may reach. Pure: this module resolves no names and asks no
+//! Policies for the hosts that a process may reach. Pure: this module resolves no names and asks no
 //! questions.
 //!
 //! [`Host`] is the canonical spelling of a host, [`HostPattern`] matches hosts, [`Rules`] are the
-//! rules of one party, and [`NetworkPolicy`] combines the parties: the strictest decision wins.
+//! rules of one party, and [`NetworkPolicy`] combines those of all parties: the strictest decision
+//! wins.
 
 mod address;
 mod host;
@@ -21,7 +22,8 @@ pub use rules::{Access, Decision, DenyReason, Mode, Protocol, Route, Rules, Unna
 
 use pattern::DEFAULT_PORTS;
 
-/// Limit of ports for direct connections: each needs a listener in every managed process.
+/// The maximum number of ports for direct connections: each needs a listener for every managed
+/// process.
 pub const MAX_DIRECT_PORTS: usize = 64;
 
 /// The rules of all parties. The strictest decision wins.

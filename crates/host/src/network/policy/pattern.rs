@@ -12,8 +12,8 @@ use super::rules::Route;
 /// The ports of direct connections for patterns without a port.
 pub(super) const DEFAULT_PORTS: [u16; 2] = [80, 443];
 
-/// `example.org`, `*.example.org` (its subdomains), `**.example.org` (it and its subdomains), or an
-/// IP address. Each may end with `:PORT`; an IPv6 address with a port needs brackets.
+/// `example.org`, `*.example.org` (its subdomains), `**.example.org` (both), or an IP address.
+/// Each may end with `:PORT`; an IPv6 address with a port needs brackets.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct HostPattern {
     target: Target,
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn the_route_decides_the_ports_of_an_allow_pattern_without_one() {
+    fn the_route_decides_the_ports_of_an_allow_pattern_without_a_port() {
         let example = host("example.org");
         let any = pattern("example.org");
         assert!(any.allows(&example, 80, Route::Direct));

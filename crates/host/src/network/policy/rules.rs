@@ -66,16 +66,16 @@ pub enum Route {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
     Allow,
-    /// No rule names the host, and the client may be asked.
+    /// No `allow` pattern names the host, and the client may be asked.
     Ask,
     Deny(DenyReason),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DenyReason {
-    /// No rule allows it.
+    /// No rule allows the access.
     NotAllowed,
-    /// A rule denies it.
+    /// A rule denies the access.
     Denied,
     /// `Mode::Limited`, and the access is not a GET, HEAD or OPTIONS of plain HTTP.
     Method,
@@ -105,7 +105,8 @@ impl Rules {
         if allowed {
             return Decision::Allow;
         }
-        // Questions are for hosts without a rule. This one has a rule, for another port.
+        // Only a host that no `allow` pattern names causes a question. This host is named, but not
+        // for this port.
         if self.allow.iter().any(|pattern| pattern.names(host)) {
             return Decision::Deny(DenyReason::NotAllowed);
         }
@@ -154,7 +155,7 @@ impl Rules {
 }
 
 impl Access<'_> {
-    /// Whether `Mode::Limited` permits it. Methods are case-sensitive.
+    /// Whether `Mode::Limited` permits this access. Methods are case-sensitive.
     fn is_safe_http(&self) -> bool {
         self.protocol == Protocol::Http && matches!(self.method, Some("GET" | "HEAD" | "OPTIONS"))
     }

@@ -1,4 +1,4 @@
-//! The exact description of a start: nothing is inherited and nothing is added.
+//! The exact description of a start: no argument, variable or descriptor is inherited or added.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -12,8 +12,8 @@ use crate::sandbox::{GateSockets, NetworkNamespace, Plan};
 /// A program to start.
 #[derive(Clone, Debug)]
 pub struct Command {
-    /// The program and its arguments. A program without a slash is looked up in the `PATH` of
-    /// `env`; one with a slash is relative to `cwd`.
+    /// The program and its arguments. A name without a slash is looked up in the `PATH` of `env`; a
+    /// relative path with a slash starts at `cwd`.
     pub argv: Vec<OsString>,
     /// The name that the program sees as its own, if it is not `argv[0]`.
     pub arg0: Option<OsString>,
@@ -25,7 +25,7 @@ pub struct Command {
     pub kill_on_exit: bool,
     /// The plan that confines the program.
     pub sandbox: Option<Arc<Plan>>,
-    /// The limits of its tree.
+    /// The limits of the program's tree.
     pub limits: Limits,
 }
 
@@ -54,7 +54,7 @@ impl Command {
         self.program().as_bytes().contains(&b'/').then(|| Path::new(self.program()))
     }
 
-    /// Returns the sockets that lead out of its network namespace, if that is a managed one.
+    /// Returns the sockets of the gate, if the program has a managed network.
     pub(super) fn gate_sockets(&self) -> Option<&GateSockets> {
         match &self.sandbox.as_ref()?.network_namespace {
             NetworkNamespace::Gated(sockets) => Some(sockets),
@@ -62,7 +62,7 @@ impl Command {
         }
     }
 
-    /// Adds those variables that are not set.
+    /// Adds the variables that are not set yet.
     pub(in crate::process) fn add_variables(&mut self, variables: &[(OsString, OsString)]) {
         let is_missing =
             |(name, _): &&(OsString, OsString)| !self.env.iter().any(|(known, _)| known == name);

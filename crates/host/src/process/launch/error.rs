@@ -26,18 +26,22 @@ pub enum LaunchError {
          dynamic loader"
     )]
     NoInterpreter { program: OsString },
-    #[error("arguments and environment of {program:?} are longer than the system allows")]
+    #[error("arguments and environment variables of {program:?} are longer than the system allows")]
     ArgumentsTooLong { program: OsString },
     #[error("{place} {text:?} contains a NUL byte")]
     NulByte { place: StringPlace, text: OsString },
-    #[error("environment name {name:?} is empty or contains '='")]
+    #[error("environment variable name {name:?} is empty or contains '='")]
     EnvironmentName { name: OsString },
     #[error(transparent)]
     NoSandbox(#[from] Arc<SandboxError>),
     /// Descriptors, processes, terminals or memory ran out. A later attempt may succeed.
     #[error("out of system resources: {}", Reason(source))]
     Resources { source: io::Error },
-    #[error("spawner {} is unavailable: {}", executable.display(), Reason(source))]
+    #[error(
+        "the server's helper process {} is unavailable: {}; if this persists, restart the server",
+        executable.display(),
+        Reason(source)
+    )]
     SpawnerUnavailable { executable: PathBuf, source: io::Error },
     /// The keeper was killed during the start; the program may have run for an instant.
     #[error("the keeper of {program:?} died before it reported the start")]
@@ -45,15 +49,18 @@ pub enum LaunchError {
     #[error("{program:?} was terminated before it ran")]
     Terminated { program: OsString },
     /// A bug in this server.
-    #[error("the start of {program:?} panicked; the server's log has more")]
+    #[error("the server panicked while it started {program:?}; see the server's log")]
     Panicked { program: OsString },
-    #[error("cannot prepare the descriptors and the terminal: {}", Reason(source))]
+    #[error("cannot prepare the process, its descriptors or its terminal: {}", Reason(source))]
     Setup { source: io::Error },
     #[error("cannot set up the sandbox: {step}{}: {}", AtPath(path.as_deref()), StepReason(*step, source))]
     Sandbox { step: SandboxStep, path: Option<PathBuf>, source: io::Error },
     #[error("cannot set the limits of the process: {}", Reason(source))]
     Limits { source: io::Error },
-    #[error("sandboxes need keepers, but this server has none")]
+    #[error(
+        "sandboxes need helper processes, but this server runs without them; use a launcher with a \
+         spawner"
+    )]
     SandboxWithoutKeeper,
 }
 
@@ -72,7 +79,7 @@ impl fmt::Display for StringPlace {
         f.write_str(match self {
             Self::Argument => "argument",
             Self::WorkingDirectory => "working directory",
-            Self::EnvironmentName => "environment name",
+            Self::EnvironmentName => "environment variable name",
             Self::EnvironmentValue => "the value of environment variable",
         })
     }
@@ -168,7 +175,7 @@ impl fmt::Display for StepReason<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.0, self.1.kind()) {
             (SandboxStep::Placeholder { .. }, io::ErrorKind::WouldBlock) => f.write_str(
-                "another process holds a lock on that directory (`fuser` shows which); end it, or remove the directory",
+                "another process holds a lock on that directory (`fuser` shows which); end that process, or remove the directory",
             ),
             (SandboxStep::BubblewrapEnded { code }, _) => write!(
                 f,
@@ -199,7 +206,7 @@ mod tests {
             path: Some("/w/.git".into()),
             source: io::Error::from_raw_os_error(libc::ENOENT),
         };
-        let text = "cannot set up the sandbox: covering /w/.git: does not exist";
+        let text = "cannot set up the sandbox: mounting on /w/.git: does not exist";
         assert_eq!(error.to_string(), text);
     }
 

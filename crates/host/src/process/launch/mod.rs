@@ -1,10 +1,10 @@
-//! Starts programs and owns the process trees that they grow into.
+//! Starts programs and owns their process trees.
 //!
 //! A [`Launcher`] turns a [`Command`] into a [`Launched`]: the server's ends of the program's input
 //! and output, and a [`Tree`] that reports the exit and kills every descendant when dropped. On
-//! Linux, two small helper processes keep that promise (see [`run_spawner`]). On other systems, and
-//! for embedders that cannot offer the hidden mode, process groups keep a part of it.
-//! [`Launcher::teardown`] reports which.
+//! Linux, small helper processes keep that promise (see [`run_spawner`]). On other systems, and for
+//! embedders whose `main` does not call `run_spawner`, process groups keep a part of it.
+//! [`Launcher::teardown`] reports which of the two applies.
 //!
 //! This module knows nothing of output logs, sessions or environment policies: it starts exactly
 //! the given command.
@@ -42,7 +42,7 @@ pub struct Launched {
     pub pid: u32,
     pub stdio: ChildStdio,
     pub tree: Tree,
-    /// The sockets that lead out of its network namespace, in the order of the plan.
+    /// The sockets of its gate, in the order of the plan.
     pub gate: Vec<OwnedFd>,
 }
 
@@ -112,11 +112,11 @@ impl Launcher {
     /// Determines on a separate thread how limits are enforced, so that later calls need not wait.
     pub fn prepare_limits(&self) {
         let launcher = self.clone();
-        // If the thread cannot be started, the first call waits.
+        // If the thread cannot be started, the first call of `limits` waits.
         let _ = std::thread::Builder::new().name("limits".into()).spawn(move || launcher.limits());
     }
 
-    /// Returns the result of [`limits`](Self::limits) if that would not wait.
+    /// Returns the result of [`limits`](Self::limits) if it is already known.
     pub fn known_limits(&self) -> Option<LimitsSupport> {
         match &self.mechanism {
             #[cfg(target_os = "linux")]
@@ -142,10 +142,10 @@ impl Launcher {
         self.launch_unless(std::future::pending(), command).await
     }
 
-    /// Like [`launch`](Self::launch), until `unwanted` resolves. Setting up a sandbox may take
-    /// long; it is then aborted, and everything it created is gone when this returns
-    /// [`LaunchError::Terminated`]. A program that was already about to run is killed and reported
-    /// like any other.
+    /// Like [`launch`](Self::launch), but gives up when `unwanted` resolves. A sandbox setup, which
+    /// may take long, is then aborted, and everything that it created is gone when this returns
+    /// [`LaunchError::Terminated`]. A program that was already about to run is launched and killed;
+    /// its tree reports that like any other exit.
     pub async fn launch_unless(
         &self,
         unwanted: impl Future<Output = ()>,

@@ -2,7 +2,7 @@
 //!
 //! Processes that leave the group are out of reach, and nothing is cleaned up if the server is
 //! killed; [`Teardown::ProcessGroup`](super::Teardown) reports this. One task attends each program
-//! until it has been reaped, even if its handle was dropped.
+//! until its group is empty, even if its handle was dropped.
 
 use std::fs;
 use std::io;
@@ -98,15 +98,15 @@ fn prepare(command: &Command, ends: &ChildEnds) -> io::Result<std::process::Comm
     Ok(prepared)
 }
 
-/// A process group, named by its leader.
+/// A process group, identified by its leader.
 #[derive(Debug)]
 struct Group {
     leader: Pid,
     life: Mutex<Life>,
 }
 
-/// The meaning of the group's number. Signals are sent under the lock, so never after the number is
-/// known to be free.
+/// Whether the group's number still belongs to it. Signals are sent under the lock, so none is sent
+/// once the number is known to be free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Life {
     /// The leader is not reaped, so the number certainly belongs to this group.

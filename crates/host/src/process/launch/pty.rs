@@ -1,4 +1,4 @@
-//! Terminals for programs: opening a pair, and the master's end of it.
+//! Opens terminals for programs and operates the master's end.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -38,8 +38,8 @@ impl PtyMaster {
         Ok(())
     }
 
-    /// Reads into the spare capacity of `buffer`, which must not be empty. Returns 0 at the end of
-    /// the output, and `WouldBlock` if there is none at the moment.
+    /// Appends output to `buffer`, which must have spare capacity. Returns 0 at the end of the
+    /// output, and `WouldBlock` if no output is available at the moment.
     pub fn try_read(&self, buffer: &mut BytesMut) -> io::Result<usize> {
         match try_read(&self.master, buffer) {
             // Linux: all output was read, and the terminal is no longer open in any process.
@@ -77,8 +77,8 @@ impl PtyMaster {
     /// Signals the foreground process group, like the keys ^C and ^\ but in any terminal mode.
     ///
     /// The kernel selects the group and signals it in one step, so a newer group can never be
-    /// signalled instead of one that has just ended. It supports only `Interrupt` and `Quit`;
-    /// others are `Unsupported`.
+    /// signalled instead of one that has just ended. Signals other than `Interrupt` and `Quit` fail
+    /// with `Unsupported`.
     pub fn signal_foreground(&self, signal: Signal) -> io::Result<()> {
         if !matches!(signal, Signal::Interrupt | Signal::Quit) {
             return Err(io::ErrorKind::Unsupported.into());

@@ -12,7 +12,7 @@ use tokio::io::unix::AsyncFd;
 use super::command::Io;
 use super::pty::{self, PtyMaster};
 
-/// The server's ends.
+/// The server's ends of the program's input and output.
 #[derive(Debug)]
 pub enum ChildStdio {
     Pty(PtyMaster),
@@ -97,8 +97,8 @@ impl OutputPipe {
         Ok(())
     }
 
-    /// Reads into the spare capacity of `buffer`, which must not be empty. Returns 0 at the end of
-    /// the output, and `WouldBlock` if there is none at the moment.
+    /// Appends output to `buffer`, which must have spare capacity. Returns 0 at the end of the
+    /// output, and `WouldBlock` if no output is available at the moment.
     pub fn try_read(&self, buffer: &mut BytesMut) -> io::Result<usize> {
         try_read(&self.read, buffer)
     }
@@ -124,20 +124,19 @@ pub(super) fn nonblocking(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd
     Ok(unsafe { AsyncFd::register_with_interest(fd, interest)? })
 }
 
-/// Writes as much as the other end takes, even before the reactor has learned of its room.
+/// Writes as much as the other end takes, even if the reactor has not yet learned that it has room.
 pub(super) fn try_write(fd: &AsyncFd<OwnedFd>, bytes: &[u8]) -> io::Result<usize> {
     asking_the_kernel(fd, Interest::WRITABLE, |fd| Ok(rustix::io::write(fd, bytes)?))
 }
 
-/// Reads the available bytes, even before the reactor has learned of them. When a stream whose
-/// writers are gone is drained, a reactor that lags behind must not be mistaken for an empty
-/// stream.
+/// Reads the available bytes, even if the reactor has not yet learned of them: while a stream
+/// without writers is drained, a reactor that lags behind must not make the stream look empty.
 pub(super) fn try_read(fd: &AsyncFd<OwnedFd>, buffer: &mut BytesMut) -> io::Result<usize> {
     asking_the_kernel(fd, Interest::READABLE, |fd| read_into(fd, buffer))
 }
 
-/// Tries the call within `try_io` if the reactor believes the descriptor ready, so that it learns
-/// when it is not. Otherwise calls the kernel directly.
+/// Tries the call within `try_io` if the reactor believes the descriptor ready, so that the reactor
+/// learns when it is not. Otherwise calls the kernel directly.
 fn asking_the_kernel(
     fd: &AsyncFd<OwnedFd>,
     interest: Interest,

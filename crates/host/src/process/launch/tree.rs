@@ -10,8 +10,8 @@ use super::plain::{GroupControl, GroupEvents};
 use super::signal::Signal;
 use crate::process::limits::{LimitsHit, TreeUse};
 
-/// The processes that descend from one program. All of them are killed when this handle and every
-/// [`TreeControl`] made from it are dropped.
+/// A program and its descendants. All of them are killed when this handle and every [`TreeControl`]
+/// made from it are dropped.
 #[derive(Debug)]
 pub struct Tree {
     leader: u32,
@@ -51,7 +51,7 @@ pub struct ExitRecord {
     pub limits_hit: LimitsHit,
     /// The resources used by the whole tree, if it had limits.
     pub tree_use: Option<TreeUse>,
-    /// Why the server terminated the program; `None` if it did not.
+    /// Why the server terminated the program of its own accord; `None` if it did not.
     pub ended_by: Option<EndedBy>,
 }
 
@@ -98,8 +98,8 @@ impl Tree {
         Self { leader, owned: Owned::Group { events, control } }
     }
 
-    /// Waits for the next event: at most one `Exited`, then `Emptied`, or `Lost` at any time. The
-    /// last two are final, and further calls return them again. Cancel safe.
+    /// Waits for the next event: at most one `Exited`, then `Emptied`; or, at any time, `Lost`.
+    /// `Emptied` and `Lost` are final, and further calls return them again. Cancel safe.
     pub async fn next_event(&mut self) -> TreeEvent {
         match &mut self.owned {
             #[cfg(target_os = "linux")]
@@ -120,7 +120,7 @@ impl Tree {
     }
 }
 
-/// A handle to control a [`Tree`]. Clones share it.
+/// A handle to control a [`Tree`]. Clones control the same tree.
 #[derive(Clone, Debug)]
 pub struct TreeControl {
     leader: u32,
@@ -140,7 +140,8 @@ impl TreeControl {
         self.leader
     }
 
-    /// Returns the pid of the tree's keeper, if there is one and it reported itself.
+    /// Returns the pid of the tree's keeper. `None` if there is no keeper, it has ended, or it did
+    /// not report itself.
     pub fn keeper(&self) -> Option<u32> {
         match &self.target {
             #[cfg(target_os = "linux")]
@@ -177,8 +178,8 @@ impl TreeControl {
         }
     }
 
-    /// Counts the living processes of the tree, without the program itself. Process groups cannot
-    /// be counted and return 0.
+    /// Counts the living processes of the tree, without the program itself. Returns 0 for a process
+    /// group, which cannot be counted.
     pub async fn descendants(&self) -> usize {
         match &self.target {
             #[cfg(target_os = "linux")]

@@ -37,10 +37,10 @@ pub(in crate::process) struct Delegated {
     base: PathBuf,
 }
 
-/// Why the server has no cgroups.
+/// Why the server cannot create cgroups.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::process) enum NoCgroup {
-    #[error("this system has no cgroup v2")]
+    #[error("found no mounted cgroup v2 that contains this process")]
     NotMounted,
     #[error("the server is in the root cgroup, which cannot be delegated")]
     Root,
@@ -54,13 +54,13 @@ pub(in crate::process) enum NoCgroup {
 
 impl Delegated {
     /// Makes the cgroup of this process the parent of leaves. Call it before this process starts
-    /// others.
+    /// other processes.
     pub(in crate::process) fn take() -> Result<Self, NoCgroup> {
         let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
         let own = own_group(&groups, &mounts).ok_or(NoCgroup::NotMounted)?;
-        // A second launcher of the same server, or a program that the server started without
-        // limits.
+        // Already in a leaf `exec-server`: this is a second launcher of one server, or a server in
+        // a program that another server started without limits.
         if own.file_name() == Some(OsStr::new(SERVER_LEAF))
             && let Some(base) = own.parent()
             && missing_controller(&base.join("cgroup.subtree_control")).is_none()
@@ -179,7 +179,7 @@ impl Leaf {
         Ok(())
     }
 
-    /// Kills every process in the cgroup at once. Kernels before 5.14 cannot.
+    /// Kills every process in the cgroup at once. Has no effect on kernels before 5.14.
     pub(in crate::process) fn kill(&self) {
         let _ = self.write("cgroup.kill", "1");
     }
@@ -192,7 +192,7 @@ impl Leaf {
         TreeUse { peak_memory_bytes, cpu: Duration::from_micros(micros) }
     }
 
-    /// The limits that the kernel enforced.
+    /// Returns the limits that the tree has reached, according to the kernel.
     pub(in crate::process) fn hit(&self) -> LimitsHit {
         let mut hit = LimitsHit::default();
         let has = |file, name| self.counter(file, name).is_some_and(|count| count > 0);
@@ -258,7 +258,7 @@ fn remove_tree(path: &Path) -> io::Result<()> {
     fs::remove_dir(path)
 }
 
-/// Finds a `NAME VALUE` line.
+/// Returns the value of a `NAME VALUE` line.
 fn counter(text: &str, name: &str) -> Option<u64> {
     let value = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok();
     text.lines().find_map(value)

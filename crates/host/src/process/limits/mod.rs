@@ -3,10 +3,12 @@
 //! [`Limits`] are plain values. The machine decides which of them hold, and how; [`LimitsSupport`]
 //! reports that. Three mechanisms enforce them:
 //!
-//! * rlimits, set between fork and exec: open files, file size, core size;
-//! * `cgroup`: a cgroup for the tree, in which the kernel bounds memory, tasks and CPU;
-//! * otherwise the keeper samples its tree (`pace` says how often) and kills it when it exceeds a
-//!   limit.
+//! * rlimits, set between fork and exec: open files, file size, core size, and the CPU time of each
+//!   process;
+//! * `cgroup`: a cgroup for the tree, in which the kernel bounds memory, tasks and the share of
+//!   CPUs;
+//! * the keeper samples the CPU time of its tree and, without a cgroup, its memory and tasks
+//!   (`pace` says how often). It kills a tree that exceeds a limit.
 //!
 //! `oom_score` makes programs the first victims when the machine runs out of memory.
 
@@ -29,9 +31,9 @@ pub struct Limits {
     /// Processes and threads combined.
     pub pids: Option<u64>,
     pub cpu_time: Option<Duration>,
-    /// CPUs that the tree may keep busy, in thousandths.
+    /// CPUs that the tree may keep busy, in thousandths of a CPU.
     pub cpu_thousandths: Option<u32>,
-    /// Per process, like the limits below.
+    /// For each process, as are `file_size_bytes` and `core_size_bytes`.
     pub open_files: Option<u64>,
     pub file_size_bytes: Option<u64>,
     pub core_size_bytes: Option<u64>,
@@ -149,7 +151,7 @@ pub enum LimitsTier {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitsSupport {
     pub tier: LimitsTier,
-    /// Why the server has no cgroups.
+    /// Why the kernel does not enforce the limits of trees; `None` if it does.
     pub obstacle: Option<Arc<str>>,
 }
 
@@ -184,7 +186,7 @@ impl LimitsHit {
         }
     }
 
-    /// In declaration order.
+    /// Returns the limits in the order in which [`Limit`] declares them.
     pub fn iter(self) -> impl Iterator<Item = Limit> {
         (0..).zip(RECORDED).filter(move |(bit, _)| self.0 & (1 << bit) != 0).map(|(_, limit)| limit)
     }

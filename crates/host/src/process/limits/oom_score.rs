@@ -11,7 +11,8 @@ const OWN: &CStr = c"/proc/self/oom_score_adj";
 /// Added to the keeper's value to get a program's.
 const DIFFERENCE: i32 = 200;
 const HIGHEST: i32 = 1000;
-/// During its exec a process still shares its keeper's non-dumpable memory, so the write is denied.
+/// Attempts to raise a program's value. Until its exec is complete, the program shares its keeper's
+/// non-dumpable memory, so the write is denied.
 const ATTEMPTS: usize = 10;
 
 /// The value for programs, as text; `None` if the system has no OOM scores.
@@ -74,8 +75,8 @@ pub(in crate::process) fn raise(pid: u32) {
     }
 }
 
-/// Makes one attempt, for a server that must not wait. One is enough: the standard library's spawn
-/// returns only after the exec.
+/// Like [`raise`] with a single attempt, for a server that must not wait. One attempt is enough:
+/// the standard library's spawn returns only after the exec.
 pub(in crate::process) fn raise_once(pid: u32) {
     if let Some(Some(text)) = OF_PROGRAMS.get() {
         let digits = text.digits.get(..text.len).unwrap_or_default();
@@ -101,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_have_a_higher_value_up_to_the_highest() {
+    fn programs_get_a_higher_value_up_to_the_maximum() {
         assert_eq!([-1000, 0, 900, 1000].map(of_program), [-800, 200, 1000, 1000]);
         let text = Text::new(-800).unwrap();
         assert_eq!(&text.digits[..text.len], b"-800");

@@ -1,4 +1,4 @@
-//! How often a keeper samples its tree: the closer to a limit, the more often. Pure.
+//! Computes when a keeper next samples its tree: the closer the tree is to a limit, the sooner.
 
 use std::time::Duration;
 
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_keeper_without_limits_of_the_tree_sleeps() {
+    fn a_keeper_sleeps_if_no_limit_needs_sampling() {
         let files = Limits { open_files: Some(1), cpu_thousandths: Some(1), ..Limits::default() };
         assert_eq!(next_look(&files, &NOTHING, 2, Duration::ZERO), None);
     }
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_may_be_reached_and_not_exceeded() {
+    fn memory_and_tasks_may_reach_their_limit_but_cpu_time_may_not() {
         let cpu_time = Some(Duration::from_secs(1));
         let limits =
             Limits { memory_bytes: Some(10), pids: Some(2), cpu_time, ..Limits::default() };

@@ -2,7 +2,8 @@
 
 use super::Limits;
 
-/// The keeper samples the whole tree and is more exact, so the rlimit allows a little more.
+/// The keeper limits the CPU time of the whole tree, and more exactly. So the rlimit for each
+/// process allows a little more.
 const CPU_SLACK_SECONDS: u64 = 1;
 
 /// Permanently lowers the limits of the calling process. Never raises one.

@@ -1,4 +1,4 @@
-//! Reading a log through a cursor.
+//! Reads a log through a cursor.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use super::spill::{self, Block};
 use super::{Entry, Event, Log, LogPosition, Progress, State, spill_thread};
 
-/// A reading position in a log. It holds nothing back: events may be dropped before the cursor
-/// reads them.
+/// A reading position in a log. It retains nothing: events may be dropped before the cursor reads
+/// them.
 #[derive(Debug, Default)]
 pub struct Cursor {
     read: LogPosition,
@@ -41,12 +41,12 @@ pub struct Page {
     pub events: Vec<Delivered>,
     /// Whether the read reached the end of the log.
     pub complete: bool,
-    /// Bytes missing between the cursor and the last event.
+    /// Output bytes missing before and between these events.
     pub dropped: u64,
     pub progress: Progress,
 }
 
-/// Between two chunks of output there can only be exit and close.
+/// Only exit and close carry no output.
 const MAX_EVENTS_WITHOUT_OUTPUT: usize = 2;
 
 enum Position {
@@ -62,7 +62,7 @@ impl Cursor {
     }
 
     /// Returns the cursor of the client that confirms. It starts after the confirmed events and
-    /// never goes back before them. Evicted events that were confirmed are not reported as a gap.
+    /// skips events that are confirmed before it reads them. They are not reported as a gap.
     #[must_use]
     pub fn unconfirmed(log: &Log) -> Self {
         Self { read: log.lock().confirmed, skips_confirmed: true, ..Self::default() }
@@ -196,8 +196,9 @@ impl Cursor {
                 self.block.retain(|entry| entry.seq >= next);
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot read spilled output; it is lost");
-                state.release_spilled(block.last_seq());
+                let last = block.last_seq();
+                tracing::warn!(%error, first_seq = next, last_seq = last, "cannot read spilled output; it is lost");
+                state.release_spilled(last);
             }
         }
     }

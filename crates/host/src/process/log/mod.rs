@@ -1,9 +1,9 @@
-//! A process is a log. Everything else is a cursor over it.
+//! The log of a process, which is read through cursors.
 //!
 //! Output, exit and close are numbered 1, 2, 3, … and appended by one producer, the process's own
-//! task. Readers hold a [`Cursor`] each. The newest events are in memory. Unconfirmed ones that do
-//! not fit there go to a spill file. Beyond that the log is full, and the producer either waits
-//! (the child blocks) or drops the oldest events and leaves a gap of known size.
+//! task. Readers hold a [`Cursor`] each. The newest events are in memory. Unconfirmed events that
+//! do not fit in memory go to a spill file. Once both are full, the producer either waits (the
+//! child blocks) or drops the oldest events and leaves a gap of known size.
 //!
 //! The log knows nothing about connections. The layers above decide who reads and who confirms.
 
@@ -28,7 +28,7 @@ pub use totals::LogTotals;
 use super::launch::ExitRecord;
 use state::{LogPosition, State};
 
-/// Which of the child's streams wrote a chunk.
+/// The stream of a chunk of output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
     Stdout,
@@ -84,7 +84,7 @@ impl Entry {
 
 const ENTRY_OVERHEAD: usize = size_of::<Entry>() + 16;
 
-/// The treatment of new output when the log is full.
+/// Whether a full log blocks the child or drops its oldest output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnFull {
     Block,
@@ -94,7 +94,7 @@ pub enum OnFull {
 #[derive(Debug, Clone)]
 pub struct LogLimits {
     pub memory_bytes: usize,
-    /// 0: no spill file.
+    /// The size at which the spill file counts as full; 0 for no spill file.
     pub spill_bytes: u64,
     pub on_full: OnFull,
     /// The totals of all logs.
@@ -175,7 +175,7 @@ impl Log {
         }
     }
 
-    /// Marks every event up to `seq` as received by the client: they may be evicted.
+    /// Marks the events up to `seq` as received by the client, so that they may be evicted.
     pub fn confirm(&self, seq: u64) {
         let mut state = self.lock();
         let seq = seq.min(state.progress.next_seq - 1);
@@ -200,7 +200,8 @@ impl Log {
         self.lock().confirmed.seq
     }
 
-    /// Returns the memory cost of the events in memory.
+    /// Returns the size of the events in memory in bytes, with the overhead of each event. Spilled
+    /// events do not count.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.lock().memory_cost
@@ -212,7 +213,7 @@ impl Log {
             .await;
     }
 
-    /// Waits until the process has exited or its exit can no longer be known.
+    /// Waits until the process has exited or the log is closed without an exit.
     pub async fn wait_exited(&self) {
         self.wait_until(|progress| progress.exit.is_some() || progress.closed).await;
     }
@@ -233,8 +234,8 @@ impl Log {
         }
     }
 
-    /// Appends output. The producer checks [`Self::has_room`] before and calls [`Self::settle`]
-    /// after.
+    /// Appends output. The producer checks [`Self::has_room`] first and calls [`Self::settle`]
+    /// afterwards.
     pub(crate) fn append_output(&self, stream: Stream, bytes: Bytes) {
         let mut state = self.lock();
         state.heads.extend(stream, &bytes);
@@ -260,9 +261,9 @@ impl Log {
         self.grew.notify_waiters();
     }
 
-    /// Releases the log of a process whose owner will never confirm again. From now on nothing is
-    /// held back: the oldest output makes room, and a blocked child can run to its end. Observers
-    /// see the rest.
+    /// Releases the log of a process whose owner will never confirm again. From now on the oldest
+    /// output is dropped to make room, so that a blocked child can run to its end. Observers see
+    /// the rest.
     pub fn forget_owner(&self) {
         let mut state = self.lock();
         state.ownerless = true;
@@ -297,7 +298,7 @@ impl Log {
 
     /// Waits until more output may be appended.
     ///
-    /// The spill file is for readers that are slow or disconnected. For a reader that keeps up the
+    /// The spill file is for readers that are slow or disconnected. For a reader that keeps up, the
     /// producer waits a moment instead: the spill file costs several times as much.
     pub(crate) async fn wait_for_room(&self) {
         loop {
@@ -357,14 +358,16 @@ impl Log {
                 state.account(&self.limits);
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot spill output to disk; keeping it in memory only");
+                let directory = std::env::temp_dir();
+                let directory = directory.display();
+                tracing::warn!(%error, %directory, "cannot spill output to disk; keeping it in memory only");
                 self.lock().spill_failed = true;
             }
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A poisoned log stays readable: the owner of the process still appends its end.
+        // A poisoned log stays readable, and the supervising task still appends its last events.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -17,7 +17,7 @@ pub struct Snapshot {
     pub exit: Option<ExitRecord>,
 }
 
-/// The largest head kept of each stream.
+/// The most bytes kept as the head of each stream.
 const MAX_HEAD_BYTES: usize = 64 << 10;
 
 /// The first bytes of each stream, which a bounded log would lose first.

@@ -1,8 +1,8 @@
 //! Unconfirmed output beyond the memory bound, in an unlinked temporary file.
 //!
 //! The file is a queue of blocks. A block is one batch of entries, written at once. Blocks are also
-//! the unit of reading, releasing and dropping, so the index in memory stays small even if the
-//! chunks are.
+//! the unit of reading, releasing and dropping, so many small chunks do not enlarge the index in
+//! memory.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -110,20 +110,20 @@ impl Spill {
         self.blocks.get(index).filter(|block| block.contains(seq))
     }
 
-    /// Returns a lower bound of the output bytes before `seq`.
+    /// Returns a lower bound on the output bytes before `seq`.
     pub(super) fn offset_before(&self, seq: u64) -> Option<u64> {
         self.block_of(seq).map(|block| block.first_offset)
     }
 
-    /// Returns the number of the first entry of the last block that began before `at`, which may
-    /// have entries on both sides of it. If no block did, of the first block. `None` if there is no
-    /// block.
+    /// Returns the number of the first entry in the last block that began before `at`, because that
+    /// block may have entries on both sides of `at`. If no block began before `at`, returns the
+    /// number of the first entry in the file; without blocks, `None`.
     pub(super) fn first_since(&self, at: Instant) -> Option<u64> {
         let later = self.blocks.partition_point(|block| block.since < at);
         self.blocks.get(later.saturating_sub(1)).map(|block| block.first_seq)
     }
 
-    /// Releases the blocks whose entries are all confirmed.
+    /// Releases the blocks that end at `seq` or before.
     pub(super) fn release_through(&mut self, seq: u64) {
         while self.blocks.front().is_some_and(|block| block.last_seq() <= seq) {
             self.drop_first();

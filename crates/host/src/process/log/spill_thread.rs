@@ -1,8 +1,8 @@
 //! One thread for the file I/O of every log.
 //!
-//! A write may wait for the disk, so it must not run on a thread of the runtime. Nor may it need a
-//! new thread: under a process limit none may be available at the very moment when output must be
-//! kept. All spill files are on one filesystem, so one thread is enough.
+//! A write may wait for the disk, so it must not run on a thread of the runtime. Nor must it need a
+//! new thread, which a process limit may deny at the very moment when output must be kept. All
+//! spill files are on one filesystem, so one thread is enough.
 
 use std::io;
 use std::sync::OnceLock;
@@ -11,8 +11,8 @@ use tokio::sync::{mpsc, oneshot};
 
 type Job = Box<dyn FnOnce() + Send + Sync>;
 
-/// Each log has at most one write and each cursor one read in flight. When the queue is full, they
-/// wait.
+/// Logs and cursors wait while the queue is full. Each log has at most one write in flight, each
+/// cursor one read.
 const QUEUED_JOBS: usize = 64;
 
 /// `None`: the thread could not be started.
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn work_runs_with_a_thread_without_one_and_after_a_panic() {
+    async fn work_runs_even_without_a_thread_and_after_a_panic() {
         let thread = start().unwrap();
         assert_eq!(run_on(Some(&thread), || Ok(1)).await.unwrap(), 1);
         assert_eq!(run_on(None, || Ok(2)).await.unwrap(), 2);

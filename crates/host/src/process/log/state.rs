@@ -24,9 +24,10 @@ pub(super) struct State {
     pub(super) memory_cost: usize,
     /// Invariant: contains the numbers just before `memory`, contiguous.
     pub(super) spill: Option<Spill>,
-    /// The spill file could not be written; the log is bounded by memory from now on.
+    /// The spill file could not be written. Nothing is spilled until memory is within its bound
+    /// again.
     pub(super) spill_failed: bool,
-    /// Deadline for a reader that keeps up to make room in memory.
+    /// When the producer stops waiting for the reader to make room in memory.
     pub(super) reader_deadline: Option<Instant>,
     /// The confirming client is gone for good.
     pub(super) ownerless: bool,
@@ -119,7 +120,8 @@ impl State {
     pub(super) fn first_since(&self, at: Instant) -> u64 {
         let in_file = || self.spill.as_ref().and_then(|spill| spill.first_since(at));
         match self.memory.partition_point(|entry| entry.at < at) {
-            // All of memory may be within that time, and the file reach back before it.
+            // Nothing in memory is older than `at`, so the first entry since then may be in the
+            // file.
             0 => in_file().unwrap_or_else(|| self.first_in_memory()),
             older => self.first_in_memory() + older as u64,
         }
@@ -155,8 +157,8 @@ impl State {
         }
     }
 
-    /// Drops confirmed events that exceed the memory bound. Unconfirmed ones are never dropped
-    /// here.
+    /// Drops confirmed events from the spill file, and from memory while it exceeds its bound.
+    /// Never drops unconfirmed events.
     pub(super) fn evict_confirmed(&mut self, limits: &LogLimits) {
         self.release_spilled(self.confirmed.seq);
         while self.spill.is_none()
@@ -171,7 +173,7 @@ impl State {
         self.account(limits);
     }
 
-    /// Whether the oldest output makes room for new output.
+    /// Whether the oldest output is dropped to make room for new output.
     pub(super) fn discards(&self, limits: &LogLimits) -> bool {
         self.ownerless || limits.on_full == OnFull::Discard
     }
@@ -183,8 +185,8 @@ impl State {
         !self.spill_failed && self.may_spill(limits)
     }
 
-    /// Returns the time until which to wait for the reader before the next chunk, or `None` not to
-    /// wait.
+    /// Returns when to stop waiting for the reader before the next chunk, or `None` if there is no
+    /// reason to wait.
     pub(super) fn wait_for_reader(&mut self, limits: &LogLimits, now: Instant) -> Option<Instant> {
         let events = self.progress.next_seq - 1 - self.confirmed.seq;
         let unconfirmed = self.end_offset - self.confirmed.offset + events * ENTRY_OVERHEAD as u64;
@@ -194,7 +196,8 @@ impl State {
         if fits {
             self.reader_deadline = None;
         }
-        // With a spill file the reader is slow already, and must not slow down the child.
+        // A spill file shows that the reader is slow, and a slow reader must not slow down the
+        // child.
         if fits || self.spill.is_some() || self.discards(limits) {
             return None;
         }
@@ -243,13 +246,12 @@ impl State {
         len: u64,
         entries: &[Entry],
     ) {
-        // Otherwise the entries were confirmed and evicted in the meantime, and the copy is not
-        // needed.
+        // False if the entries were confirmed and evicted during the write: the copy is not needed.
         let still_here = entries.first().is_some_and(|entry| entry.seq == self.first_in_memory());
         if !still_here {
             return;
         }
-        // All earlier blocks may have been confirmed meanwhile; this batch is still at its offset.
+        // All earlier blocks may have been confirmed by now; this batch is still at its offset.
         self.spill.get_or_insert_with(|| Spill::ending_at(file, at)).push(entries, len);
         for _ in entries {
             self.pop_memory();

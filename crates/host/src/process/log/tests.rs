@@ -59,7 +59,7 @@ async fn output_exit_and_close_share_one_sequence() {
 }
 
 #[tokio::test]
-async fn a_budget_cuts_but_always_returns_one_event() {
+async fn a_read_returns_at_least_one_event_whatever_its_budget() {
     let log = log(1 << 20, 0, OnFull::Block);
     for _ in 0..4 {
         produce(&log, "12345").await;
@@ -111,7 +111,7 @@ async fn unconfirmed_output_spills_and_is_read_back_unchanged() {
 }
 
 #[tokio::test]
-async fn a_million_tiny_chunks_stay_within_the_bound() {
+async fn many_tiny_chunks_stay_within_the_bound() {
     let log = log(64 << 10, 1 << 30, OnFull::Block);
     for _ in 0..20_000 {
         produce(&log, "x").await;
@@ -342,7 +342,7 @@ async fn the_producer_waits_only_for_a_reader_that_keeps_up() {
     }
     log.wait_for_room().await;
     for _ in 0..100 {
-        // Its deadline has passed: output goes to the file without another wait.
+        // The reader's deadline has passed: output goes to the file without another wait.
         assert!(log.lock().wait_for_reader(&log.limits, Instant::now()).is_none());
         produce(&log, vec![0; 4096]).await;
     }
@@ -479,7 +479,7 @@ async fn a_log_continues_when_others_use_up_the_memory_and_when_they_free_it() {
     for _ in 0..4 {
         assert!(produce(&one, chunk()).await);
     }
-    // Its reader has received everything, so no confirmation will follow.
+    // The reader of `one` has received everything, so no confirmation will follow.
     one.confirm(u64::MAX);
     while produce(&other, chunk()).await {}
     one.wait_for_room().await;

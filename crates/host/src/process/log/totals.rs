@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::Notify;
 
-/// The memory bound of each log while the total of all logs exceeds its bound.
+/// Caps the memory bound of each log while all logs together exceed `max_memory`.
 const SMALLEST_MEMORY: usize = 64 << 10;
 
 /// Shared by all logs of a server.
@@ -114,7 +114,7 @@ fn change(total: &AtomicU64, from: u64, to: u64) -> (u64, u64) {
         let total = total.load(Ordering::Relaxed);
         return (total, total);
     }
-    // Wraps, so that a smaller share is subtracted.
+    // If the share has shrunk, the difference wraps around, and adding it subtracts.
     let change = to.wrapping_sub(from);
     let before = total.fetch_add(change, Ordering::Relaxed);
     (before, before.wrapping_add(change))

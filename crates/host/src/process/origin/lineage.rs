@@ -6,7 +6,7 @@ use std::fs;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lineage(Vec<u32>);
 
-/// More than any real tree, and a bound in case reused pids form a cycle.
+/// More than any real tree has, and a bound in case reused pids form a cycle.
 const MAX_GENERATIONS: usize = 4096;
 
 impl Lineage {
@@ -25,10 +25,11 @@ impl Lineage {
     /// changed in the meantime. `is_still_meant` checks that the pid still belongs to the process
     /// that the caller means; it is called last.
     ///
-    /// A pid may belong to another process a moment later, so a program that exits at the right
-    /// time could acquire foreign ancestors. But as long as a child names its parent, the parent
-    /// has not ended and its pid is its own. So every link is checked again, the oldest first: each
-    /// link that still holds vouches for the pid of the link checked before it.
+    /// A parent may exit between two reads and its pid be reused; the ancestors read next would then
+    /// be foreign. But while a child names its parent, the parent has not exited, and its pid has
+    /// not been reused. So every link from a child to its parent is checked again, the oldest first:
+    /// a link that still holds shows that its parent was alive when the parent's own link was
+    /// checked.
     pub(super) fn of(pid: u32, is_still_meant: impl FnOnce() -> bool) -> Option<Self> {
         let pids = follow(pid)?;
         let lasts = |link: &[u32]| parent(link[0]) == Some(link[1]);
@@ -60,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_has_its_ancestors() {
+    fn a_lineage_includes_the_process_and_its_parent() {
         let me = std::process::id();
         let lineage = Lineage::of(me, || true).unwrap();
         assert!(lineage.includes(me) && lineage.includes(parent(me).unwrap()));

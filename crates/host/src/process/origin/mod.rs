@@ -30,7 +30,8 @@ pub enum PeerSocket {
 /// The origin of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// Another machine, another network, or a user whom the server's processes cannot become.
+    /// Another machine, another network namespace, or a user whom the server's processes cannot
+    /// become.
     Elsewhere,
     /// The lineage of each process that may be the peer.
     Here(Vec<Lineage>),
@@ -38,7 +39,7 @@ pub enum Origin {
     Unknown,
 }
 
-/// Finds the origin of a peer. Blocks: it reads large parts of /proc.
+/// Finds the origin of a peer. Blocks: it may read large parts of /proc.
 #[must_use]
 pub fn trace(peer: PeerSocket) -> Origin {
     match peer {

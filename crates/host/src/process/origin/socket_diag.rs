@@ -1,4 +1,4 @@
-//! Looks up one TCP socket of this network namespace by its addresses: `sock_diag(7)`.
+//! Looks up one TCP socket of this network namespace by its addresses, through `sock_diag(7)`.
 //!
 //! The kernel looks it up in its hash table. Reading `/proc/net/tcp` takes longer the more sockets
 //! the machine has.
@@ -69,8 +69,8 @@ fn parse(answer: &[u8], own: SocketAddr, other: SocketAddr) -> Result<Option<Soc
         },
         SOCK_DIAG_BY_FAMILY => {
             let ends = (address(body, 4, 8), address(body, 6, 24));
-            // Without a connection between these addresses the kernel returns a listener on the
-            // first one.
+            // Without a connection between these addresses, the kernel returns a listener on the
+            // first address.
             if ends != (Some(own), Some(other)) {
                 return Ok(None);
             }

@@ -34,7 +34,7 @@ pub(super) fn trace(own: SocketAddr, other: SocketAddr) -> Origin {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SocketEntry {
     pub(super) uid: u32,
-    /// 0 once the last holder has closed it; `uid` is then meaningless.
+    /// 0 once the last holder has closed the socket; `uid` is then meaningless.
     pub(super) inode: u64,
 }
 
@@ -136,7 +136,7 @@ mod tests {
         let (ready, is_ready) = std::sync::mpsc::sync_channel(0);
         let (end, is_end) = std::sync::mpsc::sync_channel::<()>(0);
         let thread = std::thread::spawn(move || {
-            // SAFETY: this thread opens nothing that another one uses.
+            // SAFETY: this thread opens nothing that another thread uses.
             unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FILES) }.unwrap();
             ready.send(()).unwrap();
             let _ = is_end.recv();

@@ -110,8 +110,8 @@ mod tests {
         Some(Connected { child, server: server.into(), _client: client })
     }
 
-    /// Does `work`, which must consist of system calls only, then waits to be killed. Only
-    /// privileged processes can choose the pid, and only a free one.
+    /// Creates a child that does `work`, which must consist of system calls only, and then waits to
+    /// be killed. Choosing its pid requires privileges and a free pid.
     fn child<T>(pid: Option<Pid>, work: impl FnOnce() -> T) -> Result<Pid, Errno> {
         let wanted = pid.map(|pid| pid.as_raw_nonzero().get());
         // SAFETY: every field may be 0.
@@ -133,7 +133,7 @@ mod tests {
         }
     }
 
-    /// Waits until it is killed, no later than the end of the thread that created it.
+    /// Does `work`, then waits to be killed, at the latest when the thread that created it ends.
     fn wait_after<T>(work: impl FnOnce() -> T) -> ! {
         let _ = set_parent_process_death_signal(Some(Signal::KILL));
         let _ = work();
@@ -179,7 +179,7 @@ mod tests {
                 Err(Errno::PERM) => {
                     return skipped("only root can choose a pid");
                 }
-                Err(errno) => panic!("{errno}"),
+                Err(errno) => panic!("cannot create a child with a chosen pid: {errno}"),
             }
         }
         panic!("another process took the pid every time");

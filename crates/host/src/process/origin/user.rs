@@ -20,8 +20,8 @@ pub enum PeerUser {
 #[must_use]
 pub fn user_of_tcp_peer(own: SocketAddr, other: SocketAddr) -> PeerUser {
     let Some(entry) = find_socket(own, other) else { return PeerUser::Unknown };
-    // A socket that its process has closed shows as root's, and data sent before may still be read.
-    // It stays closed, so a socket that is open now was open when its user was reported.
+    // A closed socket shows as root's, although data sent before the close may still be read. It
+    // stays closed, so a socket that is open now was open when its user was reported.
     let is_open = find_socket(own, other).is_some_and(|now| now.inode == entry.inode);
     if entry.inode == 0 || !is_open {
         return PeerUser::Unknown;
@@ -56,14 +56,14 @@ impl PeerUser {
     }
 }
 
-/// Returns the uid that stands for every user without a number in this user namespace.
+/// Returns the uid that stands for every user whom this user namespace does not map.
 fn overflow_uid() -> u32 {
     const USUAL: u32 = 65534;
     let text = fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
     text.and_then(|text| text.trim().parse().ok()).unwrap_or(USUAL)
 }
 
-/// Whether every user of the machine has a number of its own in this user namespace.
+/// Whether this user namespace maps every user of the machine.
 fn has_all_users() -> bool {
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     map.split_ascii_whitespace().eq(["0", "0", "4294967295"])

@@ -42,7 +42,7 @@ pub enum LandlockError {
 }
 
 impl LandlockError {
-    /// The error of the system call, if a system call failed.
+    /// Returns the errno of the failed system call, if there is one.
     pub fn raw_os_error(&self) -> Option<i32> {
         let mut cause: &(dyn std::error::Error + 'static) = self;
         while let Some(source) = cause.source() {
@@ -60,14 +60,14 @@ impl Ruleset {
     /// Grants exactly these parts of the file system.
     ///
     /// A path that is missing or inaccessible grants nothing. A path with a symlink in it is an
-    /// error: policies name real paths, so the path has changed since.
+    /// error: policies name real paths, so the path has changed since the policy was resolved.
     pub fn new(grants: &[Grant], abi: u32) -> Result<Self, LandlockError> {
         let grants = Some(grants.to_vec());
         Self::of_plan(&LandlockRules { abi, grants, listed: vec![], connect_ports: None }, &[])
     }
 
-    /// Builds the ruleset of a plan, with additional terminals, or directories of them, that the
-    /// process may open.
+    /// Builds the ruleset of a plan, with additional terminals, or directories of terminals, that
+    /// the process may open.
     pub fn of_plan(
         rules: &LandlockRules,
         terminals: &[BorrowedFd<'_>],
@@ -119,8 +119,8 @@ impl Ruleset {
 /// Permanently confines the calling thread and everything that it starts from now on. The thread
 /// must have set `no_new_privs` before.
 ///
-/// The handled rights were fixed when the ruleset was created, so this is all or nothing. It
-/// touches no memory except `errno`, so it may be called between fork and exec.
+/// The handled rights were fixed when the ruleset was created, so the call either restricts all of
+/// them or fails. It touches no memory except `errno`, so it may be made between fork and exec.
 pub fn restrict_self(ruleset: BorrowedFd<'_>) -> Result<(), Errno> {
     // SAFETY: the call takes a descriptor, which is open, and flags; no memory is involved.
     let result = unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) };
@@ -173,7 +173,7 @@ fn add(
     Ok(ruleset.add_rule(PathBeneath::new(opened, rights))?)
 }
 
-/// Drops the rights about directory contents for files: the kernel refuses such a rule.
+/// For a file, drops the rights that concern directories: the kernel refuses a rule with them.
 fn applicable(
     opened: BorrowedFd<'_>,
     rights: BitFlags<AccessFs>,
@@ -321,7 +321,7 @@ mod tests {
             skipped("Landlock of this kernel has no scopes");
             return;
         }
-        #[expect(clippy::disallowed_methods, reason = "a test of the crate that starts programs")]
+        #[expect(clippy::disallowed_methods, reason = "this crate starts programs")]
         let mut outside =
             std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
         let pid = Pid::from_child(&outside);

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 pub(in crate::sandbox) fn open_real(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     loop {
         match openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
-            // A concurrent rename kept the kernel from finding its position in the tree.
+            // Interrupted by a signal or a concurrent rename.
             Err(Errno::AGAIN | Errno::INTR) => {}
             opened => return opened,
         }

@@ -36,22 +36,22 @@ pub fn profile(policy: &Policy) -> String {
     text
 }
 
-/// The trees with a certain access.
+/// The trees with at least a certain access.
 struct Regions(Vec<Region>);
 
 /// A tree, without the trees and names that are excluded from it.
 struct Region {
     root: PathBuf,
     without: Vec<TakenOut>,
-    /// Directories between the root and an excluded tree. They must not be renamed: a process could
-    /// then put other content in place of the protected tree.
+    /// Directories between the root and an excluded tree. They must not be renamed: after that, a
+    /// process could put other content in place of the protected tree.
     pinned: BTreeSet<PathBuf>,
 }
 
 struct TakenOut {
     path: PathBuf,
-    /// Match the name in any case. Most disks ignore case, but a profile does not as long as the
-    /// file does not exist.
+    /// Whether to match the name in any case. Most disks ignore case, but a profile does so only if
+    /// the file exists.
     in_any_case: bool,
 }
 
@@ -143,7 +143,7 @@ fn expressible(path: &Path) -> Option<&Path> {
     path.ancestors().find(|path| is_plain(path))
 }
 
-/// Invariant: the path is expressible.
+/// Quotes a path, which must be expressible.
 fn quoted(path: &Path) -> String {
     let text = path.to_string_lossy();
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))

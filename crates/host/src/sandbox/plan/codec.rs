@@ -1,6 +1,6 @@
 //! Encodes a plan as bytes, which the server passes to the keeper.
 //!
-//! Both ends are the same executable, so numbers are in native order and there is no version.
+//! Both ends are the same executable, so numbers are in native byte order and there is no version.
 //! Decoding still trusts nothing: bytes that are not exactly one plan yield `None`, and then no
 //! process is started.
 
@@ -231,7 +231,7 @@ impl<'a> Decoder<'a> {
         })
     }
 
-    /// Grows with the items that are really there, whatever length is claimed.
+    /// Allocates only for items that are present, whatever length is claimed.
     fn list<T>(&mut self, mut decode: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         let len = self.number()?;
         let mut items = Vec::new();

@@ -17,7 +17,7 @@ pub struct StartFacts<'a> {
 }
 
 impl Plan {
-    /// Creates a plan, from the protected names as they are now.
+    /// Creates a plan without start facts, from the current state of the file system.
     pub fn new(policy: &Policy, has: &Capabilities, names: &impl Names) -> Result<Self, PlanError> {
         Self::for_start(StartFacts::default(), policy, has, names)
     }

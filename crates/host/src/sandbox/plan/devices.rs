@@ -1,11 +1,11 @@
-//! Devices are not files: access to everything includes no disks and no terminals of other
+//! Devices are not files: access to everything includes neither disks nor terminals of other
 //! processes.
 //!
 //! An entry above `/dev` includes only the devices that every program gets; other devices need
 //! their own entry. If `/` is readable, Landlock can express this: it grants the names in `/` one
 //! by one. If `/` is writable, new names may appear in it, and only a grant of `/` itself covers
-//! those; then a mount hides the devices. Without carve-outs there may be no mounts: a program that
-//! may write every file on a disk may then use the disk, too.
+//! those; then a mount makes the other devices unusable. If the policy has no carve-outs, there may
+//! be no mounts: then a program that may write every file on a disk may use the disk itself.
 
 use std::path::{Path, PathBuf};
 
@@ -79,7 +79,7 @@ pub(super) fn can_have_terminals(policy: &Policy, names: &impl Names) -> Result<
     Ok(can_be_replaced(policy, terminals) && kind_of(terminals, names)? == NameKind::Directory)
 }
 
-/// Whether the policy grants the place only as part of everything, without an entry for it.
+/// Whether the policy grants the place only as part of `/`, without an entry for it or for `/dev`.
 fn can_be_replaced(policy: &Policy, place: &Path) -> bool {
     let is_meant = |path: &Path| path == Path::new(ALL) || path.starts_with(place);
     policy.access(Path::new(ROOT)) >= Access::Read

@@ -24,7 +24,10 @@ pub enum PlanError {
     UnsupportedSystem { system: &'static str },
     #[error("cannot inspect {}: {source}", path.display())]
     Unknown { path: PathBuf, source: io::Error },
-    #[error("cannot protect {}: it has become a symlink", path.display())]
+    #[error(
+        "sandbox path {} has become a symlink; replace it with a file or directory",
+        path.display()
+    )]
     Symlink { path: PathBuf },
     #[error(
         "cannot enforce the denied pattern that matches the symlink {}: bubblewrap would hide its target {}, which the sandbox needs; remove the symlink, or deny less",
@@ -37,7 +40,7 @@ pub enum PlanError {
     )]
     TooMuchToScan { base: PathBuf, limit: TooMuch },
     #[error(
-        "{} was renamed or removed repeatedly during the scan for denied patterns",
+        "names were renamed or removed during every scan for denied patterns, most recently {}; try again",
         path.display()
     )]
     Unsteady { path: PathBuf },
@@ -46,7 +49,7 @@ pub enum PlanError {
     )]
     TooManyMounts { limit: usize },
     #[error(
-        "the policy denies /proc, but bubblewrap needs it to start a program; use user namespaces, or a policy that does not deny /proc"
+        "the policy denies /proc, but bubblewrap needs it to start a program; let the server create user namespaces, or do not deny /proc"
     )]
     HiddenProc,
 }
@@ -66,7 +69,8 @@ impl PlanError {
     }
 }
 
-/// Why a mechanism is not available. The order decides which advice is given.
+/// Why a mechanism is not available. If two mechanisms are missing, the larger value decides the
+/// advice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lack {
     TurnedOff,
@@ -105,12 +109,14 @@ pub enum Requirement {
     SystemCalls,
     #[error("the policy protects {} inside a granted directory", path.display())]
     CarveOut { path: PathBuf },
-    #[error("Landlock of this kernel (ABI {abi}) does not confine signals")]
+    #[error(
+        "every sandbox must confine signals, which Landlock of this kernel (ABI {abi}) cannot do"
+    )]
     Signals { abi: u32 },
     #[error("managed networking must see every connection (network.require = transparent)")]
     EveryConnection,
     #[error(
-        "Landlock of this kernel (ABI {abi}) does not restrict ports, so managed networking needs a namespace"
+        "managed networking must restrict ports, which Landlock of this kernel (ABI {abi}) cannot do"
     )]
     Ports { abi: u32 },
 }

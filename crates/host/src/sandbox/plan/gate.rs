@@ -10,8 +10,8 @@ const DNS_PORT: u16 = 53;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GateRequest {
     pub sockets: GateSockets,
-    /// Whether programs may use Unix sockets. Through them they can make other processes act for
-    /// them.
+    /// Whether programs may use Unix sockets. Through these a program can make other processes act
+    /// for it.
     pub unix_sockets: bool,
     /// Refuse the start if the gate would not see every connection.
     pub require_transparent: bool,

@@ -1,9 +1,9 @@
 //! Finds the current matches of denied patterns, since mounts cover names and not patterns.
 //!
-//! Only files that exist when a process starts are hidden from it. A process that started before
-//! there was a match can rename directories while another one starts. If the scan notices, it
-//! starts over or refuses the start. The kernel's own trees are not scanned: their names change all
-//! the time.
+//! Only files that exist when a process starts are hidden from it, so it can reach matches created
+//! afterwards. Other processes may also rename directories during a scan. A scan that notices this
+//! starts over; after several attempts the start is refused. The kernel's own trees are not
+//! scanned: their names change all the time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -16,7 +16,7 @@ use crate::sandbox::policy::{
     real_path,
 };
 
-/// How often to scan when names are renamed or removed during the scan.
+/// The maximum number of scans if names are renamed or removed during each of them.
 const ATTEMPTS: usize = 8;
 
 const OF_THE_KERNEL: [&str; 2] = ["/proc", "/sys"];
@@ -39,7 +39,7 @@ pub(super) fn existing_matches(
             Err(Interrupted::Vanished { path }) if attempts == ATTEMPTS => {
                 return Err(PlanError::Unsteady { path });
             }
-            // It may have moved to a place that was already scanned.
+            // The name may have moved to a place that was already scanned.
             Err(Interrupted::Vanished { .. }) => {
                 attempts += 1;
                 scan.effort.start_over();
@@ -49,11 +49,12 @@ pub(super) fn existing_matches(
     }
 }
 
-/// Replaces each symlink among the covers with its target, which denies more. Nothing is hidden for
-/// a broken symlink, or if the target is denied anyway or is a device without content.
+/// Replaces the cover of each symlink with a cover of its target, which denies more. Nothing is
+/// hidden for a broken symlink, or if the target is denied anyway or is a device that every program
+/// gets.
 ///
-/// A process in an earlier sandbox could have created the symlink. It must not hide a path that
-/// this sandbox needs, so that is an error.
+/// A process in an earlier sandbox could have created the symlink. The symlink must not hide a path
+/// that this sandbox needs, so such a target is an error.
 pub(super) fn targets_of_links(
     covers: Vec<Cover>,
     cwd: Option<&Path>,
@@ -142,8 +143,8 @@ impl<N: Names> Scan<'_, N> {
         !OF_THE_KERNEL.iter().any(|tree| path == Path::new(tree)) && self.policy.may_read_in(path)
     }
 
-    /// Returns `None` if the server may not list the directory. The process may still know a name
-    /// in it, or change its mode.
+    /// Returns `None` if the server may not list the directory. The whole directory must then be
+    /// hidden: the process may know a name in it, or change its mode.
     fn list(
         &self,
         directory: &Path,
@@ -156,8 +157,8 @@ impl<N: Names> Scan<'_, N> {
                 io::ErrorKind::NotFound | io::ErrorKind::NotADirectory if directory == base => {
                     Ok(Some(vec![]))
                 }
-                // Its matches would not be hidden, and its old name may exist again before the
-                // process starts.
+                // Matches in the directory would not be hidden, and its old name may exist again
+                // before the process starts.
                 io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
                     Err(Interrupted::Vanished { path: directory.into() })
                 }
@@ -170,7 +171,7 @@ impl<N: Names> Scan<'_, N> {
         }
     }
 
-    /// Leaves out matches inside another match, which hides them.
+    /// Returns a cover for each match. Skips matches inside another match, whose cover hides them.
     fn into_covers(self) -> Vec<Cover> {
         let matches: BTreeSet<_> = self.found.keys().cloned().collect();
         let is_topmost =

@@ -1,4 +1,4 @@
-//! Chooses the Linux mechanisms for a policy among those of the host.
+//! Chooses, among the mechanisms of a Linux host, those that enforce a policy.
 
 use std::path::Path;
 
@@ -54,14 +54,14 @@ fn for_restricted_files(
         (Some(need), None) => return Err(PlanError::no_isolation(need, has)),
         (Some(_), Some(isolation)) => isolation,
         // Landlock does not restrict changes to modes, owners, times and extended attributes. They
-        // must be changeable for writable files, and only read-only mounts protect all other files.
+        // must be allowed for writable files, so only read-only mounts protect all other files.
         (None, Some(isolation)) if changes_files || network.gate.is_some() => isolation,
         (None, Some(isolation)) if has.fresh_proc && grants_only_own_proc(policy) => isolation,
         (None, _) => Tier::Direct,
     };
     let isolated = tier != Tier::Direct;
     let hidden = match tier {
-        // Bubblewrap follows symlinks to its mount points.
+        // Bubblewrap would follow a symlink and mount on its target.
         Tier::Bubblewrap(_) => globs::targets_of_links(hidden, cwd, policy, names)?,
         _ => hidden,
     };
@@ -97,8 +97,8 @@ fn for_restricted_files(
 }
 
 /// Creates a plan without file restrictions. A program that may change every file can escape
-/// anyway, so this restricts the network and protects against mistakes. Outside processes stay out
-/// of reach all the same: that promise does not depend on the file policy.
+/// anyway, so the plan only restricts the network and protects against mistakes. Outside processes
+/// still stay out of reach: that promise does not depend on the file policy.
 fn for_all_files(network: &NetworkPlan, has: &Capabilities) -> Result<Plan, PlanError> {
     let abi = has.landlock_abi;
     let (tier, grants) = if abi >= SCOPES_SINCE && network.gate.is_none() {
@@ -146,7 +146,7 @@ fn neighbours(isolated: bool) -> Neighbours {
     if isolated { Neighbours::Absent } else { Neighbours::InReach }
 }
 
-/// Drops grants whose path a glob denies. Rules ignore globs, so Landlock would grant these paths.
+/// Drops grants whose path a glob denies: Landlock rules ignore globs and would grant these paths.
 fn effective_grants(policy: &Policy) -> Vec<Grant> {
     let mut grants = policy.grants();
     grants.retain(|grant| policy.access(&grant.path) >= grant.access);

@@ -41,14 +41,15 @@ pub struct Plan {
     /// [`Tier::Direct`].
     pub mounts: Vec<Mount>,
     pub landlock: Option<LandlockRules>,
-    /// A complete BPF program, as `struct sock_filter` in native order. Empty for [`Tier::Seatbelt`].
+    /// A complete BPF program, as an array of `struct sock_filter` in native byte order. Empty for
+    /// [`Tier::Seatbelt`].
     pub seccomp: Vec<u8>,
     pub network: Network,
     pub network_namespace: NetworkNamespace,
     /// Whether to mount a new `/proc` in the new PID namespace.
     pub fresh_proc: bool,
-    /// Whether a program without a terminal can create private ones, invisible outside. Only with
-    /// [`Tier::Namespaces`].
+    /// Whether a program without a terminal can create private terminals, invisible outside. Only
+    /// with [`Tier::Namespaces`].
     pub own_terminals: bool,
 }
 
@@ -63,7 +64,7 @@ pub enum NetworkNamespace {
     Gated(GateSockets),
 }
 
-/// The isolation of the process, set up before its own rights are dropped.
+/// The isolation of the process, set up before Landlock and seccomp.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tier {
     /// Nothing: Landlock and seccomp suffice.
@@ -81,8 +82,8 @@ pub enum Tier {
 pub enum Mount {
     Cover(Cover),
     Regrant(Regrant),
-    /// An empty in-memory directory mounted over another one. Every process in the sandbox can
-    /// write there, and none outside can see it.
+    /// An empty in-memory directory mounted over an existing directory. Every process in the
+    /// sandbox can write there, and no process outside can see it.
     Fresh(PathBuf),
 }
 
@@ -104,7 +105,7 @@ pub enum CoverKind {
     ReadOnly,
     /// Neither content nor names can be read.
     Hidden,
-    /// Hides a symlink itself. Its target stays accessible under its own name.
+    /// Hides a symlink, but not its target.
     HiddenLink,
     /// Read-only, and no device in it can be opened.
     NoDevices,
@@ -113,7 +114,7 @@ pub enum CoverKind {
 /// Restores a path below a cover to its state before the cover. The path exists.
 ///
 /// With [`Access::Write`] in a writable place it only pins the path: a mount point cannot be
-/// renamed, so no other directory can take the name of one with protected content.
+/// renamed, so no other directory can take the place of a directory with protected content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Regrant {
     pub path: PathBuf,

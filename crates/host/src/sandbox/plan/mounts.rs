@@ -29,7 +29,7 @@ pub(super) fn covers(policy: &Policy, names: &impl Names) -> Result<Vec<Cover>, 
     Ok(covers.into_values().collect())
 }
 
-/// Returns `None` if the path does not exist and the process cannot create it.
+/// Returns `None` if the process can neither reach nor create the path.
 fn cover(
     policy: &Policy,
     carve_out: &CarveOut,
@@ -40,8 +40,8 @@ fn cover(
         Access::Read | Access::Write => CoverKind::ReadOnly,
     };
     let found = match kind_of(&carve_out.path, names.names) {
-        // The process runs as the same user, so it gets no further either, unless it may change the
-        // mode of the obstacle.
+        // The process runs as the same user as the server, so it cannot reach the path either,
+        // unless it may change the mode of the obstacle.
         Err(error) if error.is_permission_denied() && !is_in_writable_place(policy, carve_out) => {
             return Ok(None);
         }
@@ -58,8 +58,8 @@ fn cover(
     let is_replaceable =
         |path: &Path| path.parent().is_some_and(|parent| policy.access(parent) == Access::Write);
     Ok(match obstacle {
-        // A process that may remove the file could create a directory with its name. It cannot
-        // remove a mount point.
+        // A process that may remove the file could create a directory with its name. A mount point
+        // cannot be removed.
         Some(file) => is_replaceable(file).then(|| Cover {
             path: file.into(),
             kind: CoverKind::ReadOnly,
@@ -137,7 +137,8 @@ fn missing_roots(
     Ok(to_make)
 }
 
-/// Excludes the directory that a `.git` file names: no entry grants write access to its parent.
+/// Whether the path ends with a protected name. This excludes a directory such as
+/// `.git/worktrees/x`, which a `.git` file names: its parent is not a writable root.
 fn is_protected_name(carve_out: &CarveOut) -> bool {
     let name = carve_out.path.file_name();
     carve_out.protected_name
@@ -161,7 +162,7 @@ pub(super) fn lay_out(
     }
     for grant in grants.iter().filter(|grant| grant.path != root) {
         let is_directory = match kind_of(&grant.path, names) {
-            // Its parent grants less, so the process cannot create it.
+            // The parent of the path grants less, so the process cannot create the path.
             Ok(NameKind::Missing) => continue,
             Err(error) if error.is_permission_denied() => continue,
             kind => kind? == NameKind::Directory,
@@ -221,14 +222,14 @@ impl Layout {
         }
     }
 
-    /// The nearest mount above the path.
+    /// Returns the nearest mount above the path.
     fn around(&self, path: &Path) -> Option<&Mount> {
         path.ancestors().skip(1).find_map(|above| self.0.get(above))
     }
 
-    /// Pins the writable directories above a cover. A cover moves with its directory when that is
+    /// Pins the writable directories above a cover. A cover moves when a directory above it is
     /// renamed; the process could then create another directory under the old name, with its own
-    /// content in place of the protected one. A mount point cannot be renamed.
+    /// content in place of the protected content. A mount point cannot be renamed.
     fn pin_above(&mut self, path: &Path) {
         let writable = self.around(path).is_none_or(|around| effect(around) == Access::Write);
         if !writable || !self.0.contains_key(path) {

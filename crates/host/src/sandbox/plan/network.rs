@@ -1,4 +1,4 @@
-//! Chooses how to restrict the network of a policy on this machine.
+//! Chooses how this machine enforces the network restrictions of a policy.
 
 use super::error::Requirement;
 use super::linux::isolation;
@@ -63,7 +63,8 @@ impl NetworkPlan {
         }
     }
 
-    /// Empty at first; the ports are filled in once the proxies are bound.
+    /// `None` if Landlock does not restrict ports. Otherwise empty: the ports are added once the
+    /// proxies are bound.
     pub(super) fn connect_ports(&self) -> Option<Vec<u16>> {
         self.restricts_ports.then(Vec::new)
     }

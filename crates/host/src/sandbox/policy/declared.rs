@@ -1,4 +1,4 @@
-//! The requested policy in terms of this machine. Every wire form is translated to this.
+//! A requested policy in terms of this machine. Every wire form is translated into it.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ pub enum DeclaredFiles {
     /// A path without an entry is denied.
     Restricted {
         entries: Vec<Entry>,
-        /// The depth, in components below its start directory, to which a glob may match.
+        /// The depth to which a glob may match, in components below its start directory.
         glob_scan_max_depth: Option<usize>,
     },
 }
@@ -37,16 +37,18 @@ pub enum EntryPath {
     /// escapes the next character. A match includes everything below it. A relative glob starts at
     /// the working directory and at each workspace root.
     ///
-    /// A denying glob stays a pattern: it also applies to files created later, and no path entry
-    /// overrides it. A granting glob stands for its matches when the policy is resolved, without
-    /// symlinks. A path entry below its start directory overrides it.
+    /// A denying glob stays a pattern: it also applies to files created after the policy was
+    /// resolved, and no path entry overrides it. A granting glob stands for its matches at the time
+    /// when the policy is resolved, without symlinks. A path entry below the start directory of the
+    /// glob overrides the matches below that path.
     Glob(String),
     /// The whole file system.
     Root,
     /// The paths that a dynamically linked program needs to start.
     Minimal,
     WorkingDirectory,
-    /// Each workspace root. Without workspace roots the entry means nothing.
+    /// Each workspace root. Without workspace roots the entry grants nothing, and a denying entry
+    /// is an error.
     ProjectRoots {
         subpath: Option<PathBuf>,
     },
@@ -80,7 +82,7 @@ pub struct PolicyContext {
     pub cwd: Option<PathBuf>,
     pub workspace_roots: Vec<PathBuf>,
     pub tmpdir: Option<PathBuf>,
-    /// Paths that do not become writable because a directory around them is.
+    /// Paths that no entry makes writable.
     pub protected_paths: Vec<PathBuf>,
     pub link_trust: LinkTrust,
 }
@@ -91,8 +93,8 @@ pub struct LinkTrust {
     pub written: WrittenRoots,
     /// Symlinks that the operator trusts, by their own paths.
     pub trusted: Vec<PathBuf>,
-    /// The home directory of the server's user. It is not a workspace, although tools keep their
-    /// settings under protected names in it.
+    /// The home directory of the server's user. Only `.git` makes it a workspace: tools keep their
+    /// settings under the other protected names.
     pub home: Option<PathBuf>,
 }
 

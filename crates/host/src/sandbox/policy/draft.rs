@@ -30,7 +30,7 @@ impl PolicyDraft {
         self.0.insert(path.to_owned(), decision);
     }
 
-    /// Limits the path to reading, whatever was decided before.
+    /// Limits the access to reading at most, whatever was decided before.
     pub(super) fn protect(&mut self, path: &Path) {
         let access = self.access(path).min(Access::Read);
         self.set(path, Decision { access, protected_name: access == Access::Read });

@@ -1,4 +1,4 @@
-//! The access of every path.
+//! The access to every path.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -23,7 +23,7 @@ struct Content {
     restricts_files: bool,
     rules: Rules,
     globs: Vec<DeniedGlob>,
-    /// Symlinks on the way to granted trees. They are not part of any granted tree, but code that
+    /// Symlinks on the way to granted trees. They may be outside every granted tree, but code that
     /// follows a path component by component must read them.
     links: Vec<PathBuf>,
     hash: u64,
@@ -47,8 +47,8 @@ pub struct CarveOut {
 }
 
 impl Policy {
-    /// Resolves a declared policy. Symlinks and granting globs are taken as they are now. Names
-    /// that do not exist yet apply once they are created.
+    /// Resolves a declared policy. Symlinks and granting globs are resolved once, now. Entries for
+    /// names that do not exist yet apply once the names are created.
     pub fn resolve(
         declared: &DeclaredPolicy,
         around: &PolicyContext,
@@ -98,13 +98,13 @@ impl Policy {
         Self(Arc::new(Content { network, restricts_files, rules, globs, links, hash }))
     }
 
-    /// Returns the access of a real path: absolute, without symlinks, `.` and `..`. A relative
+    /// Returns the access to a real path: absolute, without symlinks, `.` and `..`. A relative
     /// path, or one with `..`, is denied.
     pub fn access(&self, real_path: &Path) -> Access {
         PlainPath::with(real_path, |path| self.access_plain(path)).unwrap_or(Access::Deny)
     }
 
-    /// Returns the access of the target of a path, even if nothing exists there. A path that cannot
+    /// Returns the access to the target of a path, even if nothing exists there. A path that cannot
     /// be resolved stands for itself.
     pub fn access_through(&self, path: &Path, names: &impl Names) -> Access {
         match real(names, path) {
@@ -125,13 +125,13 @@ impl Policy {
         self.0.network
     }
 
-    /// `false` if every path is writable.
+    /// Whether access to files is restricted at all. `false` means that every path is writable.
     pub fn restricts_files(&self) -> bool {
         self.0.restricts_files
     }
 
-    /// Returns the policy under which both apply: for every path the lower access, and the lower
-    /// network.
+    /// Returns the policy that allows only what both allow: the lower access for each path, and
+    /// the lower network.
     pub fn intersect(&self, other: &Self) -> Self {
         let is_protected =
             |policy: &Self, path| policy.0.rules.at(path).is_some_and(|rule| rule.protected_name);
@@ -160,32 +160,32 @@ impl Policy {
         self.0.rules.as_slice()
     }
 
-    /// Sorted. [`access`](Self::access) includes them.
+    /// Sorted. [`access`](Self::access) takes them into account.
     pub fn denied_globs(&self) -> &[DeniedGlob] {
         &self.0.globs
     }
 
     /// Whether the path leads to something readable: something at or below it is readable, or the
-    /// path is, or is above, a symlink on the way to a granted tree. Resolving a path to a granted
-    /// tree must pass here, even if the path itself cannot be read.
+    /// path is, or is above, a symlink on the way to a granted tree. Path resolution may pass
+    /// through such a path even if it cannot be read.
     pub fn leads_to_grant(&self, path: &Path) -> bool {
         PlainPath::with(path, |path| self.leads_to_grant_plain(path)).unwrap_or(false)
     }
 
-    /// Whether access strictly below the path may differ from that of the path. `false` is certain.
+    /// Whether access below the path may differ from access to the path itself. `false` is certain.
     pub fn may_vary_below(&self, path: &Path) -> bool {
         PlainPath::with(path, |path| self.may_vary_below_plain(path)).unwrap_or(true)
     }
 
-    /// Sorted by path. Leaves out a tree inside another one that has the same access by its own
-    /// rules.
+    /// Returns the trees with more access than their surroundings, sorted by path.
     pub fn grants(&self) -> Vec<Grant> {
         let rises = self.0.rules.with_surroundings().filter(|(rule, around)| rule.access > *around);
         rises.map(|(rule, _)| Grant { path: rule.path.clone(), access: rule.access }).collect()
     }
 
-    /// Sorted by path, without the denying globs. Grants and carve-outs together make up all rules;
-    /// the most specific one decides.
+    /// Returns the trees with less access than their surroundings, sorted by path, without the
+    /// denying globs. Grants and carve-outs together make up all rules; the most specific rule
+    /// decides.
     pub fn carve_outs(&self) -> Vec<CarveOut> {
         let falls = self.0.rules.with_surroundings().filter(|(rule, around)| rule.access < *around);
         falls
@@ -197,7 +197,7 @@ impl Policy {
             .collect()
     }
 
-    /// Whether something at or below the path is readable, globs aside.
+    /// Whether something at or below the path is readable, if globs are ignored.
     #[cfg(target_os = "linux")]
     pub(in crate::sandbox) fn may_read_in(&self, path: &Path) -> bool {
         let rules = &self.0.rules;
@@ -273,7 +273,7 @@ impl Hash for Policy {
     }
 }
 
-/// One line, or with `{:#?}` one line per rule.
+/// Prints one line, or with `{:#?}` one line per rule.
 impl fmt::Debug for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut lines = f.debug_set();

@@ -1,13 +1,13 @@
-//! Bounds the scanning for one request. The client chooses names and patterns, and a scan goes on
-//! after the client has disconnected.
+//! Bounds the scanning for one request. The client chooses names and patterns, and a scan
+//! continues even after the client has disconnected.
 
 use std::time::{Duration, Instant};
 
-/// A larger tree is an error: a partial result would grant or hide only a part.
+/// A larger tree is an error: a partial scan would grant or hide only some of the matches.
 const MAX_NAMES: usize = 200_000;
 /// Pattern symbols times name bytes. This is an upper bound: most comparisons take far fewer steps.
 const MAX_STEPS: usize = 1 << 30;
-/// For slow storage. No client waits longer for a process to start.
+/// Bounds a scan of slow storage, which delays the start of a process.
 const MAX_TIME: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -36,8 +36,8 @@ impl Effort {
         Self { names: MAX_NAMES, steps: MAX_STEPS, until }
     }
 
-    /// How many names of one more directory to list. This is one more than the rest of the budget,
-    /// so that spending on all of them fails if the directory has too many.
+    /// Returns how many names of the next directory to list: one more than the budget has left, so
+    /// that [`spend`](Self::spend) fails if the directory has too many.
     pub(in crate::sandbox) fn names_to_list(&self) -> Result<usize, TooMuch> {
         if Instant::now() >= self.until {
             return Err(TooMuch::Time { max: MAX_TIME });
@@ -54,7 +54,8 @@ impl Effort {
         Ok(())
     }
 
-    /// Resets the name count because the same names are scanned again, within the remaining time.
+    /// Resets the count of names before the same tree is scanned again. The comparisons and the
+    /// time so far still count.
     #[cfg(target_os = "linux")]
     pub(in crate::sandbox) fn start_over(&mut self) {
         self.names = MAX_NAMES;
@@ -79,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn listing_one_name_too_many_reveals_the_excess() {
+    fn a_directory_with_more_names_than_are_left_exceeds_the_budget() {
         let mut effort = Effort::new();
         effort.spend(0, 1).unwrap();
         let to_list = effort.names_to_list().unwrap();

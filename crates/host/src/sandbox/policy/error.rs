@@ -2,6 +2,7 @@ use std::io;
 use std::path::PathBuf;
 
 use super::TooMuch;
+use super::resolved_path::MAX_LINKS;
 
 /// Why a declared policy is invalid on this machine or cannot be enforced.
 #[derive(Debug, thiserror::Error)]
@@ -10,18 +11,18 @@ pub enum PolicyError {
     Relative { path: PathBuf },
     #[error("sandbox path {path:?} contains `..`")]
     ParentComponent { path: PathBuf },
-    #[error("subpath {subpath:?} leaves the project roots")]
+    #[error("subpath {subpath:?} leaves the project roots; it must be relative and without `..`")]
     Subpath { subpath: PathBuf },
     #[error(
-        "sandbox path {path:?} is in the /proc directory of one process; inside the sandbox, that path means a different process"
+        "sandbox path {path:?} is in the /proc directory of one process; inside the sandbox, that path means a different process; name /proc instead"
     )]
     OneProcess { path: PathBuf },
-    #[error("sandbox path {path:?} leads through too many symlinks")]
+    #[error("sandbox path {path:?} leads through more than {MAX_LINKS} symlinks")]
     TooManyLinks { path: PathBuf },
     #[error("cannot resolve sandbox path {path:?} at {at:?}: {source}")]
     Unreadable { path: PathBuf, at: PathBuf, source: io::Error },
     #[error(
-        "cannot restrict {path:?}: a program in the sandbox could replace the symlink {link:?} on the way to it; name the target of the symlink"
+        "the sandbox reaches {path:?} through the symlink {link:?}, which a program in the sandbox could replace; name {path:?} itself"
     )]
     ReplaceableLink { path: PathBuf, link: PathBuf },
     #[error(
@@ -29,10 +30,12 @@ pub enum PolicyError {
     )]
     PlantedLink { path: PathBuf, link: PathBuf, doubt: LinkDoubt },
     #[error(
-        "{what} {path:?} is inside the protected {protected:?}, which is writable only if an entry names it; use another directory, or list this one in writable_roots"
+        "{what} {path:?} is inside {protected:?}, which sandboxes protect; use another directory, or replace the sandbox entry for {what} with one that names {path:?}"
     )]
     ImplicitRoot { what: &'static str, path: PathBuf, protected: PathBuf },
-    #[error("cannot protect {path:?} in the sandbox: it is a symlink")]
+    #[error(
+        "cannot protect {path:?} in the sandbox: it is a symlink; replace it with a file or directory"
+    )]
     ProtectedLink { path: PathBuf },
     #[error(
         "cannot protect {path:?} in the sandbox: user {owner} has put a symlink there; remove it"
@@ -40,27 +43,33 @@ pub enum PolicyError {
     ForeignLink { path: PathBuf, owner: u32 },
     #[error("invalid sandbox glob {pattern:?}: {why}")]
     InvalidGlob { pattern: String, why: String },
-    #[error("the sandbox denies more than {max} globs, counted once per start directory")]
+    #[error(
+        "the sandbox denies more than {max} globs, counted once per start directory; deny directories by path"
+    )]
     TooManyGlobs { max: usize },
-    #[error("the scan depth of sandbox globs must be at least 1")]
+    #[error("glob_scan_max_depth must be at least 1")]
     ZeroDepth,
     #[error(
-        "sandbox glob {pattern:?} is relative, but there is no working directory and no workspace root"
+        "sandbox glob {pattern:?} is relative, but there is no working directory and no workspace root; write an absolute glob"
     )]
     GlobWithoutBase { pattern: String },
-    #[error("scanning for sandbox glob {pattern:?} exceeds the limit of {limit}")]
+    #[error(
+        "scanning for sandbox glob {pattern:?} exceeds the limit of {limit}; name directories by path, or lower glob_scan_max_depth"
+    )]
     TooMuchToScan { pattern: String, limit: TooMuch },
     #[error(
-        "the globs of the sandbox grant more than {max} paths; the limit was reached at {pattern:?}"
+        "the globs of the sandbox grant more than {max} paths; the limit was reached at {pattern:?}; grant directories by path"
     )]
     TooManyMatches { pattern: String, max: usize },
     #[error(
-        "the globs of the sandbox exceed {max} characters in total, counted once per alternative and start directory"
+        "the globs of the sandbox exceed {max} characters in total, counted once per alternative and start directory; use fewer or shorter globs"
     )]
     GlobsTooLong { max: usize },
-    #[error("the sandbox names more than {max} paths, counted once per project root")]
+    #[error(
+        "the sandbox names more than {max} paths, counted once per project root; name the directories that contain them"
+    )]
     TooManyPaths { max: usize },
-    #[error("the sandbox denies {what}, but neither the request nor this machine defines any")]
+    #[error("the sandbox denies {what}, which neither the request nor this machine defines")]
     NothingToDeny { what: &'static str },
 }
 

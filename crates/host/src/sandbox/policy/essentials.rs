@@ -2,7 +2,7 @@
 
 use super::Access;
 
-/// The existing paths that a dynamically linked program needs to start: loader, libraries,
+/// The paths that a dynamically linked program needs to start, if they exist: loader, libraries,
 /// programs, the public files that libc reads, certificates without their keys.
 pub(in crate::sandbox) const MINIMAL: &[&str] = &[
     "/bin",
@@ -48,9 +48,9 @@ pub(in crate::sandbox) const MINIMAL: &[&str] = &[
     "/sys/devices/system/cpu",
 ];
 
-/// Part of every restricted policy that grants anything, unless an entry denies them: hardly any
-/// program runs without them. None of them carries data of other users; `/dev/tty` is the terminal
-/// of the process that opens it.
+/// Devices that are part of every restricted policy that grants anything, unless an entry denies
+/// them: hardly any program runs without them. None of them carries data of other users; `/dev/tty`
+/// is the terminal of the process that opens it.
 pub(in crate::sandbox) const DEVICES: &[(&str, Access)] = &[
     ("/dev/full", Access::Write),
     ("/dev/null", Access::Write),

@@ -54,7 +54,7 @@ impl FakeNames {
         self.node(path.as_ref(), Node::Forbidden)
     }
 
-    /// Sets who can replace the name, for another user's name in a sticky directory.
+    /// Sets who can replace the name, which another user owns in a sticky directory.
     pub(in crate::sandbox) fn held(mut self, path: impl AsRef<Path>, hold: Hold) -> Self {
         self.holds.insert(path.as_ref().to_owned(), hold);
         self

@@ -9,11 +9,11 @@ use super::PolicyError;
 use super::pattern::Pattern;
 use super::plain::{PlainPath, first_components};
 
-/// The default depth, deeper than any tree that is walked.
+/// The default depth, which hardly any tree reaches.
 pub(super) const DEFAULT_MAX_DEPTH: usize = 64;
 
-/// Denies every path that it matches and everything below. It overrides all rules: a pattern cannot
-/// be less specific than a path that it matches.
+/// Denies every path that it matches and everything below. No rule overrides it, not even one for a
+/// path below a match.
 #[derive(Clone)]
 pub struct DeniedGlob {
     base: PathBuf,
@@ -31,8 +31,8 @@ impl DeniedGlob {
         &self.base
     }
 
-    /// The number of components below the base within which a name can match. Everything below a
-    /// match is denied at any depth.
+    /// The depth to which a path can match, in components below the base. Everything below a match
+    /// is denied at any depth.
     pub fn max_depth(&self) -> usize {
         self.max_depth
     }
@@ -47,7 +47,7 @@ impl DeniedGlob {
         self.pattern.symbols()
     }
 
-    /// Whether the path matches, or one above it that is below the base.
+    /// Whether the path, or a path between it and the base, matches.
     pub fn matches(&self, real_path: &Path) -> bool {
         // A path without a plain form is denied.
         PlainPath::with(real_path, |path| self.matches_plain(path)).unwrap_or(true)
@@ -109,8 +109,8 @@ impl fmt::Debug for DeniedGlob {
     }
 }
 
-/// Splits a glob before its first component with a wildcard, or before the last component if there
-/// is none.
+/// Splits a glob before its first component with a wildcard, or before the last component if none
+/// has a wildcard.
 pub(super) fn split(glob: &str) -> Result<(PathBuf, Pattern), PolicyError> {
     let invalid =
         |why: &str| PolicyError::InvalidGlob { pattern: glob.to_owned(), why: why.to_owned() };

@@ -1,7 +1,7 @@
-//! Turns the entries that a request declares into the access of every path.
+//! Turns the entries that a request declares into the access to every path.
 //!
 //! `declared` holds the request, `resolve` resolves its names once, and `effective` gives the
-//! access of any path. All file system access goes through [`Names`], so the module is tested
+//! access to any path. All file system access goes through [`Names`], so the module is tested
 //! without a file system. Nothing here enforces anything or knows what a host can enforce.
 
 mod declared;

@@ -12,15 +12,16 @@ use rustix::io::Errno;
 /// The sticky bit of a file mode.
 const STICKY: u32 = 0o1000;
 
-/// Names as they are now. No query follows a symlink at the end of a path, and no result is cached.
+/// Queries about the current names. No query follows a symlink at the end of a path, and no result
+/// is cached.
 pub trait Names {
     fn kind(&self, path: &Path) -> io::Result<NameKind>;
 
-    /// Returns the target of the symlink as it is written.
+    /// Returns the unresolved target of the symlink.
     fn read_link(&self, path: &Path) -> io::Result<PathBuf>;
 
-    /// Returns at most `max` names of a directory, in any order. A name that was removed in the
-    /// meantime is [`NameKind::Missing`].
+    /// Returns at most `max` names of a directory, in any order. A name that is removed during the
+    /// listing is [`NameKind::Missing`].
     fn list(&self, directory: &Path, max: usize) -> io::Result<Vec<(OsString, NameKind)>>;
 
     /// Reads at most the first `max` bytes of a regular file.
@@ -46,12 +47,12 @@ pub enum NameKind {
 /// create names, but few can remove names of others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Hold {
-    /// This user can, or the directory has no sticky bit, or nothing is there.
+    /// This user owns the name, or the directory has no sticky bit, or nothing is there.
     Ours,
-    /// Another user created it, but this user can replace it: as root, or as owner of the
+    /// Another user owns the name, but this user can replace it: as root, or as owner of the
     /// directory.
     Foreign { owner: u32 },
-    /// Another user created it, and this user cannot replace it.
+    /// Another user owns the name, and this user cannot replace it.
     OutOfReach,
 }
 

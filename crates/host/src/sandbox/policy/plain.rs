@@ -4,8 +4,8 @@ use std::cmp::Ordering;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-/// An absolute path without `.`, `..`, empty components and a final `/`. The root is empty. So a
-/// path is above another one if it is a prefix of it and a `/` follows.
+/// An absolute path without `.`, `..`, empty components and a final `/`. The root is empty. So path
+/// A is above path B if B starts with A followed by `/`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PlainPath<'a>(&'a [u8]);
 
@@ -25,13 +25,13 @@ impl<'a> PlainPath<'a> {
         Some(ask(PlainPath::of_rule(&path)))
     }
 
-    /// Invariant: the path of a rule is already plain.
+    /// Requires a path that is already plain, as those of rules are.
     pub(super) fn of_rule(path: &'a Path) -> Self {
         let bytes = path.as_os_str().as_bytes();
         Self(if bytes == b"/" { b"" } else { bytes })
     }
 
-    /// Whether it is the other path or above it.
+    /// Whether this path is the other path or above it.
     pub(super) fn covers(self, other: PlainPath<'_>) -> bool {
         self == other || self.is_above(other)
     }
@@ -40,7 +40,7 @@ impl<'a> PlainPath<'a> {
         self.way_to(other).is_some()
     }
 
-    /// The relative path from here to `other`, which is strictly below.
+    /// Returns the relative path from here to `other`, if `other` is strictly below.
     pub(super) fn way_to<'b>(self, other: PlainPath<'b>) -> Option<&'b [u8]> {
         other.0.strip_prefix(self.0)?.strip_prefix(b"/")
     }
@@ -64,13 +64,13 @@ impl Ord for PlainPath<'_> {
     }
 }
 
-/// The path in plain form.
+/// Returns the path in plain form, or `None` if it is relative or contains `..`.
 pub(super) fn plain(path: &Path) -> Option<PathBuf> {
     let normal = |component| !matches!(component, Component::ParentDir);
     (path.is_absolute() && path.components().all(normal)).then(|| path.components().collect())
 }
 
-/// The first `count` components of a relative path.
+/// Returns the first `count` components of a relative path.
 pub(super) fn first_components(way: &[u8], count: usize) -> &[u8] {
     let mut slashes = way.iter().enumerate().filter(|(_, byte)| **byte == b'/');
     match count.checked_sub(1) {

@@ -1,5 +1,4 @@
-//! A slow reference implementation of the access rules, as documented. Without symlinks and
-//! devices.
+//! A slow reference implementation of the documented access rules, without symlinks and devices.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -60,7 +59,7 @@ impl Reference {
     }
 }
 
-/// Whether the path or one above it matches, at most `max_depth` below the start of the pattern.
+/// Whether the path or a path above it matches, at most `max_depth` below the start of the pattern.
 pub(super) fn covers(glob: &str, max_depth: usize, path: &Path) -> bool {
     let pattern: Vec<&str> = glob.split('/').filter(|name| !name.is_empty()).collect();
     let literal = pattern.iter().take_while(|name| !name.contains(['*', '?'])).count();

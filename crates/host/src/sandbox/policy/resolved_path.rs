@@ -7,8 +7,8 @@ use std::path::{Component, Path, PathBuf};
 
 use super::{NameKind, Names, PolicyError};
 
-/// The limit of the kernel.
-const MAX_LINKS: usize = 40;
+/// The kernel's limit on symlinks in one path.
+pub(super) const MAX_LINKS: usize = 40;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ResolvedPath {
@@ -38,8 +38,8 @@ pub(in crate::sandbox) fn real_path(names: &impl Names, path: &Path) -> Option<P
     Some(real(names, path).ok()?.path)
 }
 
-/// Resolves a path to something that exists. The directory of one process is different for every
-/// process, so it stands for `/proc`.
+/// Resolves a path to something that exists. A path in the `/proc` directory of one process gives
+/// `/proc`, because it may lead to another directory for another process.
 #[cfg(target_os = "linux")]
 pub(in crate::sandbox) fn existing_target(
     names: &impl Names,
@@ -52,8 +52,8 @@ pub(in crate::sandbox) fn existing_target(
     }
 }
 
-/// Resolves `way` from the real path `directory`. Unlike a request, `way` may contain `..`, like
-/// the target of a symlink.
+/// Resolves `way` from the real path `directory`. Unlike the path of an entry, `way` may contain
+/// `..`, as the target of a symlink may.
 pub(super) fn real_from(
     names: &impl Names,
     directory: &Path,

@@ -7,14 +7,14 @@ use super::Access;
 use super::draft::{Decision, PolicyDraft};
 use super::plain::PlainPath;
 
-/// Decides the access of its path and of everything below.
+/// Decides the access to its path and to everything below.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Rule {
-    /// Absolute, and without symlinks, `.` and `..` when it was resolved. It need not exist.
+    /// Absolute, without `.` and `..`. Had no symlinks when it was resolved. It need not exist.
     pub path: PathBuf,
     pub access: Access,
-    /// Keeps a program from planting files that are run later, outside the sandbox. It applies
-    /// whether or not an entry requests it.
+    /// Whether the rule protects a name, so that a program cannot plant files that are later run
+    /// outside the sandbox. No entry needs to request such a rule.
     pub protected_name: bool,
 }
 
@@ -22,7 +22,7 @@ pub struct Rule {
 #[derive(Debug, Clone)]
 pub(super) struct Rules {
     sorted: Vec<Rule>,
-    /// For each rule, the rule that applies around it.
+    /// For each rule, the index of the rule that applies around it.
     above: Vec<Option<usize>>,
 }
 
@@ -59,7 +59,7 @@ impl Rules {
         (PlainPath::of_rule(&rule.path) == path).then_some(rule)
     }
 
-    /// The rules, each with the access around it.
+    /// Returns the rules, each with the access of its surroundings.
     pub(super) fn with_surroundings(&self) -> impl Iterator<Item = (&Rule, Access)> {
         self.sorted.iter().zip(&self.above).map(|(rule, above)| (rule, self.access_of(*above)))
     }
@@ -73,7 +73,7 @@ impl Rules {
         &rest[..len]
     }
 
-    /// Returns the rule that decides for the path.
+    /// Returns the index of the rule that decides the access to the path.
     fn nearest(&self, path: PlainPath<'_>) -> Option<usize> {
         let end = self.sorted.partition_point(|rule| PlainPath::of_rule(&rule.path) <= path);
         self.nearest_from(end, path)

@@ -7,10 +7,10 @@ use super::finding::Failure;
 use super::without::WITHOUT_VARIABLE;
 use crate::sandbox::report::mechanism::Mechanism;
 
-/// The first Landlock ABI that suffices without namespaces.
+/// The first Landlock ABI with which a sandbox that only reads needs no namespaces.
 const COMPLETE_LANDLOCK: u32 = 6;
 
-/// `None` if nothing needs fixing.
+/// Returns `None` if nothing needs fixing.
 pub(super) fn remedy(mechanism: Mechanism, result: &Result<String, Failure>) -> Option<String> {
     match result {
         Ok(abi) if mechanism == Mechanism::Landlock => {
@@ -39,12 +39,12 @@ fn for_this_machine(mechanism: Mechanism) -> Option<&'static str> {
     }
 }
 
-/// For an installed bubblewrap, which fails where any program that creates namespaces would fail.
+/// Advice for a bubblewrap that is installed but cannot be used.
 const REFUSED_BUBBLEWRAP: &str = "allow it to create namespaces: `sysctl -w user.max_user_namespaces=15000`; where AppArmor restricts \
      them, add a profile for it with `userns,`; in a container or sandbox, allow namespaces there; and make sure that only root can \
      change the program";
 
-/// Settings come first: no container option helps if the kernel setting forbids namespaces.
+/// Settings come first: no container option helps if a kernel setting forbids namespaces.
 fn namespaces(
     setting: impl Fn(&str) -> Option<String>,
     is_container: bool,
@@ -64,7 +64,7 @@ fn namespaces(
         )
     } else if says("kernel/apparmor_restrict_unprivileged_userns", "1") {
         Some(
-            "this system (as Ubuntu 24.04) lets only programs with an AppArmor profile create user namespaces: install bubblewrap, \
+            "this system (like Ubuntu 24.04) lets only programs with an AppArmor profile create user namespaces: install bubblewrap, \
              which has one (`apt-get install bubblewrap`), or give exec-server a profile with `userns,` in /etc/apparmor.d, or \
              `sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`",
         )
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mechanism_that_is_turned_off_can_be_turned_on() {
+    fn advice_for_a_disabled_mechanism_names_the_variable() {
         let remedy = remedy(Mechanism::Seccomp, &Err(Failure::TurnedOff)).unwrap();
         assert!(remedy.contains(WITHOUT_VARIABLE));
     }

@@ -1,4 +1,4 @@
-//! Finds bubblewrap and tests whether it can do here what a sandbox needs.
+//! Finds bubblewrap and tests whether it can do what a sandbox needs on this machine.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -10,8 +10,8 @@ use super::finding::{Failure, WITH_NETWORK, WITH_PROC, WITH_ROUTES};
 use super::trial::TIMEOUT_SECONDS;
 use super::{INSIDE_NETWORK_ARG, PROBE_ARG};
 
-/// Never taken from `PATH`: a request could have put its own program there, and this one runs
-/// outside every sandbox.
+/// The only paths at which bubblewrap is searched for. `PATH` is not searched: a request could have
+/// put a program into one of its directories, and bubblewrap itself runs outside every sandbox.
 const PLACES: [&str; 4] =
     ["/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap", "/run/current-system/sw/bin/bwrap"];
 
@@ -19,12 +19,12 @@ const PLACES: [&str; 4] =
 const EXTRAS: [(&str, &[&str]); 2] =
     [(WITH_PROC, &["--proc", "/proc"]), (WITH_NETWORK, &["--unshare-net"])];
 
-/// With these, the process inside can route every address to a gate.
+/// With these options, a process inside bubblewrap can route every address to a gate.
 const WITH_CAPABILITIES: &[&str] =
     &["--unshare-net", "--cap-add", "CAP_NET_ADMIN", "--cap-add", "CAP_NET_BIND_SERVICE"];
 
-/// Its path, its version and the extras that work. It must create namespaces and a read-only mount
-/// and run a program in them.
+/// Returns the path, the version and the working extras of bubblewrap. Fails unless bubblewrap can
+/// create namespaces and a read-only mount and run a program in them.
 pub(super) fn attempt() -> Result<String, Failure> {
     let Some(place) = PLACES.iter().find(|place| Path::new(place).exists()) else {
         return Err(Failure::NotInstalled);
@@ -52,7 +52,7 @@ fn leads_to_gate(place: &str) -> bool {
 }
 
 fn run(place: &str, options: &[&str]) -> Result<String, String> {
-    // Bubblewrap itself: the one program that certainly exists.
+    // Runs bubblewrap inside bubblewrap: it is the one program that certainly exists.
     run_for(TIMEOUT_SECONDS, place, options, &[place, "--version"])
 }
 
@@ -85,20 +85,21 @@ fn run_for(
         .env_clear()
         .stdin(Stdio::null())
         .output()
-        .map_err(|error| format!("{place}: {error}"))?;
+        .map_err(|error| format!("cannot run {place}: {error}"))?;
     if output.status.signal() == Some(libc::SIGALRM) {
-        return Err(format!("{place}: timed out"));
+        return Err(format!("{place}: timed out after {timeout_seconds} s"));
     }
     if !output.status.success() {
-        return Err(format!("{place}: {}", first_line(&output.stderr)));
+        return Err(format!("{place}: {} ({})", first_line(&output.stderr), output.status));
     }
     let version = first_line(&output.stdout).replace("bubblewrap ", "");
     Ok(version.replace(' ', "-"))
 }
 
-/// Anyone who can replace the program can break every sandbox.
+/// Requires that only root can write to the program: it runs outside every sandbox.
 fn check_owner(place: &Path) -> Result<(), String> {
-    let metadata = fs::metadata(place).map_err(|error| format!("{}: {error}", place.display()))?;
+    let metadata = fs::metadata(place)
+        .map_err(|error| format!("cannot examine {}: {error}", place.display()))?;
     let trustworthy = metadata.is_file() && metadata.uid() == 0 && metadata.mode() & 0o022 == 0;
     if trustworthy {
         Ok(())
@@ -124,6 +125,6 @@ mod tests {
         fs::write(&place, "#!/bin/sh\nexec sleep 1000000\n").unwrap();
         fs::set_permissions(&place, fs::Permissions::from_mode(0o755)).unwrap();
         let error = run_for(1, place.to_str().unwrap(), &[], &["true"]).unwrap_err();
-        assert!(error.ends_with("timed out"), "{error}");
+        assert!(error.ends_with("timed out after 1 s"), "{error}");
     }
 }

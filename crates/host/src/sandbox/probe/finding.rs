@@ -9,8 +9,8 @@ use super::without::WITHOUT_VARIABLE;
 use crate::sandbox::report::capabilities::Capabilities;
 use crate::sandbox::report::mechanism::Mechanism;
 
-/// Extras of a bubblewrap: a `/proc` for its namespaces, a namespace without network, or one whose
-/// routes can be set.
+/// Extras of bubblewrap: a `/proc` for its namespaces, a network namespace, and a network namespace
+/// whose routes can be set.
 pub(super) const WITH_PROC: &str = "proc";
 pub(super) const WITH_NETWORK: &str = "network";
 pub(super) const WITH_ROUTES: &str = "routes";
@@ -26,15 +26,15 @@ pub struct Findings {
 pub struct Finding {
     pub mechanism: Mechanism,
     pub works: bool,
-    /// The version, or the reason for the failure.
+    /// The version or path, `works`, or the reason for the failure.
     pub detail: String,
     pub gives: &'static str,
     /// How to get the mechanism, or a more complete version of it.
     pub remedy: Option<String>,
 }
 
-/// The result of using a mechanism: its version or path, or why it does not work. For bubblewrap:
-/// path, version and extras.
+/// The result of using a mechanism: why it failed, or text about it. The text is the ABI of
+/// Landlock; path, version and extras of bubblewrap; and empty for the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Outcome {
     pub(super) mechanism: Mechanism,
@@ -97,7 +97,8 @@ impl Findings {
     /// Accepts exactly one line per mechanism. Any other output does not come from this probe.
     pub(super) fn decode(bytes: &[u8]) -> io::Result<Self> {
         let foreign = || {
-            io::Error::new(io::ErrorKind::InvalidData, "unexpected output from the sandbox probe")
+            let message = "unexpected output from the sandbox probe; `main` must first call `run_spawner_if_asked`";
+            io::Error::new(io::ErrorKind::InvalidData, message)
         };
         let text = str::from_utf8(bytes).map_err(|_| foreign())?;
         let outcomes: Vec<_> =

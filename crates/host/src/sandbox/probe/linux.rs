@@ -21,7 +21,8 @@ use crate::sandbox::report::mechanism::Mechanism;
 use crate::sandbox::setup::lockdown::Lockdown;
 use crate::sandbox::setup::{gate_sockets, local_routes, mount_call, namespaces};
 
-/// Its version or path if it works, otherwise the reason. The process must have only one thread.
+/// Returns the text of the outcome (see [`Outcome`](super::finding::Outcome)), or the reason for
+/// the failure. The process must have only one thread.
 pub(super) fn attempt(mechanism: Mechanism) -> Result<String, Failure> {
     let run = match mechanism {
         Mechanism::Landlock => try_landlock,
@@ -87,11 +88,12 @@ fn filter_only(sockets: Sockets, attributes: AttributeChanges) -> Plan {
     }
 }
 
-/// Tests all that a sandbox needs: a directory in the namespace becomes read-only.
+/// Tests whether a directory in new namespaces can be made read-only, as a sandbox requires.
 fn try_user_namespace() -> Result<String, Failed> {
     enter_namespaces()?;
     let place = ["/usr", "/etc", "/"].into_iter().find_map(|path| open_directory(path).ok());
-    let place = place.ok_or_else(|| Failed::new("open", "no directory to test with"))?;
+    let place =
+        place.ok_or_else(|| Failed::new("open", "none of /usr, /etc and / can be opened"))?;
     let copy = mount_call::clone_tree(&place).step("open_tree")?;
     let read_only = MountAttrFlags::MOUNT_ATTR_RDONLY;
     mount_call::set_attributes(&copy, read_only).step("mount_setattr")?;
@@ -113,14 +115,16 @@ fn try_managed_network() -> Result<String, Failed> {
     use_managed_network()
 }
 
-/// Runs in a new network namespace. A connection to an arbitrary address must reach the listener,
-/// which learns that address. A prohibited address must be refused.
+/// Tests the network namespace of this process, which must be new. A connection to an arbitrary
+/// address must reach the listener, which learns that address. A connection to a prohibited address
+/// must be refused.
 pub(super) fn use_managed_network() -> Result<String, Failed> {
     const ELSEWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 7)), 443);
     local_routes::route_everything_to_loopback().step("routes")?;
     let sockets = GateSockets { direct_ports: vec![ELSEWHERE.port()], ..GateSockets::default() };
     let bound = gate_sockets::bind_all(&sockets).step("sockets")?;
-    let listener = bound.into_iter().next().ok_or_else(|| Failed::new("sockets", "none"))?;
+    let listener =
+        bound.into_iter().next().ok_or_else(|| Failed::new("sockets", "none was bound"))?;
     let listener = TcpListener::from(listener);
     listener.set_nonblocking(false).step("sockets")?;
     let _program = TcpStream::connect(ELSEWHERE).step("connect")?;
@@ -158,7 +162,7 @@ fn try_fresh_proc() -> Result<String, Failed> {
     unsafe { try_in_child(mount_proc) }.map_err(|reason| Failed::new("in the namespace", reason))
 }
 
-/// Enters namespaces the way a keeper does.
+/// Enters the same namespaces as the setup of a sandbox.
 fn enter_namespaces() -> Result<(), Failed> {
     namespaces::enter(false).step("new namespaces")?;
     let root = open_directory("/").step("open /")?;

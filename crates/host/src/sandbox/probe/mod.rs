@@ -1,7 +1,7 @@
 //! Finds out what this machine can enforce by trying it.
 //!
 //! A mechanism that is compiled in, mounted or installed may still be forbidden by a container, a
-//! security module or a setting. So the probe really uses each one, in a forked child of a
+//! security module or a setting. So the probe uses each mechanism once, in a forked child of a
 //! single-threaded process: this executable in a hidden mode, [`PROBE_ARG`]. [`Capabilities::ask`]
 //! starts it and reads its output.
 
@@ -27,19 +27,19 @@ use crate::sandbox::report::capabilities::Capabilities;
 use finding::{Failure, Outcome};
 use without::Without;
 
-/// The first argument that makes an executable probe.
+/// With this first argument, an executable runs the probe.
 pub const PROBE_ARG: &str = "__sandbox-probe";
 
 impl Capabilities {
     /// Runs the probe in `executable`, whose `main` must call [`run_probe`] when its first argument
-    /// is [`PROBE_ARG`]. Blocks for some milliseconds.
+    /// is [`PROBE_ARG`]. Blocks, usually for some milliseconds.
     pub fn ask(executable: &Path) -> io::Result<Findings> {
         let without = std::env::var_os(WITHOUT_VARIABLE);
         Self::ask_without(executable, without.as_deref())
     }
 
     fn ask_without(executable: &Path, without: Option<&OsStr>) -> io::Result<Findings> {
-        // Parsed here as well, so that a mistake is reported.
+        // The probe also parses the value, but cannot report an error in it.
         Without::parse(without)?;
         #[expect(clippy::disallowed_methods, reason = "this is where the host starts programs")]
         let mut command = std::process::Command::new(executable);
@@ -50,21 +50,28 @@ impl Capabilities {
             .current_dir("/")
             .stdin(Stdio::null())
             .stderr(Stdio::null())
-            .output()?;
+            .output()
+            .map_err(|error| {
+                io::Error::new(
+                    error.kind(),
+                    format!("cannot run {}: {error}", executable.display()),
+                )
+            })?;
         if !output.status.success() {
-            return Err(io::Error::other(format!("the probe ended with {}", output.status)));
+            let (program, status) = (executable.display(), output.status);
+            return Err(io::Error::other(format!("the probe {program} ended with {status}")));
         }
         Findings::decode(&output.stdout)
     }
 }
 
-/// The second argument of the hidden mode. The process then tests the network namespace that it was
-/// started in.
+/// With this second argument, the hidden mode only tests the network namespace in which it was
+/// started.
 #[cfg(target_os = "linux")]
 const INSIDE_NETWORK_ARG: &str = "network";
 
-/// Probes and prints. Call this first in `main`, before any thread exists, when the first argument
-/// is [`PROBE_ARG`].
+/// Probes the mechanisms and prints the outcomes. Call this first in `main`, before any thread
+/// exists, when the first argument is [`PROBE_ARG`].
 pub fn run_probe() -> ExitCode {
     #[cfg(target_os = "linux")]
     if std::env::args_os().nth(2).is_some_and(|argument| argument == INSIDE_NETWORK_ARG) {

@@ -1,5 +1,5 @@
-//! The encoding between the two processes. `tests/probe.rs`, which has no threads, tests the
-//! probes.
+//! Tests the encoding of findings. `tests/probe.rs` tests the probes, which need a process without
+//! threads.
 
 use std::ffi::OsStr;
 

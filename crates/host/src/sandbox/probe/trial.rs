@@ -1,4 +1,4 @@
-//! Runs an irreversible operation in a child that is thrown away.
+//! Runs an irreversible operation in a short-lived child process.
 
 use std::fmt;
 use std::io::{self, Read as _, Write as _};
@@ -9,7 +9,7 @@ use rustix::process::{Pid, WaitOptions, WaitStatus};
 use crate::sandbox::kernel::landlock::LandlockError;
 use crate::sandbox::report::step::StepFailure;
 
-/// Longer than any trial takes. Keeps a hanging trial from hanging its caller.
+/// A trial that takes longer is killed, so that it cannot block its caller.
 pub(super) const TIMEOUT_SECONDS: u32 = 10;
 
 /// Runs `run` in a child and returns its result.
@@ -19,7 +19,7 @@ pub(super) const TIMEOUT_SECONDS: u32 = 10;
 pub(super) unsafe fn try_in_child(
     run: impl FnOnce() -> Result<String, Failed>,
 ) -> Result<String, String> {
-    let (ours, theirs) = io::pipe().map_err(|error| error.to_string())?;
+    let (ours, theirs) = io::pipe().map_err(|error| format!("pipe: {error}"))?;
     // SAFETY: the caller guarantees that no other thread exists.
     let child = match unsafe { libc::fork() } {
         -1 => return Err(format!("fork: {}", io::Error::last_os_error())),
@@ -40,14 +40,15 @@ pub(super) unsafe fn try_in_child(
     drop(theirs);
     let said = read_all(ours);
     match wait(child) {
-        Some(status) if status.exited() => {}
-        Some(status) => {
+        Ok(status) if status.exited() => {}
+        Ok(status) => {
             return Err(match status.terminating_signal() {
+                Some(libc::SIGALRM) => format!("timed out after {TIMEOUT_SECONDS} s"),
                 Some(signal) => format!("the attempt was killed by signal {signal}"),
                 None => "the attempt did not exit".to_owned(),
             });
         }
-        None => return Err("cannot wait for the attempt".to_owned()),
+        Err(errno) => return Err(format!("cannot wait for the attempt: {errno}")),
     }
     match (said.strip_prefix('+'), said.strip_prefix('-')) {
         (Some(value), _) => Ok(value.to_owned()),
@@ -69,7 +70,7 @@ impl Failed {
     }
 }
 
-/// Names the step of a result.
+/// Adds the name of the step to an error.
 pub(super) trait Step<T> {
     fn step(self, step: &'static str) -> Result<T, Failed>;
 }
@@ -80,7 +81,7 @@ impl<T, E: Reason> Step<T> for Result<T, E> {
     }
 }
 
-/// The kernel's reason, without the names of inner layers.
+/// The kernel's reason, with the step that failed if the error names it.
 pub(super) trait Reason {
     fn reason(&self) -> String;
 }
@@ -127,13 +128,13 @@ fn read_all(mut from: io::PipeReader) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-fn wait(child: libc::pid_t) -> Option<WaitStatus> {
-    let child = Pid::from_raw(child)?;
+fn wait(child: libc::pid_t) -> Result<WaitStatus, Errno> {
+    let child = Pid::from_raw(child).ok_or(Errno::CHILD)?;
     loop {
         match rustix::process::waitpid(Some(child), WaitOptions::empty()) {
-            Ok(Some((_, status))) => return Some(status),
+            Ok(Some((_, status))) => return Ok(status),
             Err(Errno::INTR) | Ok(None) => {}
-            Err(_) => return None,
+            Err(errno) => return Err(errno),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Mechanisms that an operator wants treated as absent.
+//! Mechanisms that the operator has turned off.
 
 use std::ffi::OsStr;
 use std::io;
@@ -10,7 +10,8 @@ use crate::sandbox::report::mechanism::Mechanism;
 pub const WITHOUT_VARIABLE: &str = "EXEC_SERVER_SANDBOX_WITHOUT";
 
 impl Mechanism {
-    /// Whether the operator turned it off. Unlike a probe, this says nothing about the machine.
+    /// Whether the operator turned the mechanism off. Unlike a probe, this says nothing about the
+    /// machine.
     pub(crate) fn is_turned_off(self) -> io::Result<bool> {
         let without = Without::parse(std::env::var_os(WITHOUT_VARIABLE).as_deref())?;
         Ok(without.contains(self))
@@ -21,7 +22,8 @@ impl Mechanism {
 pub(super) struct Without(Vec<Mechanism>);
 
 impl Without {
-    /// An unknown name is an error: the operator believes that something is turned off.
+    /// An unknown name is an error. Ignoring it would keep a mechanism that the operator wants to
+    /// turn off.
     pub(super) fn parse(value: Option<&OsStr>) -> io::Result<Self> {
         let mut mechanisms = Vec::new();
         let value = value.unwrap_or_default().to_string_lossy();

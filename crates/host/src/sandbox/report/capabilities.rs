@@ -4,24 +4,25 @@ use std::path::PathBuf;
 
 use super::mechanism::Mechanism;
 
-/// Mechanisms that this user can use on this machine, as proven by use. See
+/// The mechanisms that work for this user on this machine, as found by the probe. See
 /// [`Findings`](crate::sandbox::Findings).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
     /// 0 if Landlock is not available.
     pub landlock_abi: u32,
     pub seccomp: bool,
-    /// New mount, PID and IPC namespaces (and a user namespace, except for root), with a bind mount
-    /// made read-only inside.
+    /// Whether new mount, PID and IPC namespaces (and a user namespace, except for root) can be
+    /// created, and a bind mount in them can be made read-only.
     pub user_namespace: bool,
-    /// Together with those namespaces, or through bubblewrap where they are missing.
+    /// Whether a network namespace can be created: by the server itself or, if it cannot create
+    /// user namespaces, by bubblewrap.
     pub network_namespace: bool,
     /// Whether every address can be routed to a gate in the network namespace.
     pub managed_network: bool,
-    /// Whether the PID namespace, or that of bubblewrap, can have its own `/proc`. In most
-    /// containers it cannot.
+    /// Whether a new `/proc` can be mounted for the PID namespace of a sandbox. In most containers
+    /// it cannot.
     pub fresh_proc: bool,
-    /// From a system directory, never from `PATH`.
+    /// The path of bubblewrap in a system directory; `PATH` is not searched.
     pub bubblewrap: Option<PathBuf>,
     /// macOS only.
     pub seatbelt: bool,

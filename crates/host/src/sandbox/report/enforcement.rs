@@ -1,6 +1,6 @@
 //! The mechanisms in force for a process, as reported to its client.
 
-/// The mechanisms that restrict one process. A mechanism that is not listed is not claimed.
+/// The mechanisms that restrict one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Enforcement {
     /// The Landlock ABI in use.
@@ -22,6 +22,6 @@ pub enum NetworkEnforcement {
     NoNetwork,
     /// Every connection of every program goes through the gate.
     Transparent,
-    /// Programs can connect only to the proxies of the gate, and to other hosts on the same ports.
+    /// Programs can connect only to the ports of the gate's proxies, but on any host.
     ProxyOnly,
 }

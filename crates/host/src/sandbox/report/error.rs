@@ -23,9 +23,16 @@ pub enum SandboxError {
     LoopbackPorts,
     #[error("cannot start a thread to probe the sandbox mechanisms of this machine")]
     NoThread,
-    #[error("the sandbox does not allow reading the working directory {}", path.display())]
+    #[error(
+        "the sandbox does not allow reading the working directory {}; grant read access to it, or \
+         start in another directory",
+        path.display()
+    )]
     WorkingDirectory { path: PathBuf },
-    #[error("cannot find the server's working directory, which requests may write to: {source}")]
+    #[error(
+        "cannot find the server's working directory, which requests may write to: {source}; restart \
+         the server in an existing directory, or set sandbox.writable_roots"
+    )]
     NoWorkspace { source: io::Error },
     #[error(
         "cannot record the writable directories of this sandbox, which later sandboxes rely on: {0}"

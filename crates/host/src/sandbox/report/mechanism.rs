@@ -1,6 +1,6 @@
 //! The enforcement mechanisms: their names, purpose and remedies.
 //!
-//! Only text. `probe` finds out which ones a machine has.
+//! This module contains only text. `probe` finds out which mechanisms a machine has.
 
 use std::fmt;
 
@@ -49,37 +49,37 @@ impl Mechanism {
         }
     }
 
-    /// The protection that a sandbox lacks without it.
+    /// Returns the protection that a sandbox lacks without the mechanism.
     pub const fn gives(self) -> &'static str {
         match self {
             Self::Landlock => "only what the policy grants can be read and written",
             Self::Seccomp => {
-                "no network when it is restricted, and none of the system calls that lead out of a sandbox"
+                "no network if the policy restricts it, and no system calls that lead out of a sandbox"
             }
             Self::UserNamespace => {
                 "parts of a writable directory stay protected (.git, denied files), and processes outside are out of reach"
             }
-            Self::NetworkNamespace => "a second wall when the network is restricted",
+            Self::NetworkNamespace => "a second barrier if the policy restricts the network",
             Self::ManagedNetwork => {
-                "a process reaches the hosts that it may, and no others, whichever program it runs"
+                "a process reaches only the allowed hosts, whichever program it runs"
             }
             Self::FreshProc => "/proc shows only the processes of the sandbox",
             Self::Bubblewrap => {
-                "does the work of user namespaces where they are forbidden to all but a few programs (Ubuntu 24.04)"
+                "creates the namespaces where only a few programs may create them (Ubuntu 24.04)"
             }
-            Self::Seatbelt => "files and network as the policy says",
+            Self::Seatbelt => "files and network are restricted as the policy says",
         }
     }
 
-    /// How to get it if nothing more is known about the machine.
+    /// Returns how to get the mechanism if nothing more is known about the machine.
     pub const fn remedy(self) -> &'static str {
         match self {
             Self::Landlock => {
-                "Linux 5.13 or later (6.12 for all of it) with `landlock` listed in /sys/kernel/security/lsm (boot parameter \
-                 `lsm=landlock,...`); in a container, one whose seccomp profile allows landlock_create_ruleset (Docker 23 or later)"
+                "Linux 5.13 or later (6.12 to confine signals as well) with `landlock` listed in /sys/kernel/security/lsm (boot parameter \
+                 `lsm=landlock,...`); in a container, a seccomp profile that allows landlock_create_ruleset (Docker 23 or later)"
             }
             Self::Seccomp => {
-                "a kernel with CONFIG_SECCOMP_FILTER; in a container, one whose own profile allows seccomp"
+                "a kernel with CONFIG_SECCOMP_FILTER; in a container, a seccomp profile that allows the call seccomp"
             }
             Self::UserNamespace | Self::NetworkNamespace | Self::ManagedNetwork => {
                 "let this user create user namespaces: `sysctl -w user.max_user_namespaces=15000`; on Ubuntu 24.04 `sysctl -w \
@@ -103,7 +103,7 @@ impl fmt::Display for Mechanism {
             Self::UserNamespace => "user namespaces",
             Self::NetworkNamespace => "network namespaces",
             Self::ManagedNetwork => "a managed network",
-            Self::FreshProc => "a /proc of its own",
+            Self::FreshProc => "a private /proc",
             Self::Bubblewrap => "bubblewrap",
             Self::Seatbelt => "Seatbelt",
         })

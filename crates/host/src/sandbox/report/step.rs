@@ -34,13 +34,13 @@ pub enum SandboxStep {
     Bubblewrap,
     /// Bubblewrap ended before it started the program. Its messages went to the program's stderr.
     BubblewrapEnded {
-        /// As in a shell.
+        /// The exit code, or 128 plus the number of the signal that ended bubblewrap.
         code: u32,
     },
 }
 
 impl SandboxStep {
-    /// The mount of the plan that the step belongs to.
+    /// Returns the index of the plan's mount that the step is about, if it is about one.
     pub fn mount(self) -> Option<usize> {
         match self {
             Self::Placeholder { mount } | Self::Mount { mount } => usize::try_from(mount).ok(),
@@ -106,10 +106,10 @@ impl fmt::Display for SandboxStep {
             Self::Init => "starting the first process of the PID namespace",
             Self::Proc => "mounting /proc",
             Self::Mounts => "making mounts private",
-            Self::Mount { .. } => "covering",
+            Self::Mount { .. } => "mounting on",
             Self::Landlock => "restricting files with Landlock",
             Self::Capabilities => "dropping capabilities",
-            Self::NoNewPrivileges => "giving up new privileges",
+            Self::NoNewPrivileges => "setting no_new_privs",
             Self::Seccomp => "restricting system calls with seccomp",
             Self::Bubblewrap | Self::BubblewrapEnded { .. } => "running bubblewrap",
         })
@@ -128,7 +128,7 @@ pub(crate) struct StepFailure {
 #[cfg(target_os = "linux")]
 pub(crate) const FAILURE_LEN: usize = 12;
 
-/// Encodes a failed step, as its two numbers, and its errno for the waiting process.
+/// Encodes the two numbers of a failed step and its errno for the waiting process.
 #[cfg(target_os = "linux")]
 pub(crate) fn to_bytes([number, detail]: [u32; 2], errno: i32) -> [u8; FAILURE_LEN] {
     let mut bytes = [0; FAILURE_LEN];
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_survive_the_wire() {
+    fn steps_survive_encoding_and_decoding() {
         let mut known = 0;
         for number in 0..64 {
             if let Some(step) = SandboxStep::decode([number, 0]) {

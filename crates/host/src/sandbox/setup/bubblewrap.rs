@@ -36,7 +36,8 @@ pub(in crate::sandbox) fn check(mounts: &[Mount]) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// Bubblewrap starts the inner process by the name of a descriptor, which is in `/proc`.
+/// Whether the mount hides `/proc`. Bubblewrap starts the inner process through the path of a
+/// descriptor in `/proc`.
 fn hides_proc(mount: &Mount) -> bool {
     let is_hidden = matches!(mount, Mount::Cover(cover) if cover.kind == CoverKind::Hidden);
     is_hidden && mount.path() == Path::new("/proc")
@@ -44,8 +45,7 @@ fn hides_proc(mount: &Mount) -> bool {
 
 /// Returns bubblewrap's options, without the command to run.
 ///
-/// Bubblewrap would create missing paths and leave them behind. So a path that is not as the plan
-/// saw it is an error here.
+/// Bubblewrap would create missing paths and leave them behind, so each path is checked first.
 pub(crate) fn options(
     plan: &Plan,
     placeholders: &Placeholders,
@@ -64,8 +64,8 @@ pub(crate) fn options(
     Ok(options.into_words())
 }
 
-/// Checks the place of a mount. A path to regrant may have been removed since; a path to cover must
-/// still exist.
+/// Checks the place of a mount, and returns whether it exists. A path to regrant may have been
+/// removed after the plan was made; a path to cover must still exist.
 fn is_there(mount: &Mount) -> Result<bool, Errno> {
     let is_directory = match mount {
         Mount::Cover(cover) => cover.is_directory,
@@ -128,7 +128,7 @@ impl Options {
                 self.hidden.push(path.into());
             }
             Mount::Cover(_) => self.bind("--ro-bind", Path::new("/dev/null"), path),
-            // Landlock decides which of them are writable.
+            // Landlock decides which devices are writable.
             Mount::Regrant(_) if path.starts_with("/dev") => self.bind("--dev-bind", path, path),
             Mount::Regrant(regrant) if regrant.access == Access::Write => {
                 self.bind("--bind", path, path);

@@ -8,7 +8,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// Descriptors that the rest of the process may have open.
 const OTHERS: usize = 256;
 
-/// Raises the soft limit on descriptors to the hard limit while it lives, if necessary.
+/// Until this is dropped, the soft limit on descriptors is raised to the hard limit, if necessary.
 #[derive(Debug)]
 pub(in crate::sandbox) struct DescriptorRoom {
     raised_from: Option<Rlimit>,
@@ -24,7 +24,7 @@ impl DescriptorRoom {
         Self { raised_from: is_raised.then_some(limit) }
     }
 
-    /// Leaves the limit as it is.
+    /// Leaves the limit unchanged.
     #[cfg(test)]
     pub(in crate::sandbox) fn none() -> Self {
         Self { raised_from: None }

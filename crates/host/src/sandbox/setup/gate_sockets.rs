@@ -10,7 +10,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_w
 use crate::sandbox::plan::{GateSocket, GateSockets};
 use crate::sandbox::report::step::{SandboxStep, StepFailure};
 
-/// Connections that the kernel has completed and the server has not accepted yet.
+/// The maximum number of connections that the kernel has completed and the server has not accepted
+/// yet.
 const BACKLOG: i32 = 128;
 
 /// Binds the sockets in the order of [`GateSockets::list`].
@@ -19,8 +20,8 @@ pub(crate) fn bind_all(sockets: &GateSockets) -> Result<Vec<OwnedFd>, StepFailur
     bound.map_err(|errno| SandboxStep::GateSockets.failed(errno))
 }
 
-/// Opens an IPv6 socket, which also accepts IPv4, if the kernel supports IPv6. A gate for IPv4
-/// alone is just as strong.
+/// Opens an IPv6 socket, which also accepts IPv4, or an IPv4 socket if the kernel does not support
+/// IPv6. A gate for IPv4 alone is just as strong.
 fn open(socket: GateSocket) -> Result<OwnedFd, Errno> {
     match open_in(AddressFamily::INET6, socket) {
         Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) => open_in(AddressFamily::INET, socket),

@@ -17,8 +17,8 @@ use crate::sandbox::report::step::{SandboxStep, StepFailure};
 /// Loopback is the first interface of every network namespace.
 const LOOPBACK: u32 = 1;
 
-/// Addresses in addition to those of loopback. `getaddrinfo` with `AI_ADDRCONFIG` queries only
-/// families that have such an address.
+/// Addresses other than those of loopback. `getaddrinfo` with `AI_ADDRCONFIG` queries only families
+/// that have such an address.
 const OWN_V4: Ipv4Addr = Ipv4Addr::new(198, 18, 255, 1);
 const OWN_V6: Ipv6Addr = Ipv6Addr::new(0xfd65, 0x7865, 0x6373, 0, 0xffff, 0, 0, 1);
 
@@ -26,7 +26,7 @@ const EVERYTHING: [(IpAddr, u8); 2] =
     [(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0), (IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0)];
 
 /// Brings loopback up, makes every address local, and prohibits the addresses of refused names.
-/// IPv6 is optional: without its routes no packet leaves over it either.
+/// IPv6 may fail: without these routes, no IPv6 packet leaves the namespace.
 pub(crate) fn route_everything_to_loopback() -> Result<(), StepFailure> {
     let failed = |errno| SandboxStep::Routes.failed(errno);
     let kernel = RouteSocket::open().map_err(failed)?;
@@ -84,7 +84,7 @@ impl RouteSocket {
         self.perform(message)
     }
 
-    /// `ip route add KIND PREFIX [dev lo] table local`. The local table comes before all others.
+    /// `ip route add KIND PREFIX [dev lo] table local`. The local table is consulted first.
     fn add_route(&self, kind: u8, (address, length): (IpAddr, u8)) -> Result<(), Errno> {
         let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
         let mut message = Message::new(libc::RTM_NEWROUTE, flags.cast_unsigned());

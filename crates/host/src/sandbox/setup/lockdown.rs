@@ -16,8 +16,8 @@ use crate::sandbox::kernel::landlock::{LandlockError, Ruleset, restrict_self};
 use crate::sandbox::plan::Plan;
 use crate::sandbox::report::step::{SandboxStep, StepFailure};
 
-/// The capabilities that root keeps: those for files and users. All others are dropped, such as
-/// creating devices, mounting and tracing.
+/// The capabilities that root keeps: those for files, users, signals and low ports. All others are
+/// dropped, such as those for creating devices, mounting and tracing.
 const KEPT_BY_ROOT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
@@ -36,7 +36,7 @@ pub(crate) struct Lockdown {
 
 impl Lockdown {
     /// Resolves granted paths now, so all mounts must exist. The program may also open `terminals`,
-    /// or terminals inside them: no plan knows their names.
+    /// or terminals inside them, whose names no plan can know.
     pub(crate) fn prepare(plan: &Plan, terminals: &[BorrowedFd<'_>]) -> Result<Self, StepFailure> {
         let landlock = match &plan.landlock {
             Some(rules) => Some(
@@ -67,8 +67,8 @@ impl Lockdown {
             len: u16::try_from(self.filter.len()).unwrap_or(0),
             filter: self.filter.as_ptr().cast_mut(),
         };
-        // SAFETY: the program has the given length, and the kernel only reads it. It refuses one of
-        // length 0.
+        // SAFETY: the program has the given length, and the kernel only reads it. The kernel
+        // refuses a program of length 0.
         let result = unsafe {
             libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program)
         };

@@ -1,4 +1,4 @@
-//! Puts a plan into effect. This code runs in the keeper and in its children.
+//! Puts a plan into effect. This code runs in the spawner, in the keeper and in its children.
 
 pub(crate) mod bubblewrap;
 mod descriptor_room;

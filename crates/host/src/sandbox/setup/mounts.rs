@@ -2,8 +2,7 @@
 //!
 //! A place is opened once, without following symlinks, and then used by its descriptor. If it is
 //! renamed in the meantime, it is covered under its new name or the mount fails, but nothing else
-//! is covered in its stead. Either everything in the plan is covered, or the process does not
-//! start.
+//! is covered instead. Either everything in the plan is covered, or the process does not start.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path};
@@ -22,7 +21,7 @@ use crate::sandbox::report::step::{SandboxStep, StepFailure};
 
 const READ_ONLY: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_RDONLY;
 
-/// On a mount without devices no process can open a device, not even root.
+/// For hidden paths. On a mount with NODEV no process can open a device, not even root.
 const UNUSABLE: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_RDONLY
     .union(MountAttrFlags::MOUNT_ATTR_NODEV)
     .union(MountAttrFlags::MOUNT_ATTR_NOEXEC)
@@ -73,7 +72,7 @@ pub(crate) fn arrange(
             (Mount::Regrant(regrant), Some(saved)) => {
                 restore(regrant, &saved, nesting.is_in_hidden(index))
             }
-            // The path has been removed since, so there is nothing to restore.
+            // The path was removed after the plan was made, so there is nothing to restore.
             (Mount::Regrant(_), None) if nesting.is_in_covered(index) => Ok(()),
             (Mount::Regrant(regrant), None) => pin(regrant),
             (Mount::Fresh(path), _) => put_fresh_directory(path),
@@ -116,7 +115,7 @@ fn restore(regrant: &Regrant, saved: &Saved, below_hidden: bool) -> Result<(), E
 fn pin(regrant: &Regrant) -> Result<(), Errno> {
     match save(regrant)? {
         Some(saved) => restore(regrant, &saved, false),
-        // The path that it should protect is gone, too, or its own mount will fail.
+        // The cover below the pin is then unnecessary, or its mount will fail.
         None => Ok(()),
     }
 }
@@ -185,7 +184,7 @@ fn make_way(root: &OwnedFd, way: &Path, to_directory: bool) -> Result<(), Errno>
             return made.or_else(existing);
         }
         rustix::fs::mkdirat(&directory, name, searchable).or_else(existing)?;
-        // The umask may have removed permissions that others need to pass.
+        // The umask may have removed permissions that other users need to pass.
         rustix::fs::chmodat(&directory, name, searchable, rustix::fs::AtFlags::empty())?;
         directory = rustix::fs::openat(&directory, name, flags, Mode::empty())?;
     }
@@ -230,8 +229,8 @@ impl<'a> MountNesting<'a> {
         matches!(self.around(index), Some(Mount::Cover(Cover { kind: CoverKind::Hidden, .. })))
     }
 
-    /// Whether the mount must be saved before its surroundings are covered. Others are pins and are
-    /// not saved in advance: that takes a descriptor, and there may be many.
+    /// Whether a regrant must be saved before its surroundings are covered. Other regrants are pins
+    /// and are not saved in advance: each would take a descriptor, and there may be many.
     fn is_in_covered(&self, index: usize) -> bool {
         match self.around(index) {
             None => false,

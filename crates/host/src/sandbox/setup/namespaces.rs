@@ -17,8 +17,8 @@ use crate::sandbox::report::step::{SandboxStep, StepFailure};
 const OF_EACH: UnshareFlags =
     UnshareFlags::NEWNS.union(UnshareFlags::NEWPID).union(UnshareFlags::NEWIPC);
 
-/// Moves the calling process into new mount and IPC namespaces, and its next children into a new
-/// PID namespace.
+/// Moves the calling process into new mount and IPC namespaces and, with `new_network`, into a new
+/// network namespace. Moves its next children into a new PID namespace.
 pub(crate) fn enter(new_network: bool) -> Result<(), StepFailure> {
     let network = if new_network { UnshareFlags::NEWNET } else { UnshareFlags::empty() };
     enter_owned(OF_EACH | network)
@@ -47,7 +47,7 @@ fn enter_owned(namespaces: UnshareFlags) -> Result<(), StepFailure> {
         // SAFETY: the descriptor table stays shared.
         return unsafe { unshare_unsafe(namespaces) }.map_err(failed);
     }
-    // A new user namespace maps no ids, so they are read before.
+    // A new user namespace maps no ids, so the ids are read first.
     let (user, group) = (geteuid().as_raw(), getegid().as_raw());
     // SAFETY: as above.
     unsafe { unshare_unsafe(namespaces | UnshareFlags::NEWUSER) }.map_err(failed)?;
@@ -58,9 +58,9 @@ fn enter_owned(namespaces: UnshareFlags) -> Result<(), StepFailure> {
 
 /// Maps a user and a group in the new user namespace to the same ids outside.
 fn map_ids(user: u32, group: u32) -> io::Result<()> {
-    // The files in /proc of a process that is not dumpable belong to root. While it is dumpable,
-    // another process of this user could trace it. Only a process without a sandbox could, and it
-    // can do as much by itself.
+    // The files in /proc of a process that is not dumpable belong to root. While this process is
+    // dumpable, processes of this user that run outside every sandbox could trace it, but they
+    // would gain nothing.
     set_dumpable_behavior(DumpableBehavior::Dumpable)?;
     let mapped = write_maps(user, group);
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;

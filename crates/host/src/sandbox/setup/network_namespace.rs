@@ -1,10 +1,10 @@
 //! Network namespaces of sandboxes, created by the spawner and kept alive by descriptors.
 //!
-//! Creating a network namespace takes as long as everything else about a sandbox. So processes
-//! without a network share an empty one, and each managed process gets its own from a small pool,
-//! in which every address leads to the sockets of its gate. All of them belong to one user
-//! namespace, unless the server is root. This gives sandboxes no power over each other: none of
-//! their programs has a capability there or may enter a namespace.
+//! Creating a network namespace takes as long as the rest of the setup of a sandbox. So processes
+//! without a network share an empty namespace, and each managed process gets its own from a small
+//! pool. There every address leads to the sockets of its gate. All these namespaces belong to one
+//! user namespace, unless the server is root. This gives sandboxes no power over each other: none
+//! of their programs has a capability there or may enter a namespace.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,14 +21,14 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use super::{local_routes, namespaces};
 use crate::sandbox::report::step::{SandboxStep, StepFailure};
 
-/// Namespaces prepared for managed processes. More than one, since several may start at once.
+/// The number of namespaces prepared for managed processes, several of which may start at once.
 const PREPARED: usize = 4;
 
 /// The network namespaces of one spawner.
 #[derive(Debug, Default)]
 pub(crate) struct NetworkNamespaces {
-    /// Owns all of them. `None` before the first one, and always for root, which needs no user
-    /// namespace.
+    /// The user namespace that owns all of them. `None` before the first is created, and always for
+    /// root, which needs no user namespace.
     user: Option<Rc<OwnedFd>>,
     empty: Option<NetworkNamespaceFds>,
     prepared: Vec<NetworkNamespaceFds>,
@@ -83,8 +83,8 @@ impl NetworkNamespaces {
         self.prepared.len() < PREPARED
     }
 
-    /// Makes a child enter a new namespace, and keeps it with a descriptor after the child has
-    /// exited.
+    /// Makes a child enter a new namespace, and keeps the namespace alive with a descriptor after
+    /// the child has exited.
     ///
     /// # Safety
     /// Only for a process with one thread.

@@ -3,13 +3,13 @@
 //! A mount needs an existing mount point. So an empty directory with a recognizable mode is
 //! created, and removed when the last process that needs it has ended. Every process that needs it
 //! holds a shared lock on it; removing it requires an exclusive lock. If a keeper is killed and
-//! leaves a placeholder behind, the next one takes it over.
+//! leaves a placeholder behind, the next keeper takes it over.
 //!
 //! Any process that can open the directory can hold such a lock too: processes of other users, and
 //! processes in a sandbox. A shared lock delays the removal until it is released. An exclusive lock
 //! would block the next start, so the start gives up on the lock and makes the directory permanent
-//! by creating a file in it: then keepers no longer remove it. No process can cause a removal that
-//! is too early.
+//! by creating a file in it: then keepers no longer remove it. No process can cause a premature
+//! removal.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -45,10 +45,11 @@ const NOTE: &str = "README";
 const NOTE_TEXT: &str = "exec-server created this directory so that no process in a sandbox could create it. Another process\n\
     held a lock on it, so it was not removed. It can be removed by hand.\n";
 
-/// How often to retry while another process creates or removes the directory, which takes a moment.
+/// The number of attempts while another process creates or removes the directory, which takes a
+/// moment.
 const ATTEMPTS: u32 = 250;
 const PAUSE: Duration = Duration::from_millis(1);
-/// The same for a placeholder that is left alone if it stays locked.
+/// The number of attempts before a locked placeholder of another user may be left alone.
 const ATTEMPTS_FOR_OTHERS: u32 = 10;
 
 /// Identifies a file regardless of its name.
@@ -88,7 +89,7 @@ impl Placeholders {
     /// Creates or takes over a placeholder for each cover that needs one.
     ///
     /// Checks again whether a path is missing: the plan may have seen a placeholder of another
-    /// process that is removed by now.
+    /// process that has been removed since.
     pub(crate) fn hold(
         mounts: &[Mount],
         cancellation: StartCancellation<'_>,
@@ -156,7 +157,8 @@ impl Held {
 }
 
 enum Found {
-    /// Not a placeholder, or not to be treated as one.
+    /// No placeholder is held: something else is there, the placeholder was made permanent, or a
+    /// locked placeholder of another user is left alone.
     Other,
     Placeholder {
         parent: Rc<OwnedFd>,
@@ -195,7 +197,7 @@ fn find<'a>(
                         let directory = room.put_away(directory);
                         return Ok(Found::Placeholder { parent, directory, identity });
                     }
-                    // Not a placeholder: those are readable by the user that created them.
+                    // Not a placeholder of this user: those are readable.
                     Err(Errno::ACCESS) => return Ok(Found::Other),
                     Err(errno) => return Err(errno),
                     Ok(None) if attempt >= ATTEMPTS_FOR_OTHERS => {
@@ -239,7 +241,8 @@ fn make(parent: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Returns `None` if the directory was removed or is being removed.
+/// Returns `None` if the directory was removed, or if another process holds an exclusive lock on
+/// it, for example to remove it.
 fn lock(parent: &OwnedFd, name: &OsStr) -> Result<Option<(OwnedFd, Identity)>, Errno> {
     let Some(directory) = open_named(parent, name)? else { return Ok(None) };
     match flock(&directory, FlockOperation::NonBlockingLockShared) {
@@ -268,8 +271,8 @@ fn make_it_stay(parent: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
     if is_there { Ok(()) } else { Err(Errno::AGAIN) }
 }
 
-/// Creates the note. Any entry makes the directory non-empty, so an existing one with that name
-/// suffices. It may come from an attacker that holds the lock, and is not touched.
+/// Creates the note. Any entry makes the directory non-empty, so an existing entry with that name
+/// suffices. It may come from the attacker that holds the lock, so it is not touched.
 fn leave_a_note(directory: &OwnedFd) -> Result<(), Errno> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     match openat(directory, NOTE, flags, Mode::from_raw_mode(0o644)) {
@@ -308,8 +311,8 @@ fn looks_like_one(status: &Stat) -> bool {
 }
 
 /// Whether the directory belongs to another user in a sticky directory such as `/tmp`. Any user can
-/// create one there, and only its owner and root can remove it. `/tmp` is not a project, so root
-/// leaves it alone.
+/// create a placeholder there, and only its owner and root can remove it. `/tmp` is not a project,
+/// so root leaves the placeholder alone.
 fn is_left_to_others(parent: &OwnedFd, name: &OsStr) -> Result<bool, Errno> {
     let is_sticky = fstat(parent)?.st_mode & STICKY != 0;
     let status = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW);
@@ -318,7 +321,7 @@ fn is_left_to_others(parent: &OwnedFd, name: &OsStr) -> Result<bool, Errno> {
 }
 
 /// Opens a directory. A symlink is an error: policies name real paths, so the symlink was created
-/// later.
+/// after the policy was resolved.
 fn open_directory(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     open_real(path, flags)
@@ -384,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_of_others_stay() {
+    fn directories_that_are_not_placeholders_stay() {
         let workspace = tempfile::tempdir().unwrap();
         let (real, filled) = (workspace.path().join("real"), workspace.path().join("filled"));
         fs::create_dir(&real).unwrap();

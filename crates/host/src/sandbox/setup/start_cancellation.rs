@@ -1,7 +1,7 @@
 //! Ends the setup of a sandbox early when the server cancels the start.
 //!
-//! There may be many mounts, and each may wait for a file system. Meanwhile the keeper is suspended
-//! and cannot read its socket. So the setup itself checks the socket between its steps.
+//! There may be many mounts, and each may wait for a file system. During the setup the keeper is
+//! suspended and cannot read its socket. So the setup itself checks the socket between its steps.
 
 use std::os::fd::{AsFd, BorrowedFd};
 

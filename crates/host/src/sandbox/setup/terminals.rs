@@ -1,4 +1,5 @@
-//! Private terminals of a sandbox: it cannot reach others, and others cannot reach its own.
+//! Private terminals of a sandbox. The sandbox can reach no other terminals, and no process outside
+//! can reach these.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -24,7 +25,8 @@ impl OwnTerminals {
         Self::try_mount().ok()
     }
 
-    /// Returns the files and directories that the program may open, with their content.
+    /// Returns the two places that the program may open: a directory with everything in it, and a
+    /// device.
     pub(crate) fn places(&self) -> [BorrowedFd<'_>; 2] {
         [self.directory.as_fd(), self.multiplexer.as_fd()]
     }
@@ -37,7 +39,7 @@ impl OwnTerminals {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let multiplexer = openat(&directory, c"ptmx", flags, Mode::empty())?;
         let usual_place = open_place(Path::new("/dev/ptmx"))?;
-        // Otherwise it is a symlink to `/dev/pts/ptmx`.
+        // If it is not a device, it is a symlink to `/dev/pts/ptmx`, which is already private.
         let kind = FileType::from_raw_mode(fstat(&usual_place)?.st_mode);
         if kind == FileType::CharacterDevice {
             attach(clone_tree(&multiplexer)?, usual_place)?;

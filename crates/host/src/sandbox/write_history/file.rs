@@ -64,7 +64,7 @@ impl HistoryFile {
         existing.is_some_and(|above| above.is_dir() && allowed(above))
     }
 
-    /// Reads the file if it has changed. Returns whether it has.
+    /// Reads the file if it has changed. Returns whether there is new content.
     pub(super) fn read(&mut self) -> Result<bool, WriteHistoryError> {
         let flags = OFlags::RDONLY;
         let opened = match self.open_directory()?.map(|directory| self.open(&directory, flags)) {
@@ -89,8 +89,8 @@ impl HistoryFile {
         Ok(true)
     }
 
-    /// Ignores an unfinished last line: its writer has not granted anything yet, and the line may
-    /// be the beginning of any path, even `/`.
+    /// Ignores an unfinished last line: its writer has not granted anything yet, and the beginning
+    /// of a path may name another directory, even `/`.
     fn parse(&mut self, content: &[u8]) {
         self.roots.clear();
         self.damaged_line = None;
@@ -143,7 +143,8 @@ impl HistoryFile {
         match opened.map_err(io::Error::from) {
             Ok(opened) => Ok(Some(opened)),
             Err(source) if !is_closed(&source) => Err(self.failed(source)),
-            // Other servers that read this file would miss entries that are only in other files.
+            // The file was readable, so other servers may rely on it. They would miss entries
+            // recorded only in the other history files.
             Err(source) if self.version.is_some() => {
                 Err(WriteHistoryError::ReadOnly { file: self.path.clone(), source })
             }

@@ -1,13 +1,13 @@
-//! The directories in which sandboxes of this user were ever allowed to write, by this server or an
-//! earlier one.
+//! The directories in which sandboxes of this user were ever allowed to write, by this server or
+//! any other.
 //!
 //! Files that a process left there outlive its sandbox and its server, and must not decide what a
 //! later policy grants. So the list is kept in files that only grow, one path per line. There are
 //! several files, since servers of one user may be started with different environment variables and
 //! still must share the list: each server reads all files that it knows and appends to each of
-//! them. Concurrent servers append without a lock, since any process that can read the file could
-//! hold a lock. A condition that makes the list incomplete is an error, or makes it
-//! [`WrittenRoots::Unknown`].
+//! them. Concurrent servers append without a lock: any process that can read a file could lock it
+//! and block them. A condition that makes the list incomplete is an error, after which the caller
+//! must assume [`WrittenRoots::Unknown`].
 
 mod file;
 #[cfg(test)]
@@ -22,9 +22,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use self::file::{HistoryFile, make_directory};
 use super::policy::{Access, DEVICES, HostNames, Policy, WrittenRoots, real_path};
 
-/// Entries below one directory. With more, that directory stands for all of them.
+/// The maximum number of entries directly below one directory. After that, the directory itself is
+/// recorded instead of further entries.
 const MAX_SIBLINGS: usize = 256;
-/// Symlinks in these are never trusted.
+/// Directories in which symlinks are never trusted, so they need no entry.
 const NEVER_TRUSTED: [&str; 2] = ["/tmp", "/var/tmp"];
 
 /// The history that this server knows, and the files that keep it.
@@ -35,7 +36,7 @@ pub struct WriteHistory {
 
 #[derive(Debug)]
 struct State {
-    /// Everything ever known, even if a file has been removed since.
+    /// Everything read or recorded so far, even if a file has since been removed.
     roots: Arc<BTreeSet<PathBuf>>,
     files: Vec<HistoryFile>,
     /// Whether every file has all entries of the others.
@@ -47,17 +48,17 @@ struct State {
 pub enum WriteHistoryError {
     #[error("cannot use {}: {source}", file.display())]
     Io { file: PathBuf, source: io::Error },
-    #[error("cannot add to {}: {source}; let this user write it, or remove it", file.display())]
+    #[error("cannot add to {}: {source}; let this user write to it, or remove it", file.display())]
     ReadOnly { file: PathBuf, source: io::Error },
     #[error(
-        "{} is not a regular file of this user, or other users can write it or its directory; remove it",
+        "{} is not a regular file of this user, or other users can write to it or its directory; remove it, and let only this user write to its directory",
         file.display()
     )]
     Untrusted { file: PathBuf },
     #[error("{} is damaged in line {line}; remove that line", file.display())]
     Damaged { file: PathBuf, line: usize },
     #[error(
-        "cannot use any of the directories {directories:?}; set XDG_STATE_HOME to a directory that this user can write"
+        "cannot use any of the directories {directories:?}; set XDG_STATE_HOME to a directory that this user can write to"
     )]
     NoPlace { directories: Vec<PathBuf> },
 }
@@ -138,9 +139,9 @@ impl State {
         Ok(())
     }
 
-    /// Creates the directories of the files below a writable root. A sandbox can protect an
-    /// existing directory at no cost. A missing one needs a placeholder, which might take the place
-    /// of a directory far above.
+    /// Creates the directories of history files that are below a writable root. A sandbox can
+    /// protect an existing directory at no cost. For a missing directory it needs a placeholder,
+    /// which might take the place of a directory far above.
     fn make_directories_in(&self, root: &Path) {
         for directory in self.files.iter().filter_map(HistoryFile::directory) {
             if real_path(&HostNames, directory).is_some_and(|real| real.starts_with(root)) {
@@ -165,8 +166,8 @@ fn one_line(path: &Path) -> &Path {
     path.ancestors().find(is_one_line).unwrap_or(Path::new("/"))
 }
 
-/// Adds the path unless one of the others covers it. Returns the added path, which may be a more
-/// general one.
+/// Adds the path unless a known path covers it. Returns the added path, which may be a directory
+/// above the given one.
 fn cover(roots: &mut BTreeSet<PathBuf>, path: &Path) -> Option<PathBuf> {
     if is_covered(roots, path) {
         return None;
@@ -176,7 +177,7 @@ fn cover(roots: &mut BTreeSet<PathBuf>, path: &Path) -> Option<PathBuf> {
     Some(added)
 }
 
-/// Returns the path, or one above it if that has too many entries already.
+/// Returns the path, or a directory above it that already has too many entries.
 fn general<'a>(roots: &BTreeSet<PathBuf>, path: &'a Path) -> &'a Path {
     let Some(parent) = path.parent() else { return path };
     let below = roots.range(parent.to_owned()..).take_while(|root| root.starts_with(parent));

@@ -17,7 +17,7 @@ const RANGE_BYTES: u64 = 8 << 20;
 /// Limit for a file that reports size 0 but has content.
 pub(super) const MAX_UNSIZED_BYTES: u64 = 64 << 20;
 
-/// The side that failed, and the reason.
+/// Reasons why a copy failed; for an I/O error, also which side failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Failed {
     Reading(Errno),
@@ -27,8 +27,8 @@ pub(super) enum Failed {
     Abandoned,
 }
 
-/// Copies a file into an empty one, up to `size`, its size when it was opened. The bound keeps the
-/// copy of an endlessly growing file finite.
+/// Copies a file into an empty one, up to `size`, the size of the source when it was opened. The
+/// bound keeps the copy of an endlessly growing file finite.
 pub(super) fn copy(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
@@ -63,14 +63,14 @@ pub(super) fn clone(from: BorrowedFd<'_>, to: BorrowedFd<'_>, size: u64) -> bool
     rustix::fs::ioctl_ficlone(to, from).and_then(|()| rustix::fs::ftruncate(to, size)).is_ok()
 }
 
-/// Reads everything up to `size`. Files of /proc report 0 whatever they contain, and some have no
-/// end: of those, at most [`MAX_UNSIZED_BYTES`] are accepted.
+/// Reads everything up to `size`. Files of /proc report size 0 whatever they contain, and some have
+/// no end. So a file that reports 0 may have at most [`MAX_UNSIZED_BYTES`].
 pub(super) fn read(
     from: BorrowedFd<'_>,
     size: u64,
     cancel: &CancelFlag,
 ) -> Result<Vec<u8>, Failed> {
-    // Some of these files can be read in whole records only, so the limit is not probed with a
+    // Some files that report 0 can be read in whole records only, so the limit is not probed with a
     // single byte.
     let end = if size == 0 { MAX_UNSIZED_BYTES + BUFFER_BYTES as u64 } else { size };
     let mut content = Vec::new();
@@ -97,7 +97,7 @@ pub(super) fn data_ranges(from: BorrowedFd<'_>, size: u64) -> Result<Vec<Range<u
 }
 
 /// Like [`copy`], over the existing content of a file. Space must be reserved for `data`, the
-/// ranges with all data.
+/// ranges where the source has data.
 ///
 /// On failure, truncates the file: a mix of old and new content could be mistaken for a complete
 /// file.
@@ -145,8 +145,8 @@ fn clear(file: BorrowedFd<'_>, range: Range<u64>) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Finds the next range with data. `None` if only a hole is left, or nothing. A file system without
-/// holes has data everywhere.
+/// Finds the next range with data. `None` if there is no more data before `end`. On a file system
+/// without holes, data is everywhere.
 fn next_data(from: BorrowedFd<'_>, at: u64, end: u64) -> Result<Option<(u64, u64)>, Failed> {
     let start = match rustix::fs::seek(from, SeekFrom::Data(at)) {
         Ok(start) if start < end => start,
@@ -157,9 +157,9 @@ fn next_data(from: BorrowedFd<'_>, at: u64, end: u64) -> Result<Option<(u64, u64
     Ok(Some((start, until)))
 }
 
-/// Copies a range in the kernel if possible. On any error it falls back to read and write, which
-/// either works or identifies the real error and its side. Returns where the copy ended, which is
-/// before the end of the range only at the end of the file.
+/// Copies a range in the kernel if possible. On any error, falls back to read and write, which
+/// either works or shows whether the source or the destination failed, and why. Returns where the
+/// copy ended, which is before the end of the range only at the end of the file.
 fn copy_range(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
@@ -186,7 +186,7 @@ fn copy_range(
     Ok(at)
 }
 
-/// Passes a range to `write` in chunks. Returns where it ended.
+/// Passes a range to `write` in chunks. Returns where the range or the file ended.
 fn stream(
     from: BorrowedFd<'_>,
     range: Range<u64>,

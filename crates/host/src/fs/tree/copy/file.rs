@@ -17,7 +17,8 @@ use crate::fs::tree::cancel::CancelFlag;
 use crate::fs::write::write_file::take_back;
 use crate::fs::write::write_lock::WriteLock;
 
-/// How often other programs may remove or create the destination before the copy fails.
+/// The number of attempts to create or open the destination, which other programs may remove or
+/// create in between.
 const ATTEMPTS: usize = 8;
 
 pub(super) fn copy(
@@ -91,7 +92,8 @@ fn open_output(source: &Source, target: &CopyTarget<'_>) -> Result<Output, FsErr
             Err(error) => return Err(error),
         }
     }
-    Err(FsError::Unsuitable { path: target.path.clone(), why: "is a dangling symlink" })
+    let why = "is a dangling symlink; remove it, or copy to its target";
+    Err(FsError::Unsuitable { path: target.path.clone(), why })
 }
 
 fn open_existing(

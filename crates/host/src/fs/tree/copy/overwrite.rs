@@ -1,7 +1,7 @@
 //! Copies one regular file over another, which keeps its inode.
 //!
 //! Before the first old byte is overwritten, space for the new content is reserved and small files
-//! are read completely. So an error up to then leaves the old content and permissions.
+//! are read completely. An error before that point leaves the old content and permissions.
 
 use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -23,7 +23,7 @@ use crate::fs::write::write_lock::WriteLock;
 pub(super) struct Existing {
     pub(super) file: OwnedFd,
     pub(super) stat: Stat,
-    /// The file may have other names.
+    /// Locks the content, because the file may have other names.
     pub(super) _content: WriteLock,
 }
 

@@ -132,8 +132,8 @@ struct TreeCopy<'a> {
     cancel: &'a CancelFlag,
     from: TreeDescent,
     to: TreeDescent,
-    /// The root of the destination. If it turns up in the source, where another program may move
-    /// or mount it, the copy fails: it would copy into itself without end.
+    /// The root of the destination. The copy fails if another program moves or mounts this
+    /// directory into the source: the copy would never end.
     destination: Identity,
     /// One for each directory of both descents.
     levels: Vec<Level>,
@@ -185,7 +185,7 @@ impl TreeCopy<'_> {
     }
 
     /// Checks the access to an entry on both sides. The entry may be newer than the precheck of the
-    /// tree. If it is not a directory, its copy checks for more.
+    /// tree. For anything but a directory, `file::copy` and `link::copy` check further access.
     fn expect(&self, name: &OsStr) -> Result<(), FsError> {
         let path = self.from.path_of(name);
         confinement::expect(self.from.here(), name, RequiredAccess::Read, &path)?;
@@ -284,8 +284,8 @@ enum Copied {
     Waits,
 }
 
-/// Sets the permissions of a new directory. Keeps its set-group-id bit, which it may have inherited
-/// from its parent, whose files belong to one group.
+/// Sets the permissions of a new directory. Keeps an inherited set-group-id bit, so that new files
+/// still get the group of the parent.
 fn set_mode(directory: BorrowedFd<'_>, mode: Mode) -> Result<(), Errno> {
     let inherited = rustix::fs::fstat(directory)?.st_mode & 0o2000;
     rustix::fs::fchmod(directory, mode | Mode::from_raw_mode(inherited))

@@ -63,9 +63,9 @@ fn the_difference_is_reported_not_the_history() {
     assert_eq!(outcome([removed("/a"), modified("/a")]), ["Removed /a"]);
 }
 
-/// A client that reads nothing while two names are swapped repeatedly.
+/// The client reads nothing while a directory is renamed back and forth.
 #[test]
-fn directories_moved_back_and_forth_take_no_memory() {
+fn directories_moved_back_and_forth_do_not_accumulate() {
     let mut window = tree();
     for _ in 0..1000 {
         for event in renamed("/a", "/b").into_iter().chain(renamed("/b", "/a")) {
@@ -83,7 +83,7 @@ fn directories_moved_back_and_forth_take_no_memory() {
 }
 
 #[test]
-fn a_rename_has_two_ends() {
+fn a_rename_is_reported_only_if_both_halves_arrive() {
     assert_eq!(outcome(renamed("/a", "/b")), ["Renamed /b <- /a"]);
     assert_eq!(
         outcome([renamed("/a", "/bb"), renamed("/bb", "/c")].concat()),
@@ -100,7 +100,7 @@ fn a_rename_has_two_ends() {
 }
 
 #[test]
-fn a_temporary_name_is_not_mentioned() {
+fn a_temporary_name_is_not_reported() {
     let [from, to] = renamed("/file.tmp", "/file");
     assert_eq!(outcome([created("/file.tmp"), modified("/file.tmp"), from, to]), ["Created /file"]);
 }
@@ -115,7 +115,7 @@ fn changes_follow_a_renamed_directory() {
 }
 
 #[test]
-fn a_halved_rename_is_not_joined_across_windows() {
+fn a_rename_split_across_windows_is_not_joined() {
     let mut window = tree();
     let [from, to] = renamed("/a", "/b");
     window.apply(from);
@@ -133,7 +133,7 @@ fn an_overlong_list_is_dropped() {
     }
     assert!(!window.rescan);
     window.apply(modified(&paths[0]));
-    assert!(!window.rescan, "a repeated path costs nothing");
+    assert!(!window.rescan, "a repeated path does not count again");
     window.apply(created(&paths[MAX_PATHS]));
     window.apply(created("/later"));
     let taken = window.take().unwrap();
@@ -145,7 +145,7 @@ fn an_overlong_list_is_dropped() {
 }
 
 #[test]
-fn long_names_count_by_their_length() {
+fn long_names_reach_the_byte_limit() {
     let mut window = tree();
     for index in 0..200 {
         window.apply(created(&format!("/{}/{index}", "x".repeat(4000))));
@@ -188,7 +188,8 @@ fn a_listing_overrides_an_earlier_removal() {
     );
 }
 
-/// The same during a scan: the new directory is reported, and scanned, after the removal.
+/// A directory is removed and recreated during a scan. The new one is reported, and scanned, after
+/// the removal.
 #[test]
 fn a_directory_recreated_during_a_scan_is_scanned_again() {
     let mut window = tree();
@@ -296,7 +297,7 @@ fn only_a_renamed_directory_is_scanned() {
     assert_eq!(pending_scan.moved, BTreeSet::from([PathBuf::from("/d")]));
 }
 
-/// The file has the name of a directory that was removed before.
+/// The file is created under the name of a directory that was just removed.
 #[test]
 fn changes_do_not_follow_a_renamed_file() {
     let [from, to] = renamed("/d", "/ee");
@@ -304,7 +305,7 @@ fn changes_do_not_follow_a_renamed_file() {
     assert_eq!(told, ["Removed /d", "Removed /d/old", "Created /ee"]);
 }
 
-/// It is reported as modified, and the content of the old directory is unknown.
+/// The name is reported as modified, and the content of the old directory is unknown.
 #[test]
 fn replacing_a_directory_that_was_moved_away_causes_a_rescan() {
     let away = as_directory(renamed("/d", "/elsewhere")[0]);

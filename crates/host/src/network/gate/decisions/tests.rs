@@ -27,7 +27,7 @@ async fn rules_decide_without_a_question() {
     assert_eq!(connect(&judge, "named.org", 443).await, Ok(()));
     assert_eq!(connect(&judge, "bad.org", 443).await, Err(Refusal::Policy(DenyReason::Denied)));
     assert!(client.questions().is_empty());
-    let [allowed, denied] = &client.records()[..] else { panic!("two decisions") };
+    let [allowed, denied] = &client.records()[..] else { panic!("expected two decisions") };
     assert_eq!((allowed.verdict, denied.verdict), (Verdict::Allow, Verdict::Deny));
     assert_eq!((&*allowed.reason, &*denied.reason), ("allow", "denied"));
     assert_eq!(denied.source, DecisionSource::BaselinePolicy);

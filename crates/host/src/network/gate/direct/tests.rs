@@ -92,8 +92,9 @@ async fn one_private_address_among_others_refuses_the_name() {
 }
 
 #[tokio::test]
-async fn dns_is_asked_only_once() {
-    // The first answer is dialled, although the second one would be refused.
+async fn a_name_is_resolved_once_for_each_connection() {
+    // The first connection dials the first answer. The second answer, for the second connection,
+    // is refused.
     let (server, address) = listener().await;
     let client = FakeClient::silent();
     let allow = [&*format!("a.test:{}", address.port()), "127.0.0.1"];

@@ -7,7 +7,7 @@ use super::super::state::GateState;
 use super::message::{Kind, Query, ResponseCode};
 use crate::network::policy::Host;
 
-/// Short, because a later question may change whether a name is refused.
+/// Any value would do: the answers do not change while the process runs.
 const TTL_SECONDS: u32 = 60;
 
 /// Returns the response to a message, or `None` if the message must not be answered.

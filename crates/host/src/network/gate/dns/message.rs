@@ -11,9 +11,9 @@ const HEADER_LEN: usize = 12;
 /// The longest name on the wire, with its length bytes.
 const MAX_NAME: usize = 255;
 const MAX_LABEL: u8 = 63;
-/// A query carries an OPT record and perhaps a signature.
+/// Real queries carry at most an OPT record and a signature.
 const MAX_ADDITIONAL: u16 = 4;
-/// The most addresses that fit beside the longest question and an OPT record.
+/// The most addresses that fit into 512 bytes beside the longest question and an OPT record.
 const MAX_ANSWERS: usize = 8;
 
 const TYPE_A: u16 = 1;
@@ -59,7 +59,7 @@ pub(crate) enum ResponseCode {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum QueryError {
-    /// A response could start a loop, or there is no id to respond to.
+    /// Gets no response: the message is a response itself, or too short to have a header.
     #[error("the message is not a DNS query")]
     NotAQuery,
     #[error("the DNS query is malformed")]
@@ -84,8 +84,8 @@ impl Query {
     }
 
     /// Returns the name in the canonical spelling of [`Host::Name`]. `None` if no host can have
-    /// this name, such as the root, an address or a label with other characters: respond that it
-    /// does not exist.
+    /// this name: it is the root or an address, or a label has an invalid character. Respond that
+    /// such a name does not exist.
     pub(crate) fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }

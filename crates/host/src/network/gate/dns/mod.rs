@@ -1,5 +1,5 @@
-//! DNS for a managed process. Names are never forwarded to a real server: an allowed name gets a
-//! synthetic address, and is resolved when that is dialled.
+//! DNS for a managed process. Queries are never forwarded to a real server: an allowed name gets a
+//! synthetic address, and is resolved only when the program dials that address.
 
 mod answer;
 pub(super) mod message;

@@ -39,7 +39,8 @@ pub(in super::super) fn serve_udp(
             let query = &buffer[..received.bytes];
             let Some(response) = respond(&state, query, received.peer) else { continue };
             if let Err(error) = socket.send(&response, &received).await {
-                tracing::debug!(%error, "cannot send a DNS response");
+                let peer = received.peer;
+                tracing::debug!(%error, %peer, "cannot send a DNS response");
             }
         }
     })

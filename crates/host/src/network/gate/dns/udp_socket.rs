@@ -1,4 +1,5 @@
-//! A UDP socket that reports which of its addresses a datagram was sent to, and replies from there.
+//! A UDP socket that reports to which of its addresses a datagram was sent, and replies from that
+//! address.
 //!
 //! A program sends queries to any address, and all of them arrive at the one wildcard socket. A
 //! resolver drops a response from an address other than the one it queried.
@@ -87,7 +88,7 @@ fn receive(descriptor: RawFd, buffer: &mut [u8]) -> io::Result<Received> {
     if bytes < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the storage was zeroed, and all-zero bytes are a valid one.
+    // SAFETY: the storage was zeroed, and all-zero bytes are a valid storage.
     let address = unsafe { address.assume_init() };
     let peer = socket_address(&address).ok_or(io::ErrorKind::InvalidData)?;
     let destination = destination_of(&message);

@@ -20,10 +20,10 @@ use super::{MAX_HEAD_BYTES, Outside, Tunnel};
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ForwardError {
-    #[error("the HTTP exchange failed")]
+    #[error("the HTTP exchange failed: {0}")]
     Http(#[from] hyper::Error),
-    #[error("the request has an invalid URI or host")]
-    Uri,
+    #[error("the target is not valid in a Host header")]
+    Host,
     #[error("{0}")]
     Framing(&'static str),
 }
@@ -45,9 +45,10 @@ pub(super) async fn forward(
         .max_header_size(MAX_HEAD_BYTES)
         .handshake(TokioIo::new(stream))
         .await?;
+    let host = authority.to_owned();
     let task = OwnedTask(tokio::spawn(async move {
         if let Err(error) = connection.with_upgrades().await {
-            tracing::debug!(%error, "a forwarded connection of a managed process failed");
+            tracing::debug!(%error, %host, "a forwarded connection of a managed process failed");
         }
     }));
     let mut response = sender.send_request(request).await?;
@@ -59,7 +60,9 @@ pub(super) async fn forward(
         return Ok((response.map(|body| UpstreamBody { body, _task: Some(task) }), None));
     }
     let Some(protocol) = switched.filter(|_| wants_upgrade) else {
-        return Err(ForwardError::Framing("the host switched protocols unrequested"));
+        return Err(ForwardError::Framing(
+            "the host switched protocols, which the request did not ask for",
+        ));
     };
     set_upgrade(response.headers_mut(), protocol);
     let outside = Outside::Upgrading(hyper::upgrade::on(&mut response), task);
@@ -77,7 +80,7 @@ fn rewrite(
     *request.uri_mut() = path.map(Uri::from).unwrap_or_default();
     *request.version_mut() = Version::HTTP_11;
     let host = authority.strip_suffix(":80").unwrap_or(authority);
-    let host = HeaderValue::from_str(host).map_err(|_| ForwardError::Uri)?;
+    let host = HeaderValue::from_str(host).map_err(|_| ForwardError::Host)?;
     let headers = request.headers_mut();
     remove_hop_by_hop(headers);
     headers.insert(HOST, host);

@@ -6,7 +6,8 @@ use hyper::header::{
     UPGRADE,
 };
 
-/// Headers of one connection. Those that start with `proxy-` are removed too.
+/// Headers of one connection. `Keep-Alive`, `Expect` and headers that start with `proxy-` are
+/// removed too.
 const HOP_BY_HOP: [HeaderName; 5] = [CONNECTION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE];
 
 /// Fails if the message cannot be reframed without changing its content.
@@ -44,7 +45,7 @@ pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// Returns the protocol that a message requests to switch to.
+/// Returns the protocol to which a request asks to switch, or a response switches.
 pub(super) fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
     let names_upgrade = headers
         .get_all(CONNECTION)

@@ -72,7 +72,8 @@ async fn serve(state: Arc<GateState>, stream: TcpStream, fixed: Option<Target>) 
         .serve_connection(TokioIo::new(stream), handler)
         .with_upgrades();
     if let Err(error) = Box::pin(served).await {
-        tracing::debug!(%error, "a proxy connection of a managed process failed");
+        let peer = service.peer;
+        tracing::debug!(%error, ?peer, "a proxy connection of a managed process failed");
     }
     let tunnel = service.tunnel.lock().expect("no code panics while it holds the tunnel").take();
     if let Some(tunnel) = tunnel {
@@ -83,9 +84,10 @@ async fn serve(state: Arc<GateState>, stream: TcpStream, fixed: Option<Target>) 
 struct ProxyService {
     state: Arc<GateState>,
     peer: Option<SocketAddr>,
-    /// The only target of a direct connection. For a proxy connection, each request names its own.
+    /// The only target of a direct connection. `None` for a proxy connection, in which each request
+    /// names a target.
     fixed: Option<Target>,
-    /// Set by the request that turns the connection into a tunnel; it is the last request.
+    /// Set by the request that turns the connection into a tunnel, which is the last request.
     tunnel: Mutex<Option<Tunnel>>,
 }
 
@@ -139,8 +141,9 @@ impl ProxyService {
         let stream = CountedStream::new(outside, Arc::clone(&self.state));
         let forwarded = forward(request, &host.with_port(port), stream, may_upgrade).await;
         let (response, tunnel) = forwarded.map_err(|error| {
-            tracing::debug!(%error, "a forwarded request failed");
-            Rejection::bad_gateway(format!("{}: the HTTP exchange failed", host.with_port(port)))
+            let host = host.with_port(port);
+            tracing::debug!(%error, %host, "a forwarded request failed");
+            Rejection::bad_gateway(format!("{host}: {error}"))
         })?;
         if let Some(tunnel) = tunnel {
             self.start_tunnel(tunnel);
@@ -160,7 +163,7 @@ impl ProxyService {
     }
 }
 
-/// A connection that is no longer HTTP, once both ends have switched.
+/// A connection that stops being HTTP once both ends have switched.
 struct Tunnel {
     inside: OnUpgrade,
     outside: Outside,
@@ -168,7 +171,7 @@ struct Tunnel {
 
 enum Outside {
     Connected(TcpStream),
-    /// The host agreed to an upgrade. The task drives its connection until then.
+    /// The host agreed to an upgrade. The task drives its connection until the upgrade is complete.
     Upgrading(OnUpgrade, OwnedTask),
 }
 

@@ -32,16 +32,16 @@ impl Rejection {
     /// Makes the response for a host that was refused or cannot be reached.
     pub(super) fn from_dial(error: &DialError, host: &Host, port: u16) -> Self {
         let target = host.with_port(port);
-        let source: &dyn std::error::Error = match error {
-            DialError::Refused(refusal) => return Self::forbidden(refusal, &target),
+        match error {
+            DialError::Refused(refusal) => Self::forbidden(refusal, &target),
             DialError::TimedOut => {
-                let line = format!("{target}: timed out");
-                return Self { status: StatusCode::GATEWAY_TIMEOUT, code: None, line };
+                let line = format!("{target}: {error}");
+                Self { status: StatusCode::GATEWAY_TIMEOUT, code: None, line }
             }
-            DialError::Resolve { source } | DialError::Connect { source } => source,
-            DialError::Upstream { source } => source,
-        };
-        Self::bad_gateway(format!("{target}: {error}: {source}"))
+            DialError::Resolve { .. } | DialError::Connect { .. } | DialError::Upstream { .. } => {
+                Self::bad_gateway(format!("{target}: {error}"))
+            }
+        }
     }
 
     pub(super) fn into_response(self) -> Response<Body> {
@@ -72,9 +72,14 @@ impl Rejection {
                 "blocked-by-policy",
                 "leads to a private address; allow the address itself with --allow-host",
             ),
-            Refusal::Client { .. } | Refusal::TooManyQuestions => {
+            Refusal::Client { .. } => {
                 ("blocked-by-policy", "was refused by the client; allow it with --allow-host")
             }
+            Refusal::TooManyQuestions => (
+                "blocked-by-policy",
+                "was refused: the client has too many unanswered questions about hosts; try again \
+                 later, or allow it with --allow-host",
+            ),
         };
         let line = format!("network: {target} {problem}");
         Self { status: StatusCode::FORBIDDEN, code: Some(code), line }

@@ -40,7 +40,7 @@ async fn read_head(stream: &mut TcpStream) -> String {
     String::from_utf8(head).unwrap()
 }
 
-/// The response to one request.
+/// Returns the response to one request. The client denies every question.
 async fn respond(rules: Rules, request: &str) -> String {
     let state = state(rules, &FakeClient::answering(Answer::Deny { reason: "no".into() }));
     let mut program = Program::new(&state).await;
@@ -79,7 +79,7 @@ async fn connect_opens_a_tunnel() {
 }
 
 #[tokio::test]
-async fn refusals_name_reason_and_remedy() {
+async fn a_refusal_names_its_reason_and_a_remedy() {
     let connect = "CONNECT other.org:443 HTTP/1.1\r\nHost: other.org:443\r\n\r\n";
     let deny = Rules { deny: vec!["other.org".parse().unwrap()], ..rules(&["a.test"]) };
     let limited = Rules { mode: Mode::Limited, ..rules(&["other.org"]) };

@@ -77,7 +77,7 @@ async fn a_reset_after_the_end_of_a_direction_is_passed_on() {
     program.shutdown().await.unwrap();
     assert_eq!(server.read(&mut [0; 8]).await.unwrap(), 0);
     reset(program);
-    // Waits for the reset: the end of a direction alone is not an error.
+    // Returns only after the reset: the end of a direction alone is not an error.
     let error = wait_for_error(&server).await;
     assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
 }

@@ -1,5 +1,6 @@
 //! The SOCKS5 proxy of a managed process (RFC 1928): CONNECT and UDP ASSOCIATE. It needs no
-//! authentication, because only the process can reach the listener.
+//! authentication: in a network namespace only the process can reach the listener; elsewhere the
+//! gate serves only this user and root.
 
 mod address;
 mod datagram;
@@ -46,7 +47,7 @@ enum ReplyCode {
 #[derive(Debug)]
 enum Command {
     Connect(Address),
-    /// Contains the port that the client will send from, or 0.
+    /// Contains the port that the client will send from, or 0 if the client does not say.
     UdpAssociate {
         port: u16,
     },
@@ -55,11 +56,11 @@ enum Command {
 /// Reasons why a handshake yields no command.
 #[derive(Debug, thiserror::Error)]
 enum HandshakeError {
-    #[error("the handshake failed")]
+    #[error("the connection failed: {0}")]
     Io(#[from] io::Error),
-    #[error("the peer does not speak SOCKS5")]
-    Version,
-    #[error("the peer requires authentication")]
+    #[error("the peer does not speak SOCKS5; it sent version {found}")]
+    Version { found: u8 },
+    #[error("the peer does not offer to connect without authentication")]
     Authentication,
     #[error("the request was refused with {0:?}")]
     Request(ReplyCode),
@@ -74,7 +75,10 @@ pub(super) async fn serve(
     let command = match timeout(HANDSHAKE_TIMEOUT, read_command(&mut stream)).await {
         Ok(Ok(command)) => command,
         Ok(Err(HandshakeError::Request(code))) => return refuse(stream, code).await,
-        Ok(Err(error)) => return tracing::debug!(%error, "a SOCKS5 handshake failed"),
+        Ok(Err(error)) => {
+            let peer = stream.peer_addr().ok();
+            return tracing::debug!(%error, ?peer, "a SOCKS5 handshake failed");
+        }
         Err(_) => return reset(stream),
     };
     match (command, associations) {
@@ -131,8 +135,9 @@ async fn associate(
 }
 
 async fn read_command(stream: &mut TcpStream) -> Result<Command, HandshakeError> {
-    if stream.read_u8().await? != VERSION {
-        return Err(HandshakeError::Version);
+    let version = stream.read_u8().await?;
+    if version != VERSION {
+        return Err(HandshakeError::Version { found: version });
     }
     let mut methods = vec![0; usize::from(stream.read_u8().await?)];
     stream.read_exact(&mut methods).await?;
@@ -147,7 +152,7 @@ async fn read_command(stream: &mut TcpStream) -> Result<Command, HandshakeError>
         head
     };
     if version != VERSION {
-        return Err(HandshakeError::Version);
+        return Err(HandshakeError::Version { found: version });
     }
     let refused = HandshakeError::Request;
     let address = match address::read(stream).await? {

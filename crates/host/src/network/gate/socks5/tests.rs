@@ -65,7 +65,7 @@ async fn every_form_of_an_allowed_address_connects() {
 }
 
 #[tokio::test]
-async fn refused_addresses_are_not_allowed_by_the_ruleset() {
+async fn refused_addresses_get_the_code_not_allowed() {
     let mapped = [&[4][..], &Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets()].concat();
     let forms =
         [vec![1, 127, 0, 0, 1], mapped, domain(b"127.1"), domain(b"[::1]"), domain(b"a.test")];
@@ -93,7 +93,7 @@ async fn invalid_requests_are_refused_with_their_code() {
 }
 
 #[tokio::test]
-async fn failed_dials_have_their_code() {
+async fn a_failed_dial_is_reported_with_its_code() {
     let (server, address) = listener().await;
     drop(server);
     assert_eq!(code(local_rules(&["a.test"]), &domain(b"a.test"), address.port()).await, 5);

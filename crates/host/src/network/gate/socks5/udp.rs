@@ -17,11 +17,13 @@ use crate::network::gate::state::GateState;
 use crate::network::policy::{Access, Host, Protocol, Route};
 
 const MAX_ASSOCIATIONS: usize = 64;
-/// Queued datagrams of one association. Further ones are dropped, as on any network.
+/// The maximum number of queued datagrams of one association. Further datagrams are dropped, as on
+/// any network.
 const MAX_WAITING: usize = 64;
-/// Destinations of one association. Further ones are dropped.
+/// The maximum number of destinations of one association. Datagrams to further ones are dropped.
 const MAX_DESTINATIONS: usize = 256;
-/// Undecided destinations of one association. Further ones are dropped.
+/// The maximum number of undecided destinations of one association. While that many are undecided,
+/// datagrams to new destinations are dropped.
 const MAX_UNDECIDED: usize = 16;
 const MAX_DATAGRAM: usize = 64 << 10;
 
@@ -53,7 +55,7 @@ struct Entry {
 /// The address that the client of an association sends from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ClientAddress {
-    /// Unknown: the next socket of the process that sends without an association of its own.
+    /// The next socket of the process that sends without having an association becomes the client.
     Unknown,
     Port(u16),
     Known(SocketAddr),
@@ -190,7 +192,7 @@ impl Association {
 /// The destinations of the datagrams of an association.
 #[derive(Debug, Default)]
 struct Destinations {
-    /// `None` while undecided or if refused; datagrams to it are dropped.
+    /// `None`: the destination is undecided or refused, and further datagrams to it are dropped.
     known: HashMap<Address, Option<SocketAddr>>,
     /// The allowed destinations, each with the address by which the client knows it.
     senders: HashMap<SocketAddr, SocketAddr>,
@@ -292,7 +294,7 @@ impl OutsideSockets {
 /// Receives the next datagram of a socket. Holds no buffer while it waits.
 async fn receive_from(socket: &UdpSocket) -> (Vec<u8>, SocketAddr) {
     loop {
-        // Errors belong to earlier datagrams, such as ECONNREFUSED.
+        // Errors such as ECONNREFUSED belong to earlier datagrams.
         if socket.readable().await.is_err() {
             tokio::task::yield_now().await;
         }

@@ -123,7 +123,7 @@ fn private_hosts_need_their_literal_or_permission() {
 }
 
 #[test]
-fn the_first_denial_gives_the_reason() {
+fn the_reason_is_the_first_denial_or_the_rule_that_denies_the_host() {
     let limited = Rules { mode: Mode::Limited, ..rules(&["example.org"], &[]) };
     let denying = rules(&[], &["example.org"]);
     let closed = rules(&[], &[]);

@@ -9,7 +9,7 @@ use proptest::sample::select;
 
 use super::*;
 
-/// Few enough that patterns often match hosts.
+/// The hosts are so few that patterns often match them.
 const HOSTS: [&str; 12] = [
     "x.test",
     "a.x.test",
@@ -57,7 +57,7 @@ fn a_layer() -> impl Strategy<Value = Rules> {
     )
 }
 
-/// The parts of an access apart from its host.
+/// The parts of an access other than its host.
 type Request = (u16, Protocol, Route, Option<&'static str>);
 
 fn a_request() -> impl Strategy<Value = Request> {
@@ -100,7 +100,7 @@ fn spellings(address: Ipv4Addr) -> Vec<String> {
 
 proptest! {
     #[test]
-    fn every_spelling_of_an_address_decides_alike(
+    fn every_spelling_of_an_address_gets_the_same_decision(
         address in prop_oneof![
             any::<Ipv4Addr>(),
             Just(Ipv4Addr::new(10, 0, 0, 1)),
@@ -181,7 +181,7 @@ proptest! {
     }
 
     #[test]
-    fn one_star_matches_subdomains_and_two_also_the_domain(host in a_host(), name in a_host()) {
+    fn one_star_matches_subdomains_and_two_the_domain_too(host in a_host(), name in a_host()) {
         if let Host::Name(domain) = &name {
             let subdomains: HostPattern = format!("*.{domain}").parse().unwrap();
             let both: HostPattern = format!("**.{domain}").parse().unwrap();
@@ -221,7 +221,7 @@ proptest! {
     }
 
     #[test]
-    fn any_allowed_access_is_reachable_and_has_its_port(
+    fn an_allowed_access_is_reachable_and_its_port_has_a_listener(
         layers in vec(a_layer(), 1..4),
         host in a_host(),
         request in a_request(),

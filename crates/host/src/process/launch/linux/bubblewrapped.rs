@@ -7,9 +7,9 @@
 //!    └─────────────── a socket, closed by the exec ─────────────┘
 //! ```
 //!
-//! Nothing of the request reaches bubblewrap: neither the environment nor the arguments nor the
-//! search path of the program can change its behaviour. It ignores all signals, so that they reach
-//! only the program, which is in the same process group.
+//! The environment, arguments and search path of the program cannot change the behaviour of
+//! bubblewrap. Bubblewrap ignores signals, so that they reach only the program, which is in the
+//! same process group.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -38,7 +38,7 @@ use crate::sandbox::setup::start_cancellation::StartCancellation;
 use crate::sandbox::setup::{bubblewrap, gate_sockets, local_routes};
 use crate::sandbox::{NetworkNamespace, Plan};
 
-/// The second argument of the hidden mode, for the process inside the sandbox.
+/// After [`SPAWNER_ARG`](super::SPAWNER_ARG), selects the mode of the process inside the sandbox.
 pub(super) const INSIDE_ARG: &str = "__inside";
 
 /// The descriptors that bubblewrap and the process inside inherit: bubblewrap's options, the
@@ -51,18 +51,19 @@ const EXECUTABLE_FD: RawFd = 6;
 const FREE_FD: RawFd = 16;
 
 const INSIDE: [u8; 1] = *b"i";
-/// Sent to the process inside, which waits so that the keeper can identify the processes.
+/// Lets the process inside continue once the keeper has found the processes that bubblewrap made.
 const GO_ON: [u8; 1] = *b"g";
 
-/// A running program, and the processes between it and the keeper that bubblewrap made.
+/// A running bubblewrap and the processes that it made.
 pub(super) struct Wrapped {
     pub(super) pid: Pid,
     pub(super) pidfd: OwnedFd,
+    /// Bubblewrap's init and the program.
     pub(super) wrapping: Vec<Pid>,
     pub(super) gate: Vec<OwnedFd>,
 }
 
-/// The inputs of a start other than its request and its plan.
+/// The inputs of a start that are not passed into the sandbox.
 pub(super) struct Outside<'a> {
     pub(super) placeholders: &'a Placeholders,
     /// The cgroup of bubblewrap and everything inside.
@@ -104,7 +105,7 @@ pub(super) fn start(
         lockdown: None,
         ignores_signals: true,
         parent: Parent::Caller,
-        // The limits of each process are for the program, which lowers them inside.
+        // Per-process limits are for the program only; the process inside sets them.
         limits: None,
         cgroup,
     });
@@ -137,7 +138,7 @@ fn inherited(
     }
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let executable = rustix::fs::openat(CWD, c"/proc/self/exe", flags, Mode::empty())?;
-    // Above the target numbers, so that none is overwritten before it has been copied.
+    // Numbers above the targets, so that no descriptor is overwritten before it has been copied.
     let high = |fd: &OwnedFd| fcntl_dupfd_cloexec(fd, FREE_FD);
     Ok([
         high(&in_memory(&words)?)?,
@@ -161,8 +162,8 @@ struct Heard {
     gate: Vec<OwnedFd>,
 }
 
-/// Returns once the socket is closed, which `exec` does. Before that the process inside sends only
-/// that it runs, with the sockets of its gate. Returns `None` if it did not even send that.
+/// Receives messages until the process inside closes its socket by `exec`. Before that it reports
+/// that it runs and passes the sockets of its gate. Returns `None` if that report never came.
 fn hear(
     line: &OwnedFd,
     bwrap: Pid,
@@ -187,7 +188,8 @@ fn hear(
     }
 }
 
-/// No process is inside, so bubblewrap has exited or is about to.
+/// Returns the failure of a bubblewrap that started no process inside. It has exited or is about to
+/// exit.
 fn ended(bwrap: &OwnedFd, cancellation: StartCancellation<'_>) -> Failure {
     if let Err(errno) = cancellation.wait_for(bwrap) {
         return failed(errno);
@@ -219,10 +221,10 @@ pub(super) fn run_inside() -> ExitCode {
     ExitCode::from(127)
 }
 
-/// Returns the reason of a failure, or `None` if the keeper is gone.
+/// Returns the failure, or `None` if the keeper is gone.
 fn become_program(line: &OwnedFd) -> Option<Failure> {
     let mut bytes = Vec::new();
-    // SAFETY: as for the socket.
+    // SAFETY: as for the socket in `run_inside`.
     let mut request = unsafe { File::from_raw_fd(REQUEST_FD) };
     if let Err(error) = request.read_to_end(&mut bytes) {
         return Some(failed(Errno::from_io_error(&error).unwrap_or(Errno::IO)));
@@ -252,8 +254,8 @@ fn become_program(line: &OwnedFd) -> Option<Failure> {
     })
 }
 
-/// Opens the gate in the network namespace that bubblewrap made, using the capabilities that it
-/// left for this.
+/// Opens the gate in the network namespace that bubblewrap made, using the capabilities that
+/// bubblewrap left for this.
 fn open_gate(plan: &Plan) -> Result<Vec<OwnedFd>, StepFailure> {
     match &plan.network_namespace {
         NetworkNamespace::Gated(sockets) => {

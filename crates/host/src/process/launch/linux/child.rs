@@ -2,7 +2,8 @@
 //!
 //! The child shares the keeper's memory until it execs (`CLONE_VM | CLONE_VFORK`): nothing is
 //! copied, and a failure is simply written where the keeper finds it. In return the child allocates
-//! nothing, takes no lock and cannot be interrupted: all signals are blocked until the last step.
+//! nothing, takes no lock and cannot be interrupted: all signals are blocked until just before the
+//! exec.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -50,8 +51,8 @@ pub(super) struct Start<'a> {
     pub(super) terminal: bool,
     /// The program's descriptors 0, 1 and 2.
     pub(super) stdio: &'a [OwnedFd; 3],
-    /// The program's descriptors from 3 on. Invariant: their numbers in this process are higher
-    /// than all of those.
+    /// The program's descriptors from 3 on. Invariant: in this process, all their numbers are
+    /// higher than those that they get in the program.
     pub(super) inherited: &'a [OwnedFd],
     pub(super) lockdown: Option<&'a Lockdown>,
     pub(super) ignores_signals: bool,
@@ -137,7 +138,7 @@ struct Steps<'a> {
     argv: &'a [*const libc::c_char],
     env: &'a [*const libc::c_char],
     session: Session,
-    /// To become 0, 1, 2 and so on; exec closes all others.
+    /// The descriptors that become 0, 1, 2 and so on. The exec closes all others.
     descriptors: &'a [RawFd],
     lockdown: Option<&'a Lockdown>,
     ignores_signals: bool,
@@ -197,7 +198,8 @@ extern "C" fn run(steps: *mut libc::c_void) -> libc::c_int {
 /// Returns only on failure.
 ///
 /// # Safety
-/// Only for a fresh child: it replaces the descriptors, session and directory of the process.
+/// The caller must have no further use for the calling process: its descriptors, session and
+/// directory are replaced.
 unsafe fn become_program(steps: &mut Steps<'_>) -> Failure {
     let failed = |stage| Failure { stage, errno: last_errno() };
     // SAFETY: plain system calls on numbers and NUL-terminated strings that outlive them. The
@@ -251,7 +253,8 @@ unsafe fn become_program(steps: &mut Steps<'_>) -> Failure {
     Failure { stage: Stage::Exec, errno: execute(steps) }
 }
 
-/// Enters a cgroup on kernels without `CLONE_INTO_CGROUP`. Takes a system-wide lock.
+/// Moves this process into a cgroup, for kernels without `CLONE_INTO_CGROUP`. Slower: the kernel
+/// takes a system-wide lock.
 fn enter_cgroup(directory: RawFd) -> bool {
     // SAFETY: plain system calls on numbers and constants.
     unsafe {
@@ -266,7 +269,7 @@ fn enter_cgroup(directory: RawFd) -> bool {
 }
 
 /// Marks every descriptor from `first` on as close-on-exec. Kernels before 5.11 cannot do that;
-/// there they are closed at once.
+/// there the descriptors are closed at once.
 fn close_on_exec(first: usize) -> bool {
     let close = |flags: libc::c_uint| {
         // SAFETY: no memory is involved, and the caller uses none of these descriptors again except

@@ -38,9 +38,9 @@ pub(in super::super) struct Spawner {
     /// The limit for children; the server's own limit may have been raised since.
     descriptor_limit: Option<u64>,
     own_cgroup: Result<Delegated, NoCgroup>,
-    /// In the server's cgroup.
+    /// The spawner in the server's cgroup.
     ordinary: CurrentSpawner,
-    /// In a scope. Started when a limit first needs it or the tier is queried.
+    /// The spawner in a scope. Started when a limit first needs it or `limits` is first called.
     scoped: OnceLock<Result<CurrentSpawner, NoScope>>,
     limits: OnceLock<LimitsSupport>,
 }
@@ -94,7 +94,7 @@ impl Spawner {
         self.scoped.get_or_init(start).as_ref()
     }
 
-    /// Selects the spawner that can enforce the program's limits as reported.
+    /// Selects the spawner that enforces the program's limits in the tier that `limits` reports.
     fn spawner_for(&self, command: &Command) -> &CurrentSpawner {
         match &self.own_cgroup {
             Err(_) if command.limits.bound_tree() => self.scoped().unwrap_or(&self.ordinary),
@@ -151,7 +151,7 @@ impl Spawner {
     ) -> io::Result<Arc<SpawnerProcess>> {
         let mut current = spawner.lock().unwrap_or_else(PoisonError::into_inner);
         if Arc::ptr_eq(&current, dead) {
-            tracing::warn!("the spawner died; starting another");
+            tracing::warn!(pid = dead.process.id(), "the spawner died; starting another");
             let (executable, limit) = (&self.executable, self.descriptor_limit);
             let fresh = match dead.is_in_scope {
                 // No fallback to the ordinary spawner: limits would be weaker than reported.
@@ -168,7 +168,7 @@ impl Spawner {
     }
 }
 
-/// The message to the spawner and the keeper.
+/// The parts of a start: `kind` goes to the spawner, `request` to the keeper.
 struct StartMessage {
     kind: [u8; 1],
     request: Vec<u8>,
@@ -255,7 +255,8 @@ impl SpawnerProcess {
             .map_err(|errno| Unstarted::Setup(errno.into()))?;
         let socket = nonblocking(ours, Interest::READABLE).map_err(Unstarted::Setup)?;
 
-        // As much as fits is sent before the descriptors, so the keeper finds it at its first read.
+        // As much of the request as fits is sent before the descriptors are passed, so that the
+        // keeper's first read finds it.
         let sent = passing::send(&socket, &start.request, &[]).unwrap_or(0);
         self.pass(start.kind, theirs, ends).await?;
         send_rest(&socket, start.request.get(sent..).unwrap_or_default()).await;
@@ -308,9 +309,9 @@ async fn send_rest(socket: &AsyncFd<OwnedFd>, mut rest: &[u8]) {
     }
 }
 
-/// Registers a socket with the reactor only when it is full, as a duplicate descriptor. A socket
-/// that is registered for writing all the time wakes the reactor for each message that its peer
-/// takes.
+/// Sends, and waits for room if necessary. Only a full socket is registered with the reactor, as a
+/// duplicate descriptor: a socket that is always registered for writing wakes the reactor for each
+/// message that its peer takes.
 async fn send_when_possible(
     socket: impl AsFd,
     bytes: &[u8],
@@ -367,8 +368,8 @@ async fn receive_outcome(
     }
 }
 
-/// Receives the first report, and whether the start was unwanted by then. `None` if the message is
-/// not a report.
+/// Returns the first report, or `None` if the message is not a report, and whether `unwanted`
+/// resolved before it arrived.
 async fn receive_report(
     socket: &AsyncFd<OwnedFd>,
     descriptors: &mut Vec<OwnedFd>,
@@ -384,7 +385,8 @@ async fn receive_report(
         biased;
         received = &mut receiving => (received, false),
         () = unwanted => {
-            // Read during the sandbox setup, or else by the keeper of the running program.
+            // The order is read during the sandbox setup, or else by the keeper of the running
+            // program.
             let _ = passing::send(socket, &Order::KillAll.encode(), &[]);
             (receiving.await, true)
         }

@@ -1,7 +1,7 @@
 //! `clone3` for a child that starts in a cgroup and shares the caller's memory.
 //!
-//! The C library has no wrapper for it, and a child on a stack of its own could not return from
-//! one. So the system call and the child's first steps are a few instructions of assembly.
+//! The C library has no wrapper for it, and a child with a separate stack could not return from a
+//! wrapper. So the system call and the child's first steps are a few instructions of assembly.
 
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -61,9 +61,9 @@ unsafe fn clone3(
     argument: *mut c_void,
 ) -> isize {
     let result: isize;
-    // SAFETY: only the child takes the branch. It runs on its own stack, which the kernel aligns
-    // with the end of the given range, and never leaves the branch. For the parent this is an
-    // ordinary system call.
+    // SAFETY: the parent jumps to label 2, so for it this is an ordinary system call. Only the
+    // child runs the instructions before the label. It runs on its own stack, which begins at the
+    // end of the given range, and never reaches the label.
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -97,7 +97,7 @@ unsafe fn clone3(
     argument: *mut c_void,
 ) -> isize {
     let result: isize;
-    // SAFETY: as above.
+    // SAFETY: as for x86_64.
     unsafe {
         std::arch::asm!(
             "svc #0",

@@ -37,7 +37,7 @@ pub(super) fn count_living(except: &[Pid]) -> usize {
     found.iter().filter(|pid| !except.contains(pid)).filter(is_living).count()
 }
 
-/// Bound for a tree that keeps forking: each walk of it finds something new.
+/// Bounds the walks of a tree that keeps forking, in which each walk finds new processes.
 const MAX_WALKS: usize = 8;
 
 fn walk() -> Vec<Pid> {
@@ -103,7 +103,7 @@ pub(super) struct Stat {
     pub(super) parent: Option<Pid>,
     /// Dead, or killed but not yet ended: on a busy machine the exit of a process may take a while.
     is_dying: bool,
-    /// Its threads. A zombie counts as one.
+    /// The number of threads; 1 for a zombie.
     pub(super) tasks: u64,
     /// CPU time in hundredths of a second, including that of reaped children.
     pub(super) ticks: u64,
@@ -111,7 +111,8 @@ pub(super) struct Stat {
 
 /// The kernel's `PF_EXITING` and `PF_SIGNALED`: the process is exiting, or a signal has killed it.
 const EXITING: u64 = 0x4 | 0x400;
-/// SIGKILL as a pending signal. The kernel turns every fatal signal into it when it is sent.
+/// SIGKILL as a pending signal. The kernel turns a fatal signal into SIGKILL when it is sent,
+/// unless the signal dumps core.
 const KILLED: u64 = 1 << (libc::SIGKILL - 1);
 
 impl Stat {
@@ -145,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_cannot_fake_its_parent_by_its_name() {
+    fn a_process_cannot_fake_its_parent_with_its_name() {
         let stat = stat("a) Z 1 (x", "S", 0, 0);
         assert_eq!(stat, Stat { parent: Pid::from_raw(7), is_dying: false, tasks: 1, ticks: 10 });
     }

@@ -1,4 +1,5 @@
-//! The keeper of one tree: starts the program, adopts its orphans, reports, and kills.
+//! The keeper of one tree: starts the program, adopts its orphans, reports to the server, and kills
+//! the tree.
 //!
 //! It runs in a separate process, forked from the single-threaded spawner, so this is ordinary
 //! code. It lives as long as any process of the tree, and relies on the server for only one thing:
@@ -56,8 +57,8 @@ pub(super) fn keep(
     match started {
         Ok(Started { pid, pidfd, confines, gate }) => {
             let report = Report::Started { pid: pid.as_raw_pid().cast_unsigned() }.encode();
-            // The keeper's own pidfd as well: a child can stop the keeper, and then only the server
-            // can continue it.
+            // The keeper's own pidfd as well: a child can stop the keeper, and the server must then
+            // be able to continue it.
             let own = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty());
             let passed = [&pidfd].into_iter().chain(&gate).chain(&own);
             let passed: Vec<_> = passed.map(AsFd::as_fd).collect();
@@ -79,7 +80,7 @@ pub(super) fn keep(
     }
 }
 
-/// Raises each process before its children, so that later children inherit the score.
+/// Raises the score of each process before its children's, so that later children inherit it.
 fn raise_oom_scores(mut unvisited: Vec<Pid>) {
     while let Some(pid) = unvisited.pop() {
         oom_score::raise(pid.as_raw_pid().cast_unsigned());
@@ -167,8 +168,8 @@ impl Keeper<'_> {
         }
     }
 
-    /// Checks the limits when a check is due, and stops a tree that exceeds one before it is
-    /// killed.
+    /// Checks the limits if a check is due. Kills a tree that exceeds a limit. Without a cgroup the
+    /// tree is stopped first, so that it does not grow in the meantime.
     fn check_limits(&mut self) {
         let Some(watch) = self.watch.as_mut().filter(|watch| watch.is_due()) else { return };
         if watch.look(self.confines.init()) {
@@ -217,8 +218,7 @@ impl Keeper<'_> {
             self.kill = Some(Pause::first());
         }
         if remaining == Remaining::None {
-            // Invariant: a server that learns of the tree's end finds nothing of its sandbox
-            // either.
+            // Invariant: a server that learns of the tree's end finds nothing left of its sandbox.
             self.confines.tear_down();
             self.watch = None;
             reports.extend_from_slice(&Report::Emptied.encode());
@@ -265,8 +265,7 @@ impl Keeper<'_> {
     }
 
     /// Kills the direct children. Their children are reparented to the keeper as they die, so
-    /// rounds until none is left reach every descendant, including one that forks and exits all the
-    /// time.
+    /// repeated rounds reach every descendant, even one that keeps forking and exiting.
     fn kill_round(&self) {
         if let Some(watch) = &self.watch {
             watch.kill_leaf();

@@ -56,7 +56,7 @@ impl KeeperLink {
             return 0;
         }
         let counted = self.wait_for(|inbox| {
-            // The count of a later request is as good.
+            // The count for a later request is just as good.
             let answer = inbox.count.filter(|(answered, _)| *answered >= ticket);
             answer.map(|(_, descendants)| descendants).or(inbox.end.map(|_| 0))
         });
@@ -65,7 +65,12 @@ impl KeeperLink {
 
     pub(in super::super) fn signal(&self, signal: Signal) {
         if self.order(Order::Signal(signal.as_system())) == Err(Errno::AGAIN) {
-            tracing::warn!("dropped a signal: the keeper is stopped and its socket buffer is full");
+            let keeper = self.keeper();
+            tracing::warn!(
+                ?signal,
+                keeper,
+                "dropped a signal: the keeper is stopped and its socket buffer is full"
+            );
         }
     }
 
@@ -77,8 +82,8 @@ impl KeeperLink {
         }
     }
 
-    /// Returns the keeper's pid, read from the received pidfd in /proc: in containers the pids may
-    /// differ on both sides.
+    /// Returns the keeper's pid as the server sees it, read from the received pidfd in /proc: in a
+    /// container the keeper may see a different one.
     pub(in super::super) fn keeper(&self) -> Option<u32> {
         let keeper = self.keeper.as_ref()?.as_raw_fd();
         let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{keeper}")).ok()?;
@@ -166,7 +171,7 @@ struct Inbox {
     exited: Option<ExitRecord>,
     /// `Emptied` or `Lost`; nothing follows.
     end: Option<TreeEvent>,
-    /// The count with the highest ticket.
+    /// The highest ticket answered so far, and its count.
     count: Option<(u32, u32)>,
     partial: [u8; REPORT_LEN],
     filled: usize,

@@ -38,8 +38,8 @@ pub(super) fn tree(limits: &Limits, init: Option<Pid>) -> (Use, Vec<Pid>) {
     (usage, counted)
 }
 
-/// Returns the memory of these processes, each page counted once. Slow: the kernel visits every
-/// page.
+/// Returns the memory of these processes, with each shared page divided among the processes that
+/// share it. Slow: the kernel visits every page.
 pub(super) fn exact_memory(pids: &[Pid]) -> u64 {
     pids.iter().map(|pid| proportional_memory(*pid).or_else(|| memory(*pid)).unwrap_or(0)).sum()
 }
@@ -96,8 +96,9 @@ pub(super) fn stop_tree(leader: Option<Pid>) {
 /// process.
 fn stop(pid: Pid, parent: Option<Pid>) -> bool {
     let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
-    // The pid may have been reused since it was read. If it was not, and the process is alive when
-    // the signal is sent, the pidfd refers to the same process.
+    // The pid may have been reused since the walk, so the parent is checked again. A child of this
+    // process is not reaped in the meantime. A process that takes the signal still has its pid, so
+    // `Stat` was read from the same process.
     let is_ours = match (parent, Stat::read(pid)) {
         (None, Some(_)) => true,
         (Some(parent), Some(stat)) => stat.parent == Some(parent),
@@ -108,7 +109,7 @@ fn stop(pid: Pid, parent: Option<Pid>) -> bool {
 
 impl Stat {
     fn cpu(&self) -> Duration {
-        // Fixed for user space on every supported architecture.
+        // `USER_HZ` is 100 on every supported architecture.
         const TICK: Duration = Duration::from_millis(10);
         TICK * u32::try_from(self.ticks).unwrap_or(u32::MAX)
     }

@@ -16,8 +16,8 @@
 //!
 //! The confinement itself is in [`crate::sandbox`].
 //!
-//! Nothing here cleans up by remembered pids. A process is killed only by its parent, which knows
-//! that the pid cannot have been reused, or through its pidfd.
+//! Nothing here cleans up by remembered pids. A process is killed only through its pidfd, with its
+//! cgroup, or by its parent, which knows that the pid cannot have been reused.
 
 mod bubblewrapped;
 mod child;

@@ -15,7 +15,7 @@ use crate::network::policy::MAX_DIRECT_PORTS;
 /// The keeper's socket, stdin, stdout, stderr.
 pub(super) const START_DESCRIPTORS: usize = 4;
 
-/// Two pidfds and the sockets of a gate; a policy cannot request more of those.
+/// Enough for two pidfds and the sockets of a gate; a policy cannot request more sockets.
 const MAX_DESCRIPTORS: usize = 8 + MAX_DIRECT_PORTS;
 
 const CONTROL_LEN: usize = rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS));

@@ -11,7 +11,7 @@ use rustix::process::Pid;
 use super::signals::ChildDeaths;
 
 /// The pause between two rounds of killing if no death ends it earlier. It starts short and grows,
-/// because a process that survives is stuck in the kernel or may not be signalled.
+/// because a process that survives is stuck in the kernel or belongs to another user.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
@@ -31,7 +31,7 @@ impl Pause {
     }
 }
 
-/// Why [`wait_for`] returned. Neither is set if the pause has passed.
+/// Why [`wait_for`] returned. Neither is set after the pause or an interruption.
 #[derive(Debug, Default)]
 pub(super) struct Woken {
     pub(super) by_death: bool,
@@ -51,7 +51,7 @@ pub(super) fn wait_for(
     let mut polled =
         both.map(|fd| PollFd::from_borrowed_fd(fd.unwrap_or(deaths.as_fd()), PollFlags::IN));
     let count = both.iter().flatten().count();
-    // Only an interruption can fail here; the caller's loop retries.
+    // Only an interruption can make this fail; the caller's loop retries.
     if poll(&mut polled[..count], pause.as_ref()).is_err() {
         return Woken::default();
     }

@@ -1,4 +1,5 @@
-//! Starts a spawner in a scope of the user's service manager, whose cgroup is delegated to it.
+//! Starts a spawner in a scope of the user's service manager, which delegates the scope's cgroup to
+//! the spawner.
 //!
 //! An ordinary user in a login session has no cgroup in which to create others, but `systemd
 //! --user` provides one: `systemd-run --scope` moves itself into a new scope and then execs the
@@ -31,7 +32,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use super::spawner::{SPAWNER_ARG, SPAWNER_NAME};
 use crate::process::limits::cgroup::Delegated;
 
-/// Not looked up in `PATH`, as for bubblewrap.
+/// `systemd-run` is not looked up in `PATH`, and neither is bubblewrap.
 const PLACES: [&str; 3] =
     ["/usr/bin/systemd-run", "/bin/systemd-run", "/run/current-system/sw/bin/systemd-run"];
 const RUNTIME_DIRECTORY: &str = "XDG_RUNTIME_DIR";
@@ -40,9 +41,9 @@ const VARIABLES: [&str; 2] = [RUNTIME_DIRECTORY, "DBUS_SESSION_BUS_ADDRESS"];
 /// The sockets of a manager. Which of them `systemd-run` uses depends on its version.
 const SOCKETS: [&str; 2] = ["systemd/private", "bus"];
 
-/// Requests a spawner that starts again without the variables.
+/// Makes the spawner exec itself again, without the variables.
 pub(super) const ENTERED_ARG: &str = "__entered-scope";
-/// Requests a spawner that takes over its current cgroup.
+/// Makes the spawner take over its current cgroup.
 pub(super) const IN_SCOPE_ARG: &str = "__in-scope";
 
 /// `systemd-run` itself waits a little longer for a service manager that does not respond.
@@ -56,19 +57,19 @@ const REFUSED: u8 = 0;
 /// Why no scope is available.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NoScope {
-    #[error("{RUNTIME_DIRECTORY} is not set, so this user has no service manager")]
+    #[error("{RUNTIME_DIRECTORY} is not set to an absolute path")]
     NoRuntimeDirectory,
     #[error("{RUNTIME_DIRECTORY} ({}) belongs to another user", path.display())]
     Foreign { path: PathBuf },
-    #[error("no service manager of this user listens on {}", path.display())]
+    #[error("found no socket of this user's service manager in {}", path.display())]
     NoManager { path: PathBuf },
-    #[error("systemd-run is not installed")]
+    #[error("systemd-run is not installed (looked for {})", PLACES.join(", "))]
     NotInstalled,
     #[error("systemd-run failed to create a scope: {0}")]
     Failed(String),
     #[error("the scope of systemd-run is unusable: {0}")]
     Useless(String),
-    #[error("systemd-run did not finish in {} s", TIMEOUT.as_secs())]
+    #[error("systemd-run did not finish within {} s", TIMEOUT.as_secs())]
     TimedOut,
     #[error("cannot use systemd-run: {0}")]
     Io(#[from] io::Error),
@@ -123,7 +124,8 @@ impl ScopeMaker {
             // The spawner and the keepers end with the server, not on TERM.
             .arg("--property=TimeoutStopSec=5s")
             .arg("--description=Limited processes of exec-server")
-            // A descriptor: another process cannot open this process's executable by path.
+            // The executable is passed as a descriptor: its path may be `/proc/self/exe`, which in
+            // `systemd-run` names another program.
             .args(["--", "/proc/self/fd/1", SPAWNER_ARG, ENTERED_ARG])
             .args(descriptor_limit.map(|limit| limit.to_string()))
             .env_clear()
@@ -136,8 +138,8 @@ impl ScopeMaker {
     }
 }
 
-/// Waits until the spawner has taken its cgroup, and returns the path. Terminates the spawner on
-/// failure.
+/// Waits until the spawner has taken its cgroup, and returns the cgroup's path. Terminates the
+/// spawner on failure.
 pub(super) fn wait_for_cgroup(process: &mut Child, socket: &OwnedFd) -> Result<PathBuf, NoScope> {
     let outcome = receive_report(socket).and_then(|report| match report.split_first() {
         Some((&TAKEN, path)) => Ok(PathBuf::from(OsString::from_vec(path.to_vec()))),
@@ -237,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_manager_is_searched_in_the_users_runtime_directory() {
+    fn the_manager_is_looked_for_in_the_users_runtime_directory() {
         assert!(matches!(found(None, 1), Err(NoScope::NoRuntimeDirectory)));
         assert!(matches!(found(Some(Path::new("run")), 1), Err(NoScope::NoRuntimeDirectory)));
         let directory = tempfile::tempdir().unwrap();
@@ -270,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn the_spawners_report_decides() {
+    fn the_spawners_report_decides_whether_its_scope_is_usable() {
         let path = answered("printf '\\001/sys/fs/cgroup/x' >&0").unwrap();
         assert_eq!(path, Path::new("/sys/fs/cgroup/x"));
         let useless = answered("printf '\\000no controllers' >&0").unwrap_err();

@@ -1,4 +1,4 @@
-//! The signal setup shared by the spawner and the keepers: everything is blocked, nothing handled
+//! The signal setup shared by the spawner and the keepers: all signals are blocked, none is handled
 //! or ignored, and the deaths of children are read from a descriptor.
 
 use std::io;
@@ -46,7 +46,7 @@ impl AsFd for ChildDeaths {
 }
 
 /// Blocks every signal. Only KILL and STOP reach the spawner and the keepers, which must outlive
-/// the processes they look after. For example, a supervisor's TERM to the whole control group must
+/// the processes they look after. For example, a service manager's TERM to the whole cgroup must
 /// not end them before the server.
 pub(super) fn block_all() {
     let mut set = MaybeUninit::uninit();
@@ -65,8 +65,8 @@ pub(super) fn reset_dispositions() {
     }
 }
 
-/// Ignores all signals, for a program that must stay until its own child has ended even if both are
-/// signalled.
+/// Ignores every signal but CHLD, for a program that must stay until its own child has ended even
+/// if both are signalled.
 pub(super) fn ignore_all() {
     for number in (1..=libc::SIGRTMAX()).filter(|number| *number != libc::SIGCHLD) {
         set_disposition(number, libc::SIG_IGN);
@@ -75,7 +75,8 @@ pub(super) fn ignore_all() {
 
 /// Sets one disposition. KILL and STOP cannot be changed.
 fn set_disposition(number: libc::c_int, handler: libc::sighandler_t) {
-    // The kernel's `sigaction` begins with the handler on every architecture; the rest may be zero.
+    // The kernel's `sigaction` begins with the handler on every supported architecture; the rest
+    // may be zero.
     let mut action = [0_usize; 8];
     action[0] = handler;
     // SAFETY: `action` is larger than the structure, and this process has no signal handlers in

@@ -24,13 +24,14 @@ use super::wire::{Report, START, START_WITH_GATE, START_WITHOUT_NETWORK, Stage};
 use crate::process::limits::oom_score;
 use crate::sandbox::setup::network_namespace::{NetworkNamespaceFds, NetworkNamespaces};
 
-/// The first argument that makes an executable run as the spawner.
+/// This first argument makes an executable run as the spawner.
 pub const SPAWNER_ARG: &str = "__spawner";
-/// The name in `ps`.
+/// The spawner's name in `ps`.
 pub(super) const SPAWNER_NAME: &str = "exec-server: spawner";
 
-/// How long the spawner keeps killing orphans after the server is gone. Processes that survive this
-/// cannot be killed, and the server may be waiting for the spawner to exit.
+/// How long the spawner keeps killing orphans after the server has closed its end of the socket.
+/// Processes that survive this cannot be killed, and the server may be waiting for the spawner to
+/// exit.
 const LAST_EFFORT: Duration = Duration::from_secs(1);
 
 /// Runs the spawner until the server closes its end of the socket, which is this process's stdin.
@@ -68,10 +69,10 @@ struct Spawner {
     deaths: ChildDeaths,
     /// Invariant: every other child of the spawner is an orphan of a killed keeper.
     keepers: HashSet<Pid>,
-    /// Set while there may be orphans.
+    /// The pause before the next attempt to kill orphans. Set while there may be any.
     orphans: Option<Pause>,
     networks: NetworkNamespaces,
-    /// Whether to prepare namespaces for managed networks, because one has been taken.
+    /// Whether to prepare namespaces for managed networks. Set by each start that needs one.
     prepares: bool,
 }
 
@@ -128,7 +129,7 @@ impl Spawner {
 
     fn reap(&mut self) {
         while let Ok(Some(dead)) = reaping::reap() {
-            // A keeper that ends by itself has no children left.
+            // A keeper that exits normally has no children left.
             if self.keepers.remove(&dead.pid) && dead.status != 0 {
                 self.orphans = Some(Pause::first());
             }
@@ -158,7 +159,7 @@ impl Spawner {
             Err(_) => return Server::Gone,
             Ok(_) => {}
         }
-        // If there is none, keepers create their own.
+        // With `None`, a keeper that needs a namespace creates one.
         let network = match message {
             // SAFETY: this process has one thread.
             START_WITHOUT_NETWORK => unsafe { self.networks.empty() },
@@ -188,7 +189,8 @@ impl Spawner {
                 let _ = rustix::net::send(&socket, &report, SendFlags::NOSIGNAL);
             }
             0 => {
-                // Invariant: only the spawner has this open, so that the server notices its death.
+                // Invariant: only the spawner has this socket open, so that the server notices when
+                // the spawner dies.
                 // SAFETY: the child never leaves this arm, so nothing uses the descriptor again.
                 unsafe { libc::close(SERVER_FD) };
                 // A keeper may live long, and would keep unused namespaces alive.

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! Outside, the keeper sees the processes of the tree under their host pids, is out of their reach,
-//! and can remove placeholders. The stage shares its memory and descriptors (`CLONE_VM |
-//! CLONE_VFORK | CLONE_FILES`) while the keeper is suspended. So it is ordinary code that happens
-//! to run in other namespaces, and the keeper finds its results in memory.
+//! and can remove placeholders. The stage shares the keeper's memory and descriptors
+//! (`CLONE_VM | CLONE_VFORK | CLONE_FILES`) while the keeper is suspended. So it is ordinary code
+//! that happens to run in other namespaces, and the keeper finds its results in memory.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -31,7 +31,7 @@ use crate::sandbox::setup::start_cancellation::StartCancellation;
 use crate::sandbox::setup::terminals::OwnTerminals;
 use crate::sandbox::setup::{gate_sockets, local_routes, mounts, namespaces};
 
-/// Opening files and building rulesets takes more than a few system calls.
+/// Enough to open files and build rulesets in a debug build.
 const STACK_LEN: usize = 512 << 10;
 
 /// A program in its namespaces and their init. Both are children of the caller.
@@ -48,7 +48,7 @@ pub(super) struct Task<'a> {
     pub(super) stdio: &'a [OwnedFd; 3],
     pub(super) plan: &'a Plan,
     pub(super) placeholders: &'a Placeholders,
-    /// The network namespace of the plan, if the spawner could create it.
+    /// The network namespace of the plan, if the spawner provided it.
     pub(super) network: Option<&'a NetworkNamespaceFds>,
     /// The cgroup of the program. The stage and init stay in the keeper's.
     pub(super) cgroup: Option<BorrowedFd<'a>>,
@@ -103,7 +103,8 @@ impl Task<'_> {
         mounts::isolate()?;
         let init = Init::start(self.plan.fresh_proc)?;
         mounts::arrange(&self.plan.mounts, self.placeholders, self.cancellation)?;
-        // A terminal from outside has its name in the filesystem outside the sandbox.
+        // A requested terminal has its name in the shared `/dev/pts`, which a private one would
+        // cover.
         let own_terminals = if self.plan.own_terminals && !self.request.terminal {
             OwnTerminals::mount()
         } else {
@@ -156,8 +157,8 @@ impl Task<'_> {
         Ok(gate_sockets::bind_all(sockets)?)
     }
 
-    /// Makes this process die with its keeper: a killed keeper cannot kill, and its spawner may be
-    /// gone. Invariant: comes after all changes of credentials, each of which would undo it.
+    /// Makes this process die with its keeper: a killed keeper can no longer kill it, and the
+    /// spawner may be gone too. Call it after all changes of credentials: each would undo it.
     fn end_with(&self, keeper: Pid) -> Result<(), Errno> {
         set_parent_process_death_signal(Some(Signal::KILL))?;
         if getppid() != Some(keeper) {

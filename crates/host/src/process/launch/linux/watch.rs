@@ -37,7 +37,8 @@ impl TreeWatch {
             Some(base) => Some(Leaf::create(base, &limits)?),
             None => None,
         };
-        // A single call. `available_parallelism` reads cgroup files, which takes as long as a fork.
+        // One system call. `available_parallelism` reads cgroup files, which takes as long as a
+        // fork.
         let processors = sched_getaffinity(None).map_or(1, |processors| processors.count());
         let mut watch = Self {
             limits,
@@ -111,7 +112,7 @@ impl TreeWatch {
         self.reaped_cpu += dead.cpu();
     }
 
-    /// Returns the record for the exit of the program.
+    /// Returns the limits reached and the resources used, for the report of the program's exit.
     pub(super) fn record(&mut self, leader: &Dead) -> (LimitsHit, TreeUse) {
         let (cpu, peak_memory_bytes) = match &self.leaf {
             Some(leaf) => {
@@ -140,15 +141,15 @@ impl TreeWatch {
         let (mut usage, pids) = measure::tree(&self.limits, init);
         usage.cpu += self.reaped_cpu;
         if self.limits.memory_bytes.is_some_and(|limit| usage.memory_bytes > limit) {
-            // Children share pages with their parent until one of them writes.
+            // The sum counts a page once for each process that shares it.
             usage.memory_bytes = measure::exact_memory(&pids);
         }
         self.peak_memory_bytes = self.peak_memory_bytes.max(usage.memory_bytes);
         usage
     }
 
-    /// Returns the limits that the keeper checks. In a cgroup the kernel enforces the others, but
-    /// not the CPU time.
+    /// Returns the limits that the keeper checks. In a cgroup the kernel enforces memory and tasks,
+    /// but not the CPU time.
     fn watched(&self) -> Limits {
         match &self.leaf {
             Some(_) => Limits { memory_bytes: None, pids: None, ..self.limits },
@@ -161,7 +162,7 @@ impl TreeWatch {
     }
 }
 
-/// Whether a process died from the signal. A shell, and bubblewrap, report the signal that killed a
+/// Whether a process died from the signal. A shell and bubblewrap report the signal that killed a
 /// child as 128 plus its number.
 fn died_by(status: i32, signal: i32) -> bool {
     match libc::WIFSIGNALED(status) {

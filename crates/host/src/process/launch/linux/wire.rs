@@ -1,7 +1,7 @@
 //! The messages between server, spawner and keeper.
 //!
-//! Both ends are one executable, so numbers are in native byte order and there is no version. The
-//! start request is laid out for the keeper: `execve` uses the received bytes in place.
+//! Both ends run the same executable, so numbers are in native byte order and there is no version.
+//! The start request is laid out for the keeper: `execve` uses the received bytes in place.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -15,9 +15,9 @@ use crate::sandbox::SandboxStep;
 
 /// The datagram that carries the descriptors of a start to the spawner.
 pub(super) const START: [u8; 1] = *b"s";
-/// As [`START`], for a program without network.
+/// Like [`START`], for a program without network.
 pub(super) const START_WITHOUT_NETWORK: [u8; 1] = *b"n";
-/// As [`START`], for a program whose network leads to a gate.
+/// Like [`START`], for a program whose network leads to a gate.
 pub(super) const START_WITH_GATE: [u8; 1] = *b"g";
 
 /// Far above the limit of `execve` (Linux: 6 MiB), so no valid request is refused here.
@@ -33,8 +33,8 @@ const SEARCH: u32 = 4;
 const SANDBOX: u32 = 8;
 const LIMITS: u32 = 16;
 
-/// Encodes a start request: header, limits, plan of the sandbox, then NUL-terminated strings: the
-/// cgroup for limits, and those of [`Strings`] in their order.
+/// Encodes a start request: a header, the limits, the plan of the sandbox, and NUL-terminated
+/// strings (the cgroup if there are limits, then those of [`Strings`] in their order).
 pub(super) fn encode_request(
     command: &Command,
     cgroup: Option<&Path>,
@@ -98,7 +98,8 @@ fn push_string(bytes: &mut Vec<u8>, parts: &[&[u8]]) {
     bytes.push(0);
 }
 
-/// Returns the length of the request that starts with these bytes, or `None` if they are too few.
+/// Returns the length of the request that starts with these bytes, or `None` if they are too few or
+/// the length is out of range.
 pub(super) fn request_len(received: &[u8]) -> Option<usize> {
     let len = field(received, 0)?;
     (HEADER_LEN..=MAX_REQUEST_LEN).contains(&(len as usize)).then_some(len as usize)
@@ -300,7 +301,8 @@ impl Stage {
     }
 }
 
-/// A message from the server to a keeper that has reported `Started`.
+/// A message from the server to a keeper. Before the keeper reports `Started`, only
+/// `KillAll` is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     Signal(rustix::process::Signal),

@@ -31,7 +31,7 @@ pub(super) enum Action {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Always(Action),
-    /// The first successful test decides, otherwise `otherwise`.
+    /// The first successful test decides. If all fail, `otherwise` applies.
     Depends {
         tests: Vec<Test>,
         otherwise: Action,
@@ -57,7 +57,7 @@ pub(super) enum Condition {
     IsNotZero { argument: u32 },
 }
 
-/// The verdicts for an architecture, and the action for other numbers.
+/// The verdicts for an architecture. Calls below `first_unknown` without a verdict are allowed.
 #[derive(Clone, Debug)]
 pub(super) struct Filter {
     pub(super) architecture: u32,
@@ -65,7 +65,8 @@ pub(super) struct Filter {
     /// Numbers from here on are unknown.
     pub(super) first_unknown: u32,
     pub(super) unknown: Action,
-    /// Numbers from here on belong to another entry into the kernel, if the architecture has one.
+    /// Numbers from here on belong to a second calling convention, such as x32, if the architecture
+    /// has one.
     pub(super) first_foreign: Option<u32>,
 }
 
@@ -103,7 +104,7 @@ impl Filter {
     }
 }
 
-/// Finds the range of the loaded number. Every path through the result ends in a return.
+/// Returns code that finds the range of the loaded number. Every path through it ends in a return.
 fn search(ranges: &[(u32, Verdict)]) -> Vec<sock_filter> {
     if let [(_, verdict)] = ranges {
         return decide(verdict);
@@ -134,7 +135,7 @@ fn decide(verdict: &Verdict) -> Vec<sock_filter> {
     }
 }
 
-/// Returns code that returns the test's action, or continues after it.
+/// Returns code that returns the action if the test succeeds, and otherwise falls through.
 fn examine(test: &Test) -> Vec<sock_filter> {
     let mut program = vec![give(test.action)];
     for condition in test.all.iter().rev() {

@@ -18,7 +18,7 @@ const ARCHITECTURE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: u32 = 0xc000_00b7;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-compile_error!("the system calls of this architecture have to be gone through first");
+compile_error!("the system calls of this architecture have not been reviewed");
 
 /// x32: the same kernel functions under other numbers.
 #[cfg(target_arch = "x86_64")]
@@ -33,7 +33,7 @@ const SYS_REMOVEXATTRAT: i64 = 466;
 const SYS_OPEN_TREE_ATTR: i64 = 467;
 const SYS_FILE_SETATTR: i64 = 469;
 
-/// Calls added after this one (Linux 6.17) have not been reviewed and may be a way out.
+/// Calls added after `file_setattr` (Linux 6.17) have not been reviewed and may be a way out.
 const FIRST_UNKNOWN: i64 = SYS_FILE_SETATTR + 1;
 
 pub(super) fn filter(
@@ -107,8 +107,8 @@ impl Verdicts {
     }
 
     /// Protects outside processes that no namespace separates. A program can still lower the
-    /// priority of one outside process: the filter cannot distinguish its id from that of a thread
-    /// of the program, and programs do set the priority of their threads.
+    /// priority of a single outside process: the filter cannot distinguish the id of that process
+    /// from that of a thread of the program, and programs do set the priority of their threads.
     fn leaving_neighbours_alone(&mut self) {
         self.deny(SHARED_BY_NUMBER);
         let of_many = |groups: [u32; 2]| groups.map(|kind| deny_if(low(0, kind)));
@@ -116,10 +116,12 @@ impl Verdicts {
         self.depends(libc::SYS_ioprio_set, of_many(IO_PRIORITIES_OF_MANY), Action::Allow);
     }
 
-    /// Denies creating sockets that reach other processes, and pointing inherited sockets at one.
+    /// Denies creating sockets that reach other processes, and connecting inherited sockets to
+    /// other processes.
     ///
-    /// `sendmsg` takes its address behind a pointer. It is harmless because the only sockets are
-    /// connected stream pairs, which ignore an address. A pair of datagram sockets would not.
+    /// The filter cannot see the address of `sendmsg`, which is behind a pointer. The call is
+    /// harmless because only connected pairs of stream or packet sockets can be created, and these
+    /// send to no other address. A pair of datagram sockets could.
     fn without_network(&mut self) {
         self.deny(REACHING_OTHERS);
         self.depends(libc::SYS_socketpair, connected_pairs(), DENY);
@@ -137,8 +139,8 @@ impl Verdicts {
         self.pairs(others);
     }
 
-    /// Allows TCP, the only protocol whose ports Landlock restricts. Denies other protocols with
-    /// stream sockets, and connections made by sending.
+    /// Allows TCP, the only protocol whose ports Landlock restricts. Denies other protocols, even
+    /// those with stream sockets, and connecting with the first data (TCP Fast Open).
     fn with_tcp(&mut self, others: &[i32]) {
         let protocols = [0, word(libc::IPPROTO_TCP)];
         let tcp = [AF_INET, AF_INET6].into_iter().flat_map(|family| {
@@ -150,7 +152,7 @@ impl Verdicts {
         let others_allowed = others.iter().map(|family| allow_if([low(0, word(*family))]));
         self.depends(libc::SYS_socket, tcp.chain(others_allowed).chain([route_queries()]), DENY);
         self.pairs(others);
-        // Others could connect to a listener, which no rule restricts.
+        // Other processes could connect to a listener: the Landlock rules restrict only `connect`.
         self.always(libc::SYS_listen, DENY);
         for (call, flags) in
             [(libc::SYS_sendto, 3), (libc::SYS_sendmsg, 2), (libc::SYS_sendmmsg, 3)]
@@ -160,8 +162,8 @@ impl Verdicts {
         }
     }
 
-    /// Restricts pairs to streams if Unix sockets are not allowed: a pair of datagram sockets can
-    /// send to other addresses.
+    /// Denies pairs of datagram sockets if Unix sockets are not allowed: such a pair can send to
+    /// other addresses.
     fn pairs(&mut self, families: &[i32]) {
         if families.contains(&AF_UNIX) {
             self.depends(libc::SYS_socketpair, [allow_if([low(0, word(AF_UNIX))])], DENY);
@@ -223,7 +225,7 @@ const OTHER_PROCESSES: &[i64] = &[
 
 /// POSIX message queues. They are not on a visible mount, so Landlock does not see the removal of a
 /// queue, and checks a new queue only after it has been created. They are denied in a private
-/// namespace as well: Landlock refuses to open those, too, so they are of no use.
+/// namespace as well: Landlock refuses to open queues there too, so they would be useless.
 const MESSAGE_QUEUES: &[i64] = &[
     libc::SYS_mq_open,
     libc::SYS_mq_unlink,
@@ -233,8 +235,8 @@ const MESSAGE_QUEUES: &[i64] = &[
     libc::SYS_mq_getsetattr,
 ];
 
-/// System V shared memory, queues and semaphores. A process that guesses the number of one can use
-/// it without looking it up by its key.
+/// System V shared memory, queues and semaphores. A process that guesses the number of such an
+/// object can use it without looking it up by its key.
 const SHARED_BY_NUMBER: &[i64] = &[
     libc::SYS_shmget,
     libc::SYS_shmat,
@@ -255,8 +257,8 @@ const PRIORITIES_OF_MANY: [u32; 2] = [1, 2];
 /// `IOPRIO_WHO_PGRP` and `IOPRIO_WHO_USER`.
 const IO_PRIORITIES_OF_MANY: [u32; 2] = [2, 3];
 
-/// `F_SETLEASE`, and `F_SETDELEG` of Linux 6.19. A process that opens the file then waits for the
-/// lease holder, for up to 45 seconds. That includes the server.
+/// `F_SETLEASE`, and `F_SETDELEG` of Linux 6.19. Any process that opens a leased file, even the
+/// server, waits up to 45 seconds for the lease holder.
 const LEASES: [u32; 2] = [1024, 1040];
 
 /// All calls that could remove a cover, and those that create namespaces in which that is possible.
@@ -289,7 +291,7 @@ const KERNEL: &[i64] = &[
     libc::SYS_perf_event_open,
 ];
 
-/// Calls that affect the whole machine. All of them also require privileges, which a sandbox
+/// Calls that affect the whole machine. Most of them also require privileges, which a sandbox
 /// started by root might have.
 const MACHINE: &[i64] = &[
     libc::SYS_init_module,
@@ -365,8 +367,8 @@ const REACHING_OTHERS: &[i64] = &[
     libc::SYS_recvmmsg,
 ];
 
-/// Namespace flags of `clone`. `CLONE_NEWTIME` is not one of them: its bit is part of the exit
-/// signal there.
+/// Namespace flags of `clone`. `CLONE_NEWTIME` is not one of them: in this call, its bit is part of
+/// the exit signal.
 const NAMESPACES: u32 = word(
     libc::CLONE_NEWNS
         | libc::CLONE_NEWCGROUP
@@ -381,8 +383,8 @@ const NAMESPACES: u32 = word(
 const TERMINAL_IOCTLS: [u32; 2] = [0x5412, 0x541c];
 
 /// File system requests: `FS_IOC_*` and ext4, `FS_IOC_*VERSION`, `FS_IOC_FS*XATTR` and XFS, btrfs,
-/// f2fs. With a descriptor for reading, some change flags, seal a file permanently, or create a
-/// subvolume.
+/// f2fs. Some need only a descriptor opened for reading to change flags, seal a file permanently,
+/// or create a subvolume.
 const FILE_IOCTL_TYPES: [u32; 5] = [0x6600, 0x7600, 0x5800, 0x9400, 0xf500];
 const IOCTL_TYPE: u32 = 0xff00;
 
@@ -390,8 +392,8 @@ const IOCTL_TYPE: u32 = 0xff00;
 /// `FS_IOC_GETVERSION`.
 const HARMLESS_FILE_IOCTLS: [u32; 4] = [0x8008_6601, 0xc020_660b, 0x801c_581f, 0x8008_7601];
 
-/// Linux with or without `UNAME26`, 32 bits or not, and the query for the current value. The other
-/// personalities weaken defences.
+/// `PER_LINUX` and `PER_LINUX32`, each with and without `UNAME26`, and the query for the current
+/// value. The other personalities weaken defences.
 const PERSONALITIES: [u32; 5] = [0, 0x8, 0x0002_0000, 0x0002_0008, 0xffff_ffff];
 
 /// The bits of a socket type that hold the kind; the other bits are flags.

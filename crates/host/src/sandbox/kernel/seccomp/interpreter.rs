@@ -23,8 +23,8 @@ impl Call {
     }
 }
 
-/// Returns the result of the program and the number of executed instructions. Panics on a program
-/// that the kernel would refuse.
+/// Returns the result of the program and the number of executed instructions. Panics on an
+/// instruction that the filters do not use.
 pub(super) fn run(program: &[u8], call: Call) -> (u32, usize) {
     let data = call.to_bytes();
     let (mut accumulator, mut at) = (0_u32, 0_usize);

@@ -1,8 +1,8 @@
 //! The seccomp filter: system calls that a confined process may not make.
 //!
-//! It allows everything except calls that lead out of a sandbox, or into kernel parts with a
-//! history of escapes. A seccomp filter sees numbers, not the data behind pointers, so it cannot
-//! restrict paths: Landlock and the mounts do that.
+//! It allows all calls except those that lead out of a sandbox, those into kernel parts with a
+//! history of escapes, and those newer than its list. A seccomp filter sees numbers, not the data
+//! behind pointers, so it cannot restrict paths: Landlock and the mounts do that.
 //!
 //! The crate `seccompiler` does not fit: its filters have a single action, do not handle x32, and
 //! compare with every number in turn.
@@ -50,8 +50,8 @@ impl Sockets {
     const COUNT: usize = 5;
 }
 
-/// Returns a complete BPF program, as `struct sock_filter` in native order. Each program is built
-/// once.
+/// Returns a complete BPF program, as an array of `struct sock_filter` in native byte order. Each
+/// program is built once.
 pub fn program(
     sockets: Sockets,
     attributes: AttributeChanges,

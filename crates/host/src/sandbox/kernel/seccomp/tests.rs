@@ -437,8 +437,7 @@ fn frozen_attributes_cannot_be_changed() {
             );
             assert_eq!(ordinary(sockets, libc::SYS_ioctl, &arguments), ALLOWED);
         }
-        // TCGETS, FIONREAD, FIOCLEX, TIOCGPTN; then requests that only read flags, extents and
-        // versions.
+        // TCGETS, FIONREAD, FIOCLEX, TIOCGPTN; then requests that only read flags and extents.
         let others = [0x5401, 0x541b, 0x5451, 0x8004_5430, libc::FS_IOC_GETFLAGS, 0xc020_660b];
         for request in others {
             let arguments = [3, request];

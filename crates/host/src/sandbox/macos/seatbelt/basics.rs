@@ -1,6 +1,6 @@
 //! Rules that every program on macOS needs, regardless of its policy.
 
-/// Rules to start, to query the machine and the user, and to have a terminal and children.
+/// Lets a program start, query the machine and the user, and have a terminal and children.
 pub(super) const ALWAYS: &str = r#"(version 1)
 (deny default)
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use super::{expressible, quoted};
 use crate::sandbox::policy::DeniedGlob;
 
-/// Returns a filter for each glob that is true where the glob denies.
+/// Returns one filter per glob, which is true where the glob denies.
 pub(super) fn exceptions(globs: &[DeniedGlob]) -> Vec<String> {
     globs.iter().map(exception).collect()
 }
@@ -113,7 +113,7 @@ fn class(rest: &str) -> Option<(String, &str)> {
     simple.then(|| (format!("{start}{members}]"), after))
 }
 
-/// Returns `None` for a letter that would end the string around the expression.
+/// Returns `None` for a letter that cannot be part of a profile's string.
 fn push_literal(regex: &mut String, letter: char) -> Option<()> {
     if letter == '"' || letter.is_control() {
         return None;

@@ -42,13 +42,13 @@ fn path(path: &str) -> EntryPath {
 const WORKSPACE: EntryPath = EntryPath::ProjectRoots { subpath: None };
 
 #[test]
-fn profile_of_a_read_only_policy() {
+fn a_read_only_policy_has_the_golden_profile() {
     let policy = policy(Network::Restricted, &[(EntryPath::Root, Access::Read)]);
     assert_eq!(profile(&policy), include_str!("golden/read_only.sb"));
 }
 
 #[test]
-fn profile_of_a_writable_workspace() {
+fn a_writable_workspace_has_the_golden_profile() {
     let entries = [
         (EntryPath::Root, Access::Read),
         (WORKSPACE, Access::Write),
@@ -60,7 +60,7 @@ fn profile_of_a_writable_workspace() {
 }
 
 #[test]
-fn profile_with_carve_outs_and_regrants() {
+fn carve_outs_and_regrants_have_the_golden_profile() {
     let entries = [
         (path("/usr/lib"), Access::Read),
         (WORKSPACE, Access::Write),
@@ -83,7 +83,7 @@ fn an_inexpressible_glob_denies_everything_below_its_base() {
 }
 
 #[test]
-fn profile_of_all_files_without_network() {
+fn all_files_without_network_have_the_golden_profile() {
     let policy = Policy::unrestricted(Network::Restricted);
     assert_eq!(profile(&policy), include_str!("golden/all_files.sb"));
 }

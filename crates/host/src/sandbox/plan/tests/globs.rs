@@ -131,7 +131,7 @@ fn bubblewrap_does_not_hide_paths_that_the_sandbox_needs() {
             }
             other => panic!("{target}: {other:#?}"),
         }
-        // In the server's own namespaces the symlink itself is covered.
+        // With namespaces that the server creates itself, the symlink is covered.
         let mounts = planned(target, entries, &everything()).unwrap();
         assert!(mounts.contains(&hidden_link("/home/ann/app/src/a.pem")), "{target}: {mounts:#?}");
     }
@@ -153,7 +153,7 @@ fn bubblewrap_does_not_hide_paths_that_the_sandbox_needs() {
         "{text}"
     );
 
-    // A target that is denied anyway, or is a device without content, is left alone.
+    // A target that is denied anyway, or is a device that every program gets, is left alone.
     let private = "/home/ann/app/src/private";
     let entries = [
         READ_ALL,

@@ -60,21 +60,23 @@ fn refusals_name_the_missing_mechanism_and_its_remedy() {
         )
     );
     let no_scopes = |abi| {
-        format!("Landlock of this kernel (ABI {abi}) does not confine signals; {no_isolation}")
+        format!(
+            "every sandbox must confine signals, which Landlock of this kernel (ABI {abi}) cannot do; {no_isolation}"
+        )
     };
     for abi in [1, 3, 5] {
         assert_eq!(refusal(&read_only(), &with_abi(abi, without_isolation())), no_scopes(abi));
         assert_eq!(refusal(&all_files(), &with_abi(abi, without_isolation())), no_scopes(abi));
     }
     assert_eq!(refusal(&all_files(), &with_abi(0, without_isolation())), no_scopes(0));
-    let no_landlock = "the policy restricts files; this requires Landlock (not usable on this host); to get it: Linux 5.13 or later (6.12 for all of it) with \
-         `landlock` listed in /sys/kernel/security/lsm (boot parameter `lsm=landlock,...`); in a container, one whose seccomp profile \
-         allows landlock_create_ruleset (Docker 23 or later)";
+    let no_landlock = "the policy restricts files; this requires Landlock (not usable on this host); to get it: Linux 5.13 or later (6.12 to confine signals as well) with \
+         `landlock` listed in /sys/kernel/security/lsm (boot parameter `lsm=landlock,...`); in a container, a seccomp profile \
+         that allows landlock_create_ruleset (Docker 23 or later)";
     for policy in [read_only(), workspace()] {
         assert_eq!(refusal(&policy, &with_abi(0, everything())), no_landlock);
     }
     let no_seccomp = "every sandbox denies dangerous system calls; this requires seccomp (not usable on this host); to get it: a kernel with \
-         CONFIG_SECCOMP_FILTER; in a container, one whose own profile allows seccomp";
+         CONFIG_SECCOMP_FILTER; in a container, a seccomp profile that allows the call seccomp";
     let unfiltered = Capabilities { seccomp: false, ..everything() };
     for policy in [read_only(), workspace(), Policy::unrestricted(Network::Restricted)] {
         assert_eq!(refusal(&policy, &unfiltered), no_seccomp);
@@ -158,8 +160,8 @@ fn signals_are_confined_even_if_files_are_not_restricted() {
         rules(7),
         Some(LandlockRules { abi: 7, grants: None, listed: vec![], connect_ports: None })
     );
-    // Without scopes this takes a PID namespace, and a Landlock domain for what the namespace does
-    // not separate.
+    // Without scopes, a PID namespace confines signals. The Landlock domain still prevents tracing
+    // of visible processes outside.
     let grants = Some(vec![Grant { path: "/".into(), access: Access::Write }]);
     assert_eq!(
         rules(5),

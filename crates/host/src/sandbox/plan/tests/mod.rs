@@ -150,7 +150,7 @@ fn granted(rules: &LandlockRules, path: &str) -> Option<Access> {
     grants.iter().find(|grant| grant.path == Path::new(path)).map(|grant| grant.access)
 }
 
-/// Needs mounts: a directory inside is read-only.
+/// A policy that needs mounts: everything is writable except one directory.
 fn all_but_source() -> Policy {
     let entries = [(EntryPath::Root, Access::Write), (path("/home/ann/app/src"), Access::Read)];
     policy_of(&names(), Network::Restricted, &entries)

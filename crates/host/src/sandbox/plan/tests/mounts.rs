@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn mounts_of_an_ordinary_workspace() {
+fn an_ordinary_workspace_gets_a_read_only_root_and_protected_names() {
     let expected = [
         cover("/", CoverKind::ReadOnly),
         fresh("/dev/shm"),
@@ -135,7 +135,7 @@ fn a_file_above_a_missing_path_is_covered() {
 }
 
 #[test]
-fn write_access_to_everything_has_no_cover_of_everything() {
+fn write_access_to_everything_needs_no_cover_of_the_root() {
     let entries = [(EntryPath::Root, Access::Write), (path("/home/ann/app/src"), Access::Read)];
     let mounts = mounts(&names(), &entries);
     assert!(!mounts.iter().any(|mount| mount.path() == Path::new("/")));

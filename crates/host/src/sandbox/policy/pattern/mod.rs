@@ -1,8 +1,8 @@
 //! Globs that are matched component by component.
 //!
-//! The usual crates do not fit: they match one expression over the bytes of a path. There `?` and
-//! `[!a]` miss multi-byte characters, and a class may match a `/`. A denying pattern would deny
-//! less than it says.
+//! The usual crates do not fit: they match one expression over the bytes of a path. So `?` and
+//! `[!a]` miss multi-byte characters, and a class may match a `/`. With them, a denying pattern
+//! would deny less than it says.
 
 mod name;
 mod parse;
@@ -25,7 +25,7 @@ pub(super) struct Pattern {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Part {
-    /// Never the last one.
+    /// Never the last part.
     AnyNames,
     Name(NamePattern),
 }
@@ -44,13 +44,13 @@ impl Pattern {
         &self.text
     }
 
-    /// The total length of its alternatives: its cost in memory, and in time for every byte of a
-    /// path.
+    /// Returns the total length of the alternatives: the cost of the pattern in memory, and in time
+    /// for every byte of a path.
     pub(super) fn symbols(&self) -> usize {
         self.symbols
     }
 
-    /// The depth to which it can match, capped at `max`.
+    /// Returns the depth to which the pattern can match, capped at `max`.
     pub(super) fn reach(&self, max: usize) -> usize {
         let reach = |parts: &Vec<Part>| match parts.contains(&Part::AnyNames) {
             true => max,
@@ -64,7 +64,7 @@ impl Pattern {
         self.alternatives.iter().any(|parts| matches_start(parts, way))
     }
 
-    /// Whether something below could match. `false` is certain, `true` is not.
+    /// Whether a path below `way` could match. `false` is certain, `true` is not.
     pub(super) fn may_match_below(&self, way: &[u8]) -> bool {
         self.alternatives.iter().any(|parts| leads_on(parts, way))
     }

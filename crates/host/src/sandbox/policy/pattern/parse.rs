@@ -43,7 +43,7 @@ enum Piece {
 }
 
 impl Piece {
-    /// A character may have to be compared with every range of a class.
+    /// Counts every range of a class, since a character may have to be compared with each.
     fn symbols(&self) -> usize {
         match self {
             Self::Token(Token::Class(class)) => class.ranges.len(),
@@ -179,7 +179,7 @@ fn parts(pieces: &[Piece]) -> Result<Vec<Part>, String> {
                     parts.push(Part::AnyNames);
                 }
             }
-            // The author of `**.pem` means `**/*.pem`, but it would match in one directory only.
+            // The author of `**.pem` means `**/*.pem`, but `*` would match in one directory only.
             _ if tokens.windows(2).any(|pair| matches!(pair, [Token::Run, Token::Run])) => {
                 return Err("`**` must be a whole path component, as in `**/*.pem`".to_owned());
             }

@@ -14,14 +14,15 @@ use crate::sandbox::policy::{
     Access, DeniedGlob, Entry, EntryPath, NameKind, Names, PolicyContext, PolicyError,
 };
 
-/// Denying globs, counted once for each start directory. Every requested path is matched against
-/// all of them.
+/// The maximum number of denying globs, counted once for each start directory. Every requested path
+/// is matched against all of them.
 const MAX_GLOBS: usize = 1024;
-/// Symbols of all globs, counted once for each start directory.
+/// The maximum number of symbols of all globs, counted once for each start directory.
 const MAX_SYMBOLS: usize = 32 << 10;
-/// Paths that are looked up for entries, project roots and globs.
+/// The maximum number of paths that are looked up for entries, workspace roots and globs.
 const MAX_PATHS: usize = 4096;
-/// Matches of granting globs. Each becomes a rule, and later an open descriptor.
+/// The maximum number of matches of granting globs. Each becomes a rule, and later an open
+/// descriptor.
 const MAX_MATCHES: usize = 4096;
 
 #[derive(Default)]
@@ -155,7 +156,8 @@ impl<N: Names> Resolver<'_, N> {
         })
     }
 
-    /// An unknown path grants nothing, and denying it is an error.
+    /// Resolves an entry whose paths come from the context. If there are none, the entry grants
+    /// nothing; a denying entry is an error.
     fn known(
         &mut self,
         paths: &[PathBuf],
@@ -191,7 +193,7 @@ impl<N: Names> Resolver<'_, N> {
                 return Err(PolicyError::TooManyMatches { pattern, max: MAX_MATCHES });
             }
             for (path, kind) in found {
-                // A protected name is granted only by an entry that names it explicitly.
+                // Write access to a protected name needs an entry that names it explicitly.
                 let access =
                     if is_protected_name(&path) { access.min(Access::Read) } else { access };
                 let links = base.links.clone();
@@ -204,7 +206,7 @@ impl<N: Names> Resolver<'_, N> {
         Ok(())
     }
 
-    /// The start directories of the glob, each with the pattern relative to it.
+    /// Returns the start directories of the glob, each with the pattern relative to it.
     fn bases(&mut self, glob: &str) -> Result<Vec<(ResolvedPath, Pattern)>, PolicyError> {
         let (way, pattern) = split(glob)?;
         let starts = if way.is_absolute() { vec![PathBuf::from("/")] } else { self.starts() };

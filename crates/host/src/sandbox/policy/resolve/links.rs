@@ -15,12 +15,13 @@ use crate::sandbox::policy::{
     WrittenRoots,
 };
 
-/// Temporary directories other than `TMPDIR`. Almost every sandbox may write in the first.
+/// Temporary directories other than `TMPDIR`. Almost every sandbox may write in `/tmp`.
 const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
 
 /// Refuses entries through a symlink that a process under this policy could replace. With a
 /// replaced symlink the entry would grant or protect another path the next time the policy is
-/// resolved. The exception is an entry for write access that other entries grant as well.
+/// resolved. The exception is an entry for write access to a path that other entries make writable
+/// anyway.
 pub(super) fn refuse_replaceable(
     draft: &PolicyDraft,
     targets: &[Target],
@@ -49,7 +50,8 @@ pub(super) fn refuse_replaceable(
     Ok(())
 }
 
-/// Whether no sandboxed process, now or earlier, could have chosen the target of the entry.
+/// Whether the target of the entry is certain: no sandboxed process can choose it now, or could
+/// have chosen it earlier.
 pub(super) fn is_certain(
     target: &Target,
     draft: &PolicyDraft,
@@ -63,7 +65,7 @@ pub(super) fn is_certain(
 }
 
 /// Refuses entries through a symlink that a process in an earlier sandbox could have created. Such
-/// an entry may take access away, but anything it grants must be granted without it.
+/// an entry may take access away, but whatever it grants must already be granted by other entries.
 pub(super) fn refuse_planted(
     targets: &[Target],
     around: &PolicyContext,
@@ -99,8 +101,8 @@ struct LinkOrigins<'a, N> {
 }
 
 impl<N: Names> LinkOrigins<'_, N> {
-    /// Why a sandboxed process could have created the symlink, which is named by its real path. A
-    /// failed lookup counts as a reason.
+    /// Returns why a sandboxed process could have created the symlink at this real path. A failed
+    /// lookup counts as a reason.
     fn doubt(&self, link: &Path) -> Option<LinkDoubt> {
         if self.is_trusted(link) || self.is_out_of_reach(link) {
             return None;
@@ -116,8 +118,8 @@ impl<N: Names> LinkOrigins<'_, N> {
         })
     }
 
-    /// Whether no process of this user can create a name in the symlink's directory or in any
-    /// directory above. Above, it could replace a whole directory.
+    /// Whether processes of this user can create names neither in the symlink's directory nor in
+    /// any directory above it, where they could replace a whole directory.
     fn is_out_of_reach(&self, link: &Path) -> bool {
         link.ancestors().skip(1).all(|above| matches!(self.names.is_changeable(above), Ok(false)))
     }

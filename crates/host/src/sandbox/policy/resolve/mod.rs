@@ -36,7 +36,8 @@ enum Origin {
     WorkingDirectory,
     /// A directory for temporary files. It is not treated as a project.
     TemporaryDirectory,
-    /// It is on a fixed list. A user who can replace a name there controls the machine anyway.
+    /// It is on a fixed list, or is protected. The origin of symlinks to it is not checked: a user
+    /// who can replace a name on a list controls the machine anyway, and protection grants nothing.
     System,
 }
 
@@ -71,7 +72,7 @@ pub(super) fn resolve(
         draft.add(&target.path, target.access);
     }
     targets.extend(matches);
-    // Both checks see only the decisions of the entries: a device is not a writable root.
+    // The next two steps come before devices are added: a device is not a writable root.
     protection::refuse_implicit_roots(&targets, names)?;
     let is_certain = |target: &Target| links::is_certain(target, &draft, around, names);
     let mut protected = protection::protected(&draft, &targets, &places, names, is_certain)?;
@@ -102,7 +103,8 @@ fn matches_that_count(paths: &PolicyDraft, matches: Vec<(PathBuf, Target)>) -> V
     matches.into_iter().filter(counts).map(|(_, target)| target).collect()
 }
 
-/// The devices that exist. A policy that grants nothing has none.
+/// Returns the devices that exist, unless an entry denies them. A policy that grants nothing gets
+/// no devices.
 fn devices(draft: &PolicyDraft, names: &impl Names) -> Vec<Target> {
     if !draft.grants_anything() {
         return Vec::new();

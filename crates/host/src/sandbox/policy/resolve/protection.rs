@@ -11,13 +11,13 @@ use crate::sandbox::policy::essentials::PROTECTED_NAMES;
 use crate::sandbox::policy::resolved_path::{ResolvedPath, real, real_from};
 use crate::sandbox::policy::{Access, Hold, NameKind, Names, PolicyError};
 
-/// Bytes read from a file that points to a git directory.
+/// The maximum number of bytes read from a file that points to a git directory.
 const MAX_POINTER_BYTES: usize = 8 << 10;
 
 /// Returns the paths that must be at most readable. They are in each path that an entry makes
 /// writable, in each workspace root and in the working directory; and in every writable directory
 /// above one of these, since git searches for its directory upwards. A temporary directory is not a
-/// project, so nothing is protected above one.
+/// project, so nothing above it is protected.
 ///
 /// An entry that names a protected path explicitly grants it, unless the entry goes through a
 /// symlink that a sandbox could have created (see `is_certain`).
@@ -31,7 +31,7 @@ pub(super) fn protected(
     let writable = targets.iter().filter(|target| target.access == Access::Write);
     let meant = writable.clone().flat_map(|target| match is_certain(target) {
         true => target.named.as_slice(),
-        // The entry still names the symlink at its own end.
+        // If the only symlink is the last component, the entry still names the symlink itself.
         false if target.links.len() == 1 => &target.named[..target.named.len().saturating_sub(1)],
         false => &[],
     });
@@ -76,8 +76,8 @@ pub(super) fn protected_paths(
     }
     for path in paths {
         let real = match names.kind(path) {
-            // Any user can put a symlink into `/tmp`. Servers and commands ignore it there. It
-            // cannot be covered, and it must not block a sandbox.
+            // Any user can put a symlink into `/tmp`. Servers and commands ignore a protected path
+            // that is such a symlink. It cannot be covered, and must not block a sandbox.
             Ok(NameKind::Symlink) if matches!(names.hold(path), Ok(Hold::OutOfReach)) => continue,
             _ => real(names, path)?,
         };
@@ -89,8 +89,8 @@ pub(super) fn protected_paths(
 }
 
 /// Refuses implicit write access below a protected name: a process that starts in `.git/hooks` may
-/// write there only if an entry names it. A repository that is kept below a protected name is a
-/// workspace like any other.
+/// write there only if an entry names that directory. A repository that is kept below a protected
+/// name is a workspace like any other.
 pub(super) fn refuse_implicit_roots(
     targets: &[Target],
     names: &impl Names,
@@ -141,7 +141,7 @@ impl<N: Names> Protection<'_, N> {
             // Any user can put a name into `/tmp`. That must not affect protection elsewhere or
             // block the sandbox: a symlink cannot be covered, and the process cannot replace it.
             (Hold::OutOfReach, NameKind::Symlink) => return Ok(()),
-            // Root could replace it, but a temporary directory holds no project.
+            // This user could replace the symlink, but a temporary directory holds no project.
             (Hold::Foreign { .. }, NameKind::Symlink) if is_temporary => return Ok(()),
             (Hold::Foreign { owner }, NameKind::Symlink) => {
                 return Err(PolicyError::ForeignLink { path, owner });

@@ -67,7 +67,7 @@ fn an_intersection_has_the_more_restricted_network() {
 }
 
 #[test]
-fn an_intersection_with_unrestricted_is_the_same() {
+fn an_intersection_with_an_unrestricted_policy_changes_nothing() {
     let policy = asked(&["read root", "write /src", "deny glob /src/*.pem"]).policy();
     let all = Policy::unrestricted(Network::Enabled);
     assert_eq!(policy.intersect(&all), policy);

@@ -144,7 +144,8 @@ fn in_a_sticky_directory_names_belong_to_their_creator() {
         assert_eq!(hold(&sticky.join("theirs")), Hold::Foreign { owner: 54321 });
         assert_eq!(hold(&plain.join("theirs")), Hold::Ours);
     } else {
-        // Root owns `/tmp` as well. A name may be removed during the test.
+        // This user cannot replace a name of root in `/tmp`, which root owns. A name may be removed
+        // during the test.
         let held = fs::read_dir("/tmp").unwrap().flatten().find_map(|entry| {
             let held = hold(&entry.path());
             entry.metadata().is_ok_and(|metadata| metadata.uid() == 0).then_some(held)

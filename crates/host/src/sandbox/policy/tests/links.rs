@@ -14,7 +14,7 @@ fn a_root_that_is_a_symlink_stands_for_its_target() {
 }
 
 #[test]
-fn an_alias_of_a_root_means_the_root() {
+fn an_alias_in_an_entry_means_its_target() {
     let names = FakeNames::default().symlink("/tmp", "private/tmp").directory("/private/tmp");
     let asked = asked(&["write slash_tmp", "deny /tmp/keys", "read /private/tmp/docs"]).on(names);
     asked.gives(&[
@@ -31,7 +31,7 @@ fn an_alias_of_a_root_means_the_root() {
 }
 
 #[test]
-fn an_alias_and_its_root_tie() {
+fn entries_for_an_alias_and_its_target_tie() {
     let names = FakeNames::default().symlink("/tmp", "/private/tmp").directory("/private/tmp");
     for lines in [["write /tmp", "deny /private/tmp"], ["deny /tmp", "write /private/tmp"]] {
         asked(&lines).on(names.clone()).gives(&[("/private/tmp", Deny)]);
@@ -57,7 +57,7 @@ fn links_are_followed_in_chains_upwards_and_to_missing_targets() {
 }
 
 #[test]
-fn links_above_the_root_stay_at_the_root() {
+fn parent_components_in_a_link_stop_at_the_root() {
     let names = FakeNames::default().symlink("/a", "../../b").directory("/b");
     asked(&["read /a"]).on(names).gives(&[("/b", Read)]);
 }
@@ -120,7 +120,7 @@ fn a_link_that_adds_nothing_is_harmless() {
 }
 
 #[test]
-fn links_do_not_vouch_for_each_other() {
+fn replaceable_links_do_not_justify_each_other() {
     let names = FakeNames::default()
         .symlink("/src/one", "/home")
         .symlink("/src/two", "/home")

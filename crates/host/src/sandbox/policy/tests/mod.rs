@@ -18,7 +18,7 @@ use super::{
 };
 use Access::{Deny, Read, Write};
 
-/// A declared policy and where it is resolved.
+/// A declared policy, with the context and the names for resolving it.
 #[derive(Debug, Clone, Default)]
 struct Asked {
     entries: Vec<Entry>,

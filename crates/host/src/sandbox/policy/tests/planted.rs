@@ -3,8 +3,8 @@
 use super::*;
 use crate::sandbox::policy::LinkDoubt;
 
-/// `/srv/app/sub` and `/srv/app/tmp` lead into the home directory, where `~/code` leads to another
-/// disk.
+/// `/srv/app/sub` and `/srv/app/tmp` are symlinks into the home directory. `~/code` is a symlink to
+/// another disk.
 fn names() -> FakeNames {
     FakeNames::default()
         .directory("/srv/app/real")
@@ -197,7 +197,7 @@ fn links_trusted_by_the_operator_are_followed() {
         let asked = asked(&["read root", "write cwd"]).on(names.clone()).cwd("/srv/app/sub");
         assert_eq!(refused(&asked.written("/srv/app").trusting(other)).1, written(), "{other}");
     }
-    // Except a link that a process in this very sandbox could replace.
+    // A trusted link is still refused if a process in this very sandbox could replace it.
     let asked = asked(&["write /srv/app", "write /srv/app/sub"]).on(names).trusting("/srv/app/sub");
     assert!(matches!(asked.error(), PolicyError::ReplaceableLink { .. }));
 }

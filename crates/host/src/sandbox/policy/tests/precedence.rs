@@ -34,7 +34,7 @@ fn the_most_specific_entry_wins_in_any_order() {
 }
 
 #[test]
-fn on_a_tie_deny_wins_over_write_over_read() {
+fn on_a_tie_deny_wins_over_write_and_write_over_read() {
     for (one, other, expected) in [
         ("read", "read", Read),
         ("read", "write", Write),
@@ -73,7 +73,7 @@ fn siblings_that_sort_between_a_path_and_its_children_change_nothing() {
 }
 
 #[test]
-fn a_query_that_is_not_plain_is_never_granted_more() {
+fn another_spelling_of_a_path_is_never_granted_more() {
     let policy = asked(&["write /src", "deny /src/keys"]).policy();
     for (path, access) in [
         ("/src//keys", Deny),
@@ -94,7 +94,7 @@ fn a_query_that_is_not_plain_is_never_granted_more() {
 }
 
 #[test]
-fn paths_need_not_be_text() {
+fn paths_need_not_be_utf8() {
     let bytes = |bytes: &'static [u8]| PathBuf::from(OsStr::from_bytes(bytes));
     let entry = |path, access| Entry { path: EntryPath::Path(path), access, skip_missing: false };
     let mut asked = asked(&["deny glob /src/**/*.pem"]);

@@ -104,7 +104,9 @@ proptest! {
     }
 
     #[test]
-    fn intersections_are_a_lattice(one in reference(), two in reference(), three in reference()) {
+    fn intersection_is_idempotent_commutative_and_associative(
+        one in reference(), two in reference(), three in reference(),
+    ) {
         let (one, two, three) = (resolved(&one), resolved(&two), resolved(&three));
         prop_assert_eq!(one.intersect(&one), one.clone());
         prop_assert_eq!(one.intersect(&two), two.intersect(&one));
@@ -181,7 +183,7 @@ proptest! {
         let policy = resolved(&reference);
         for path in paths {
             let here = reference.access(&path);
-            // If `.git` is granted, the other protected names still differ.
+            // `below` generates no other protected name than `.git`, which an entry may grant.
             let directories = [vec![path.clone()], below(&path, 3)].concat();
             let protected = directories.iter().map(|directory| directory.join(".agents"));
             let mut beneath = below(&path, 4).into_iter().chain(protected);

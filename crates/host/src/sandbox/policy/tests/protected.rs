@@ -384,7 +384,7 @@ fn another_users_irreplaceable_name_changes_nothing() {
                 ("/src/app/.git", Read),
                 ("/tmp/.agents", Read),
                 ("/tmp/a", Write),
-                // A file's mode may allow any access. A symlink cannot be covered.
+                // A file is protected, whatever its mode allows. A symlink cannot be covered.
                 ("/tmp/.git", if form.ends_with("link") { Write } else { Read }),
             ] {
                 assert_eq!(policy.access(Path::new(path)), access, "{form}: {path}");
@@ -394,7 +394,7 @@ fn another_users_irreplaceable_name_changes_nothing() {
 }
 
 #[test]
-fn another_users_replaceable_name_is_protected_as_it_is() {
+fn another_users_replaceable_name_is_protected_but_not_followed() {
     for line in ["write slash_tmp", "write /tmp"] {
         for (form, names) in planted(FOREIGN) {
             let asked = asked(&["read root", "write /src/app", line]).on(names);
@@ -429,6 +429,6 @@ fn a_git_file_in_a_temporary_directory_is_not_followed() {
         asked(&["write /src/app", "write tmpdir", "write slash_tmp"]).on(names).tmpdir("/tmp/me");
     let expected = [("/tmp/.git", Read), ("/tmp/me/.git", Read), ("/src/app/docs", Write)];
     asked.gives(&expected);
-    // Unless the directory is also a project.
+    // In a directory that is also a project, the file is followed.
     asked.clone().workspace("/tmp/me").gives(&[("/src/app/docs", Read)]);
 }

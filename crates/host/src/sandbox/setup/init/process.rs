@@ -9,8 +9,8 @@
 //!   prelude is that of `core`.
 //! * The only imports are `core`, `rustix` and `raw_syscall`. A test in the parent module rejects
 //!   every other path.
-//! * `rustix` makes system calls without the C library. An assertion below fails to compile where
-//!   it does not.
+//! * `rustix` makes system calls without the C library. Where it does not, an assertion below fails
+//!   to compile.
 //! * Descriptors are wrapped in `ManuallyDrop`: dropping an `OwnedFd` calls `close` of the C
 //!   library.
 //! * Lints reject arithmetic and indexing that could panic.
@@ -90,7 +90,7 @@ pub(super) extern "C" fn run(duty: *mut c_void) -> c_int {
 fn prepare(duty: Duty) -> Result<(), Failure> {
     let failed = |errno: Errno| Failure { step: Step::Setup, errno: errno.raw_os_error() };
     // The keeper may die while init does not read the line. Init is its child and never calls exec,
-    // so this suffices.
+    // so the death signal suffices.
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(failed)?;
     close_all_but(duty.line);
     ignore_child_deaths();
@@ -104,7 +104,7 @@ fn prepare(duty: Duty) -> Result<(), Failure> {
 }
 
 /// Mounts `/proc`, which shows the namespace of the process that mounts it. It is read-only:
-/// writable files in it change the kernel. The descriptors stay open.
+/// writable files in it change settings of the kernel. The descriptors stay open.
 fn mount_proc() -> Result<(), Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let target = ManuallyDrop::new(openat(CWD, c"/proc", flags, Mode::empty())?);
@@ -120,7 +120,8 @@ fn mount_proc() -> Result<(), Errno> {
     move_mount(mount.as_fd(), c"", target.as_fd(), c"", flags)
 }
 
-/// Closes the keeper's socket and the program's input and output.
+/// Closes all descriptors above 2 except the line, such as the keeper's socket and the program's
+/// input and output.
 fn close_all_but(line: RawFd) {
     let line = line.cast_unsigned();
     // SAFETY: this process uses no descriptor except the line.
@@ -130,7 +131,7 @@ fn close_all_but(line: RawFd) {
     }
 }
 
-/// Encodes a byte for the step, 0 for success, and the errno.
+/// Encodes the step in one byte, which is 0 for success, followed by the errno.
 fn encode_report(outcome: Result<(), Failure>) -> [u8; REPORT_LEN] {
     let (step, errno) = match outcome {
         Ok(()) => (0, 0),

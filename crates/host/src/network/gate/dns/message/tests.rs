@@ -69,7 +69,7 @@ fn a_response_without_records_echoes_the_question() {
 }
 
 #[test]
-fn recursion_is_echoed_only_if_desired() {
+fn the_recursion_flag_of_a_response_is_that_of_its_query() {
     let mut message = PLAIN.to_vec();
     message[2] = 0;
     assert_eq!(Query::parse(&message).unwrap().empty()[2..4], [0x80, 0x80]);
@@ -85,7 +85,7 @@ fn other_types_and_classes_have_no_addresses() {
 }
 
 #[test]
-fn an_invalid_host_name_has_no_text() {
+fn an_invalid_host_name_is_not_returned() {
     let names: [&[&[u8]]; 8] = [
         &[],
         &[b"a.b", b"org"],
@@ -164,7 +164,7 @@ fn responses_and_fragments_get_no_response() {
 }
 
 #[test]
-fn the_largest_response_fits_without_edns() {
+fn the_largest_response_fits_into_512_bytes() {
     let label = [b'a'; 63];
     let mut message = question(&[&label, &label, &label, &label[..61]], TYPE_AAAA, 1);
     message[11] = 1;

@@ -35,7 +35,7 @@ fn read_response(response: &[u8]) -> (u8, Option<IpAddr>) {
             .filter(|end| end[..2] == [0, 16])
             .map(|end| IpAddr::V6(Ipv6Addr::from(*end.last_chunk::<16>().unwrap())))
             .or_else(|| Some(IpAddr::V4(Ipv4Addr::from(*response.last_chunk::<4>().unwrap())))),
-        _ => panic!("one answer at most"),
+        count => panic!("expected at most one answer, got {count}"),
     };
     (code, address)
 }
@@ -59,7 +59,7 @@ fn an_allowed_name_gets_a_synthetic_address_of_each_family() {
 }
 
 #[test]
-fn a_refused_name_gets_an_address_without_a_name_or_none() {
+fn a_refused_name_gets_an_unreachable_address_or_does_not_exist() {
     let client = FakeClient::silent();
     let open = state(rules(&["a.test"]), &client);
     let (code, address) = ask(&open, "secret.evil.org", A);
@@ -90,7 +90,7 @@ fn names_with_a_search_domain_do_not_exist_unless_a_rule_names_them() {
 }
 
 #[test]
-fn special_names_are_answered_without_a_record() {
+fn special_names_are_answered_without_a_recorded_decision() {
     let client = FakeClient::silent();
     let state = state(rules(&["a.test"]), &client);
     let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
