@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::spare;
 
-/// Bytes that are standard, padded base64 on the wire. Derefs to [`Bytes`]; only `Debug` differs.
+/// Bytes that are standard, padded base64 on the wire. Derefs to [`Bytes`].
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Base64Bytes(Bytes);
 

@@ -1,10 +1,10 @@
 //! Limits that are checked before a message is parsed.
 //!
-//! One scan, which allocates nothing but keys, checks that the whole message is JSON, counts values
+//! One scan, which allocates only for keys, checks that the whole message is JSON, counts values
 //! and nesting, and refuses duplicate keys. A string in the message may be a file of many
-//! megabytes, so this is the only scan over the whole text: it reports the position of each
-//! top-level member, and readers parse only the members that they need. This module does not know
-//! which members exist or what they mean.
+//! megabytes, so this is the only scan over the whole text: it reports the text of each top-level
+//! member, and readers parse only the members that they need. This module does not know which
+//! members exist or what they mean.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -265,15 +265,16 @@ impl<'a> Scan<'a, '_> {
 
 const PLAIN_BLOCK: usize = 64;
 
-/// Whether every byte may appear in a string unescaped and stands for itself: ASCII, no control
-/// characters, no quotation mark, no backslash.
+/// Whether every byte is an ordinary character of a string: ASCII from 0x20 on, but no quotation
+/// mark and no backslash.
 fn is_plain(block: &[u8; PLAIN_BLOCK]) -> bool {
     const ONES: u64 = u64::MAX / 0xff;
     const HIGH_BITS: u64 = ONES << 7;
     let (words, _) = block.as_chunks();
     // In each byte of a word, the high bit is set by a non-ASCII byte and by a subtraction that
-    // underflows. The borrow of an underflow can only affect the bytes above one that was found
-    // already. The loop has no early exit, so that the compiler can use vector instructions.
+    // underflows. An underflow borrows from the byte above, so a false mark appears only above a
+    // correct one: any mark means that the block is not plain. The loop has no early exit, so that
+    // the compiler can use vector instructions.
     let marks = words.iter().fold(0, |marks, word| {
         let word = u64::from_le_bytes(*word);
         let control = word.wrapping_sub(ONES * 0x20);
@@ -284,8 +285,8 @@ fn is_plain(block: &[u8; PLAIN_BLOCK]) -> bool {
     marks & HIGH_BITS == 0
 }
 
-/// The keys of one object so far. Most objects have few keys, which a linear search finds faster
-/// than a hash.
+/// The keys of one object so far. Most objects have few keys, for which a linear search is faster
+/// than hashing.
 #[derive(Default)]
 struct Keys<'a> {
     few: Vec<Cow<'a, [u8]>>,
@@ -417,7 +418,7 @@ mod tests {
 
     /// Covers every position of a byte within the blocks that the scan checks at once.
     #[test]
-    fn the_bytes_allowed_in_a_string_do_not_depend_on_its_position() {
+    fn the_bytes_allowed_in_a_string_do_not_depend_on_their_position() {
         for before in 0..150 {
             for after in [0, 1, 63, 64, 65, 130] {
                 let text = |middle: &[u8]| {

@@ -19,7 +19,7 @@ pub fn request(id: &RequestId, method: &str, params: &RawValue) -> Vec<u8> {
         method: &'a str,
         params: &'a RawValue,
     }
-    serde_json::to_vec(&Request { id, method, params }).expect("ids and methods are JSON")
+    serde_json::to_vec(&Request { id, method, params }).expect("a request has only string keys")
 }
 
 /// Encodes a successful response.
@@ -32,8 +32,8 @@ pub fn response<T: Serialize>(id: &RequestId, result: &T) -> Result<Vec<u8>, ser
     serde_json::to_vec(&Response { id, result })
 }
 
-/// Encodes a successful response with one member of bytes, followed by `more`: further members as
-/// JSON text with a leading comma.
+/// Encodes a successful response whose result has `bytes` as base64 in `member`, followed by
+/// `more`: further members as JSON text with a leading comma, or nothing.
 #[must_use]
 pub fn bytes_response(id: &RequestId, member: &str, bytes: &[u8], more: &str) -> Vec<u8> {
     let mut response = Base64ResponseWriter::new(id, member, bytes.len());
@@ -41,8 +41,8 @@ pub fn bytes_response(id: &RequestId, member: &str, bytes: &[u8], more: &str) ->
     response.finish(more)
 }
 
-/// Like [`bytes_response`], for bytes that arrive in pieces. Apart from output, files are the only
-/// large messages, so their base64 is written straight into the response, too.
+/// Like [`bytes_response`], for bytes that arrive in pieces. Files make large responses, so their
+/// base64 is written straight into the response.
 #[derive(Debug)]
 pub struct Base64ResponseWriter {
     text: Vec<u8>,
@@ -108,8 +108,8 @@ pub fn notification<T: NotificationParams>(params: &T) -> Vec<u8> {
 
 /// The constant prefix of a process's output notifications, encoded once.
 ///
-/// Output is the one message that is not serialised through serde: its text is written straight
-/// into the socket buffer, so that the base64 encoding is the only copy of a chunk.
+/// Output is not serialised through serde: its text is written straight into the socket buffer, so
+/// that the base64 encoding is the only copy of a chunk.
 #[derive(Debug, Clone)]
 pub struct NotificationHeader {
     text: Box<str>,
@@ -161,7 +161,7 @@ impl NotificationHeader {
             + "}}".len()
     }
 
-    /// Appends the complete notification. `dropped` is the size of the gap declared just before it.
+    /// Appends the complete notification. `dropped` is the size of the gap just before the chunk.
     pub fn write(
         &self,
         buffer: &mut Vec<u8>,
@@ -183,8 +183,8 @@ impl NotificationHeader {
         buffer.extend_from_slice(b"}}");
     }
 
-    /// Returns the stream's name. The v0 vocabulary has no `pty`; a terminal reports `stdout`
-    /// there.
+    /// Returns the stream's name. The v0 notifications have no `pty`: in them, the stream of a
+    /// terminal is `stdout`.
     fn stream_name(&self, stream: OutputStream) -> &'static str {
         match stream {
             OutputStream::Pty if !self.sequenced => "stdout",
@@ -194,7 +194,7 @@ impl NotificationHeader {
 }
 
 fn append(buffer: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
-    buffer.write_fmt(text).expect("a Vec takes every write");
+    buffer.write_fmt(text).expect("writing to a Vec cannot fail");
 }
 
 fn json_string(text: &str) -> String {
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn legacy_output_has_no_number_and_no_pty() {
+    fn legacy_output_has_no_sequence_number_and_a_terminal_is_stdout() {
         let header = NotificationHeader::legacy_output("p");
         let mut text = Vec::new();
         header.write(&mut text, 3, OutputStream::Pty, b"hi", 0);

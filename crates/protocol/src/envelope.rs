@@ -14,7 +14,7 @@ pub const UNKNOWN_REQUEST_ID: RequestId = RequestId::Integer(-1);
 /// Chosen by the sender of the request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(untagged, expecting = "the id must be a string or an integer of 64 bits")]
+#[serde(untagged, expecting = "the id must be a string or a 64-bit integer")]
 pub enum RequestId {
     Integer(i64),
     String(String),
@@ -114,7 +114,7 @@ pub enum DecodeError {
     Neither,
 }
 
-/// Decodes one message within the limits of this protocol.
+/// Checks the limits of this protocol and decodes one message.
 pub fn decode(text: &[u8]) -> Result<Message<'_>, DecodeError> {
     check_size(text)?;
     let mut spans = Spans::default();
@@ -140,8 +140,8 @@ fn check_size(text: &[u8]) -> Result<(), DecodeError> {
     }
 }
 
-/// Decodes one message from a trusted peer. A client trusts its server about the number of values,
-/// which may be large in an honest response. Nesting is bounded all the same.
+/// Decodes one message without [`check_bounds`], for clients: a legitimate response may hold more
+/// values than a request. The decoder itself bounds the nesting.
 pub fn decode_unchecked(text: &[u8]) -> Result<Message<'_>, DecodeError> {
     if text.trim_ascii_start().starts_with(b"[") {
         return Err(DecodeError::Batch);
@@ -186,7 +186,7 @@ impl<'a> Spans<'a> {
             b"trace" => &mut self.trace,
             _ => return,
         };
-        // `null` is the same as left out.
+        // `null` means the same as leaving the member out.
         *member = (value != b"null").then_some(value);
     }
 
@@ -328,8 +328,8 @@ mod tests {
             (" [{\"id\":1,\"method\":\"m\"}]", "batches"),
             ("{}", "neither a method nor an id"),
             ("7", "not a JSON-RPC object"),
-            ("{\"id\":1.5,\"method\":\"m\"}", "the id must be a string or an integer of 64 bits"),
-            ("{\"id\":[],\"method\":\"m\"}", "the id must be a string or an integer of 64 bits"),
+            ("{\"id\":1.5,\"method\":\"m\"}", "the id must be a string or a 64-bit integer"),
+            ("{\"id\":[],\"method\":\"m\"}", "the id must be a string or a 64-bit integer"),
             ("{\"id\":1,\"method\":5}", "not a JSON-RPC object"),
             ("{", "not acceptable JSON"),
             ("{\"id\":1,\"id\":2,\"method\":\"m\"}", "duplicate key \"id\""),

@@ -23,7 +23,7 @@ pub struct EnvironmentInfo {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ShellInfo {
     pub name: String,
-    /// A native path, unlike every other path of the protocol.
+    /// A native path, not a `file:` URI.
     pub path: String,
 }
 
@@ -50,9 +50,9 @@ pub struct ProcessTeardown {
     /// A keeper adopts orphans, so that `setsid` and double forks do not escape, and kills the tree
     /// when the server dies.
     pub keeper: bool,
-    /// Processes are signalled through descriptors that cannot hit a reused pid.
+    /// Processes are signalled through descriptors, so that a signal cannot hit a reused pid.
     pub pidfd: bool,
-    /// Each process has a cgroup that can be killed as one.
+    /// Each process tree has a cgroup that can be killed as a whole.
     pub cgroup: bool,
 }
 

@@ -108,8 +108,8 @@ impl RpcError {
         self.with_subject(subject, reason)
     }
 
-    /// Sets the subject of a message that already names it, and the reason: the message without
-    /// that name.
+    /// Sets the subject and the reason. The message must already name the subject; the reason is
+    /// the message without it.
     #[must_use]
     pub fn with_subject(mut self, subject: ErrorSubject, reason: impl Into<String>) -> Self {
         let data = self.data.get_or_insert_default();

@@ -24,12 +24,12 @@ pub struct HttpRequestParams {
     pub timeout_ms: Option<u64>,
     #[serde(default, deserialize_with = "nullable::or_default")]
     pub redirect_policy: RedirectPolicy,
-    /// Chosen by the client. Names the streamed body.
+    /// Chosen by the client. Names the request and its streamed body.
     pub request_id: String,
     #[serde(default, deserialize_with = "nullable::or_default")]
     pub stream_response: bool,
-    /// The client confirms consumed parts of the body with `http/request/ack`, and the server keeps
-    /// at most one window in flight (extension).
+    /// The client confirms consumed parts of the body with `http/request/ack`, and the server
+    /// pauses while 2 MiB or more are unconfirmed (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acks: Option<bool>,
 }
@@ -58,8 +58,8 @@ pub struct HttpRequestHeader {
     pub name: String,
     #[serde(default, deserialize_with = "nullable::or_default")]
     pub value: String,
-    /// A variable of the executor whose value is appended to `value`, so that the client need not
-    /// know a secret.
+    /// An environment variable of the server whose value is appended to `value`, so that the client
+    /// need not know the secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value_env_var: Option<String>,
 }
@@ -113,8 +113,7 @@ pub struct HttpAckParams {
     pub seq: u64,
 }
 
-/// Cancels a request whose response is, or was to be, streamed. An unknown id is ignored
-/// (extension).
+/// Cancels a request, or the stream of its response. An unknown id is ignored (extension).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]

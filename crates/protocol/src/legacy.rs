@@ -1,4 +1,4 @@
-//! The v0 names: `command/exec` and related methods.
+//! The v0 methods and notifications: `command/exec` and its relatives.
 
 use std::collections::BTreeMap;
 

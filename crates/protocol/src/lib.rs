@@ -1,9 +1,10 @@
-//! The wire vocabulary of exec-server: what a client and a server say to each other.
+//! The wire vocabulary of exec-server: the messages between a client and a server.
 //!
 //! This crate knows names, shapes and limits. It does no I/O, has no clock and no async runtime,
-//! and depends on no other crate of the project. The [`Method`] table is the one place where a
-//! method, its params, its result and its scheduling class meet; dispatch and clients are made from
-//! it. The [`ServerMethod`] table is the same for requests from server to client.
+//! and depends on no other crate of the project. The table of [`Method`]s alone lists the params,
+//! the result and the scheduling of each method; the server's dispatch and the Rust client are
+//! generated from it. The table of [`ServerMethod`]s does the same for requests from server to
+//! client.
 
 mod base64;
 mod bounds;

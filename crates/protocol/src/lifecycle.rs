@@ -56,7 +56,7 @@ pub struct InitializeResponse {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SessionCloseParams {
-    /// Another session of the same user. Default: the session of this connection.
+    /// The session to close. Default: the session of this connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
 }

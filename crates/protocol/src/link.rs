@@ -15,7 +15,7 @@ pub type Respond = Box<dyn FnOnce(Result<CallResponse, RpcError>) + Send + Sync>
 /// dropped fails.
 pub type RespondToServer = Box<dyn FnOnce(Result<ServerCallResponse, RpcError>) + Send + Sync>;
 
-/// A future returned by a sink through its trait object.
+/// A future returned by a sink. Boxed, because sinks are used as trait objects.
 pub type SinkFuture<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 /// A session on a server in the same program. Dropping the link ends the session and kills its

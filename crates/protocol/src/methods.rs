@@ -1,4 +1,5 @@
-//! The method table: name, scheduling, effect, params and result of each method, in one place.
+//! The method table: name, scheduling, replay, effect, params and result of each method, in one
+//! place.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -35,8 +36,8 @@ pub enum Scheduling {
     Control,
 }
 
-/// Whether a client may resend a request after it lost the connection before the response. In that
-/// case the client cannot know whether the server executed the request.
+/// Whether a client may resend a request if the connection is lost before the response. In that
+/// case the client cannot know whether the server has executed the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replay {
     /// Executing the request twice has the same effect as once.
@@ -434,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn names_have_a_limit() {
+    fn names_over_the_limit_are_refused() {
         let long = "x".repeat(MAX_NAME_BYTES + 1);
         for (method, params, name) in [
             ("process/wait", format!(r#"{{"processId":"{long}"}}"#), "processId"),

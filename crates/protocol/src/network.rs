@@ -185,8 +185,8 @@ pub enum NetworkEnforcement {
     None,
     /// Enforced for every program, whether or not it uses a proxy.
     Transparent,
-    /// Programs can reach only the proxies. On other hosts they can reach the same port numbers
-    /// that the proxies use.
+    /// Programs can connect only to the port numbers of the proxies: to the proxies themselves, and
+    /// to the same ports of other hosts.
     Proxy,
 }
 
@@ -416,7 +416,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proxy_of_an_existing_client_decodes() {
+    fn the_proxy_settings_of_a_deployed_client_decode() {
         let sent = json!({
             "proxy": {
                 "enabled": true, "enableSocks5": true, "enableSocks5Udp": false,

@@ -1,4 +1,4 @@
-//! The notification tables: name and params of each message without an id, in one place.
+//! The notification tables: name and params of each notification, in one place.
 
 use serde::de::{DeserializeOwned, Deserializer, IgnoredAny};
 use serde::{Deserialize, Serialize};
@@ -75,7 +75,7 @@ macro_rules! client_notifications {
         )*
 
         impl ClientNotification {
-            /// Decodes a notification. An unknown one is an invalid request.
+            /// Decodes a notification. An unknown name is an invalid request.
             pub fn decode(notification: &Notification<'_>) -> Result<Self, RpcError> {
                 let text = notification.params.map_or("{}", RawValue::get).as_bytes();
                 match &*notification.method {

@@ -30,7 +30,7 @@ pub enum PathUriError {
     Unencoded { text: String, what: &'static str },
     #[error("{text:?} has an invalid percent-encoding")]
     Encoding { text: String },
-    #[error("{text:?} contains a percent-encoded {what}")]
+    #[error("{text:?} contains a percent-encoded {what}, which is not allowed")]
     Disguised { text: String, what: &'static str },
     #[error("{text:?} contains a NUL byte")]
     Nul { text: String },
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn only_reserved_bytes_are_encoded() {
+    fn only_bytes_not_allowed_in_a_path_are_encoded() {
         for (path, expected) in [
             (&b"/"[..], "file:///"),
             (b"/a b/c", "file:///a%20b/c"),

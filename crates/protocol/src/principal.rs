@@ -14,7 +14,7 @@ use crate::{Effect, LimitValues};
 pub struct Principal {
     pub subject: Subject,
     pub role: Role,
-    /// Applies in addition to the operator's ceiling: the lower of the two applies.
+    /// The lower of this and the operator's ceiling applies.
     pub ceiling: SandboxCeiling,
     /// Limits for each of its processes, in addition to the operator's limits.
     pub limits: LimitValues,
@@ -23,7 +23,7 @@ pub struct Principal {
 }
 
 /// The owner of a session. Two kinds of credentials never prove the same subject, so no token can
-/// name itself the local user.
+/// claim to be the local user.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Subject {
     /// The user that runs the server, or root.
@@ -113,9 +113,8 @@ impl Principal {
         }
     }
 
-    /// Whether this is the operator: a client with the role `admin`, or one that has all rights of
-    /// the server's user. A server has a single capability token. It never expires; a signed token
-    /// always does.
+    /// Whether this is the operator: an admin, or an owner that is the local user or has the
+    /// capability token. That token never expires; signed tokens always do.
     fn is_operator(&self) -> bool {
         match (self.role, &self.subject) {
             (Role::Admin, _) | (Role::Owner, Subject::LocalUser) => true,
@@ -136,7 +135,7 @@ impl Principal {
         self.subject == owner.subject && self.is_bound_like(owner)
     }
 
-    /// A token with a ceiling must not type into a shell that was started without that ceiling.
+    /// A client with a ceiling or limits must not control a process that was started without them.
     fn is_bound_like(&self, owner: &Self) -> bool {
         (self.ceiling.require.is_none() || self.ceiling == owner.ceiling)
             && (self.limits.is_empty() || self.limits == owner.limits)

@@ -1,7 +1,7 @@
 //! The sandbox object, in both of its forms.
 //!
 //! A policy is parsed strictly: an unknown member might be a restriction, so it is an error.
-//! Unknown members around a profile are for other platforms and other versions, and are ignored.
+//! Unknown members beside `permissions` are for other platforms or other versions and are ignored.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,8 +18,8 @@ use crate::{NetworkEnforcement, PathUri, nullable};
 pub struct SandboxRequest(pub Box<RawValue>);
 
 impl SandboxRequest {
-    /// Whether the object asks for no restriction at all, as `danger-full-access` and `disabled`
-    /// permissions do. Any other object counts as a restriction, including one that does not parse.
+    /// Whether the object asks for no restriction at all, for example by `danger-full-access` or
+    /// `disabled` permissions. An object that does not parse counts as a restriction.
     #[must_use]
     pub fn asks_for_nothing(&self) -> bool {
         match self.parse() {
@@ -61,9 +61,9 @@ impl SandboxRequest {
             (Some(_), Some(_)) => Err(serde_json::Error::custom(
                 "it has both `type` and `permissions`; use one of the two forms",
             )),
-            (None, None) => {
-                Err(serde_json::Error::custom("it has neither `type` nor `permissions`"))
-            }
+            (None, None) => Err(serde_json::Error::custom(
+                "it has neither `type` nor `permissions`; use one of the two forms",
+            )),
         }
         .map_err(SandboxSyntaxError::new)
     }
@@ -116,7 +116,7 @@ pub enum Sandbox {
     Profile(SandboxProfile),
 }
 
-/// The short form.
+/// The short form of a sandbox object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "type", rename_all = "kebab-case", deny_unknown_fields)]
@@ -145,7 +145,7 @@ pub enum SandboxMode {
     },
 }
 
-/// The network access that an outer sandbox leaves.
+/// The network access that an outer sandbox allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -155,7 +155,7 @@ pub enum ExternalNetwork {
     Enabled,
 }
 
-/// The profile form.
+/// The profile form of a sandbox object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "schema", schemars(transform = crate::schema::without_type))]
@@ -242,7 +242,7 @@ pub enum SandboxEntryPath {
     GlobPattern { pattern: String },
 }
 
-/// An unknown kind is kept by name: whether it is an error depends on its access.
+/// An unknown kind is kept by name: whether it is an error depends on the access of its entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SpecialPath {
@@ -254,7 +254,7 @@ pub struct SpecialPath {
     pub others: BTreeMap<String, serde_json::Value>,
 }
 
-/// The active mechanisms for a process that was started under a sandbox.
+/// The mechanisms that confine a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -272,11 +272,12 @@ pub struct Enforcement {
     pub network: Option<NetworkEnforcement>,
 }
 
-/// The access that a failed process seems to have been denied, according to its own output.
+/// The access that a failed process seems to have been denied, according to its output or to the
+/// network policy.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Denial {
-    /// As printed by the program.
+    /// The path as printed by the program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

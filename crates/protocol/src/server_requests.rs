@@ -12,7 +12,7 @@ use crate::{
     response,
 };
 
-/// Maximum number of unanswered server requests per client.
+/// Maximum number of unanswered server requests per connection.
 pub const MAX_SERVER_REQUESTS: usize = 256;
 
 /// A server request as a type.

@@ -1,11 +1,11 @@
 //! Reuse of one large buffer. Touching fresh memory costs as much as decoding a file into it; with
-//! the spare buffer, a client that writes files of many megabytes pays that once.
+//! the spare buffer, the receiver of many large files pays that cost once.
 
 use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 
-/// The allocator itself keeps smaller buffers.
+/// Minimum capacity of a buffer to keep. The allocator itself reuses smaller ones.
 const WORTH_KEEPING: usize = 1 << 20;
 
 static SPARE: Mutex<Vec<u8>> = Mutex::new(Vec::new());

@@ -16,7 +16,7 @@ pub struct ServerStatus {
     pub sessions: SessionCounts,
     pub processes: ProcessCounts,
     pub limits: LimitsStatus,
-    /// Oldest first. The server keeps only the most recent ones.
+    /// The most recent refusals, oldest first.
     pub refusals: Vec<RecentRefusal>,
 }
 
@@ -54,7 +54,7 @@ pub struct RecentRefusal {
     pub at_ms: u64,
     pub count: u64,
     pub what: RefusedThing,
-    /// The reason as in the metrics, or the kind of the error.
+    /// For a connection, the reason as named in the metrics; for a request, the kind of its error.
     pub reason: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,

@@ -1,6 +1,6 @@
 //! Round trips of every message in the example sessions that this protocol is based on. A change
 //! here is a change to the wire contract.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails its test")]
 
 use exec_server_protocol::{
     Base64Bytes, Call, ClientNotification, ClosedNotification, ExecExitedNotification,
@@ -53,8 +53,8 @@ fn handshake_messages_round_trip() {
         r#"{"id":1,"method":"initialize","params":{"clientName":"example-client"}}"#,
         |params| assert_eq!(params.client_name, "example-client"),
     );
-    // Not the examples' response: some have `{}`, some only the version. This server sends both
-    // members.
+    // The responses in the examples are `{}` or have only `protocolVersion`. This server also sends
+    // `sessionId`.
     answer::<rpc::Initialize>(
         r#"{"id":1,"result":{"sessionId":"8a3c3d0e-5a55-4f0e-9a1c-0d1f0f6f2b11","protocolVersion":"exec-server.v0"}}"#,
     );
@@ -96,7 +96,7 @@ fn process_messages_round_trip() {
         |params| assert_eq!(params.process_id, "proc-1"),
     );
     answer::<rpc::ProcessTerminate>(r#"{"id":4,"result":{"running":true}}"#);
-    // The examples lack `sandboxDenied`, and `seq` in `process/closed`.
+    // The examples lack `sandboxDenied` in `process/exited` and `seq` in `process/closed`.
     sent::<ExitedNotification>(
         r#"{"method":"process/exited","params":{"processId":"proc-1","seq":3,"exitCode":0,"sandboxDenied":false}}"#,
     );

@@ -44,7 +44,7 @@ pub struct FsWriteFileParams {
     /// the content of the existing inode (extension).
     #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
     pub atomic: bool,
-    /// Permission bits of the file after the write. When left out, an existing file keeps its own
+    /// Permission bits of the file after the write. When left out, an existing file keeps its bits
     /// (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<u32>,
@@ -85,7 +85,7 @@ impl FsWriteFileParams {
     }
 }
 
-/// The condition on the old file under which it is replaced.
+/// A write fails unless this condition holds for its path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WriteCondition {
     pub modified_at_ms: Option<i64>,
@@ -100,8 +100,8 @@ impl WriteCondition {
     }
 }
 
-/// Empty unless the write had a condition. Then it carries the values for the next condition, read
-/// without a window for another writer.
+/// Empty unless the write had a condition. If it had one, carries the values for the next
+/// condition, read before another request can write the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]

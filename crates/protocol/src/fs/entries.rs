@@ -35,7 +35,7 @@ pub struct FsMetadata {
     /// Permission bits (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<u32>,
-    /// Present only if the entry is neither a file, a directory nor a symlink (extension).
+    /// Present only if the entry is neither a file nor a directory nor a symlink (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub special: Option<SpecialFile>,
 }
@@ -66,7 +66,7 @@ pub struct FsPathResponse {
     pub path: PathUri,
 }
 
-/// Makes `path` a symlink to `target`, or to the bytes of `target_base64` if the target is not
+/// Makes `path` a symlink to `target`, or to the bytes of `targetBase64` if the target is not
 /// UTF-8. The target is not checked.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -27,7 +27,7 @@ pub struct FsOpenParams {
     pub sandbox: Option<SandboxRequest>,
 }
 
-/// Creates a file that takes its name when the handle is closed.
+/// Creates a file. It appears under its path only once `fs/close` commits it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -37,7 +37,7 @@ pub struct FsCreateParams {
     pub handle_id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follow_symlinks: Option<bool>,
-    /// Permission bits. When left out, those of the replaced file.
+    /// Permission bits. When left out, a replaced file keeps its bits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -46,8 +46,8 @@ pub struct FsCreateParams {
     pub if_size: Option<u64>,
     #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
     pub create_new: bool,
-    /// Identifies an interrupted write (letters, digits, `-` and `_`). Data written under this key
-    /// survives the connection, and the next `fs/create` with the same key continues it.
+    /// Names the write, so that it can be continued (letters, digits, `-` and `_`). Data written
+    /// under this key survives the connection, and the next `fs/create` with the key continues it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume_key: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -88,7 +88,7 @@ pub struct FsHandleResponse {
     /// Metadata of the opened file, if `fs/open` asked for details (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<FsMetadata>,
-    /// Response to `fs/create`: the number of bytes already written (extension).
+    /// In the response to `fs/create`: the number of bytes already written (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
 }
@@ -124,7 +124,7 @@ pub struct FsWriteBlockParams {
 #[serde(rename_all = "camelCase")]
 pub struct FsCloseParams {
     pub handle_id: String,
-    /// Discard the written file instead of giving it its name (extension).
+    /// Discard the written file instead of committing it (extension).
     #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
     pub discard: bool,
     /// Like `discard`, but keep data written under a `resumeKey` for a later `fs/create`
@@ -133,7 +133,7 @@ pub struct FsCloseParams {
     pub keep: bool,
 }
 
-/// Empty unless a written file has taken its name (extension).
+/// Empty unless a written file was committed (extension).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]

@@ -35,9 +35,10 @@ pub struct FsSearchParams {
     /// Also search files excluded by `.gitignore` and similar files.
     #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
     pub ignored: bool,
-    /// Lines of context around each match, at most 100.
+    /// Lines of context before each match, at most 100.
     #[serde(default, deserialize_with = "nullable::or_default")]
     pub before: u32,
+    /// Lines of context after each match, at most 100.
     #[serde(default, deserialize_with = "nullable::or_default")]
     pub after: u32,
     /// End the search after this many matching lines. Default 10,000, at most 100,000.
@@ -102,7 +103,7 @@ pub struct SearchMatch {
     pub path: PathUri,
     /// Counted from 1.
     pub line_number: u64,
-    /// The line without its line end. Invalid UTF-8 is replaced, and a very long line is cut.
+    /// The line without its line ending. Invalid UTF-8 is replaced, and a very long line is cut.
     pub text: String,
     /// The line was cut: it continues after `text`.
     #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]

@@ -27,14 +27,15 @@ pub struct FsCreateDirectoryParams {
 #[serde(rename_all = "camelCase")]
 pub struct FsReadDirectoryParams {
     pub path: PathUri,
-    /// Describe each name itself, including symlinks and dangling ones, with mode, size and time
-    /// (extension).
+    /// Describe symlinks instead of their targets, list dangling symlinks as well, and add mode,
+    /// size and time (extension).
     #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
     pub details: bool,
     /// Return only names after this one: the `next` of the previous page (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<PathUri>,
-    /// Return a page of at most this many names, instead of all names or an error (extension).
+    /// Return a page of at most this many names. Without a limit, the response has all names, or is
+    /// an error if it would be too large (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -43,7 +44,8 @@ pub struct FsReadDirectoryParams {
 
 impl FsReadDirectoryParams {
     pub const MAX_ENTRIES: u64 = 50_000;
-    /// Entries with details consist of more values, and a message has a limit of values.
+    /// Lower than [`Self::MAX_ENTRIES`], because entries with details consist of more values: see
+    /// [`crate::MAX_JSON_VALUES`].
     pub const MAX_DETAILED_ENTRIES: u64 = 25_000;
 
     #[must_use]
@@ -82,7 +84,7 @@ impl FsReadDirectoryParams {
     }
 }
 
-/// A page that does not end after the previous one.
+/// A page that does not end after the end of the previous page.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a directory page ends at {next}, which is not after the end of the previous page")]
 pub struct PageOrderError {
@@ -116,7 +118,7 @@ impl FsReadDirectoryResponse {
 }
 
 fn root() -> PathUri {
-    PathUri::from_path("/").expect("it is absolute")
+    PathUri::from_path("/").expect("`/` is absolute")
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -158,7 +160,7 @@ pub struct FsWalkParams {
     pub sandbox: Option<SandboxRequest>,
 }
 
-/// Limits of a walk. Each defaults to the server's maximum.
+/// Options of a walk. Each limit defaults to the server's maximum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]

@@ -59,7 +59,7 @@ pub struct ResizeParams {
 pub struct SignalParams {
     pub process_id: String,
     pub signal: SignalName,
-    /// Another session of the same user (extension).
+    /// A session other than the client's own (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
 }
@@ -84,14 +84,14 @@ pub enum SignalName {
 #[serde(rename_all = "camelCase")]
 pub struct TerminateParams {
     pub process_id: String,
-    /// Whether the process gets time to exit by itself (extension).
+    /// Whether the process gets time to exit after TERM (extension).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
         skip_serializing_if = "is_default"
     )]
     pub mode: TerminateMode,
-    /// Another session of the same user (extension).
+    /// A session other than the client's own (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
 }
@@ -102,7 +102,7 @@ pub struct TerminateParams {
 pub enum TerminateMode {
     #[default]
     Force,
-    /// TERM, then KILL.
+    /// TERM, then KILL after `timeoutMs`.
     Graceful { timeout_ms: u64 },
 }
 

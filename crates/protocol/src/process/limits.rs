@@ -19,18 +19,18 @@ pub struct LimitValues {
     pub pids: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_time_ms: Option<u64>,
-    /// Number of processors kept busy at any time.
+    /// Number of processors kept busy on average.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<Cpus>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wall_time_ms: Option<u64>,
-    /// Per process.
+    /// Applies to each process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub open_files: Option<u64>,
-    /// Per file that a process writes.
+    /// Applies to each file that a process writes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file_size_bytes: Option<u64>,
-    /// Per core file.
+    /// Applies to each core file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub core_size_bytes: Option<u64>,
 }
@@ -41,7 +41,7 @@ impl LimitValues {
         *self == Self::default()
     }
 
-    /// Returns each limit of `self`, or that of `other` where `self` has none.
+    /// Returns the limits of `self`, and those of `other` that `self` does not set.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {
@@ -77,7 +77,7 @@ impl LimitValues {
         }
     }
 
-    /// Refuses limits of 0, under which no program could run.
+    /// Refuses values of 0 under which no program could run.
     pub fn check(&self) -> Result<(), LimitTooLow> {
         let values = [
             ("memoryBytes", self.memory_bytes),
@@ -93,7 +93,7 @@ impl LimitValues {
     }
 }
 
-/// Deserializes from objects only: serde would read a list as the members in order.
+/// Deserializes from objects only: serde would also accept a list of the members in order.
 macro_rules! read_from_objects {
     ($($type:ident)*) => {$(
         impl Serialize for $type {
@@ -252,7 +252,7 @@ pub struct EffectiveLimits {
     pub file_size_bytes: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub core_size_bytes: Option<u64>,
-    /// Limits listed above that this server cannot enforce.
+    /// The limits in this object that the server cannot enforce.
     #[serde(
         default,
         deserialize_with = "nullable::or_default",

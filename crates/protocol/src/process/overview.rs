@@ -69,7 +69,7 @@ pub struct SnapshotResponse {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ListParams {
-    /// Another session of the same user (extension).
+    /// A session other than the client's own (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
     /// Ask for `firstSeqWithin`, the first event of the last `withinMs` milliseconds (extension).
@@ -111,8 +111,9 @@ pub struct ProcessSummary {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub limits_hit: Vec<LimitName>,
-    /// Number of the first retained event of the last `withinMs` milliseconds, if requested;
-    /// `nextSeq` if there is none (extension). Output in the spill file may be somewhat older.
+    /// Sequence number of the first retained event of the last `withinMs` milliseconds, if
+    /// requested; `nextSeq` if there is none (extension). For output in the spill file it may be
+    /// somewhat earlier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_seq_within: Option<u64>,
 }

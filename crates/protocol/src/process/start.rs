@@ -19,7 +19,7 @@ pub struct StartParams {
     pub process_id: String,
     pub argv: Vec<String>,
     pub cwd: PathUri,
-    /// The child's whole environment, or additions to the one made by `envPolicy`.
+    /// The child's whole environment or, with `envPolicy`, additions to the inherited one.
     #[serde(default, deserialize_with = "nullable::or_default")]
     pub env: BTreeMap<String, String>,
     #[serde(default, deserialize_with = "nullable::or_default")]
@@ -179,7 +179,7 @@ pub enum OnFull {
 pub enum ExecMode {
     #[default]
     Direct,
-    /// Spawn exactly this, without `envPolicy` and without a sandbox of its own.
+    /// The client has prepared the command: `envPolicy` and `sandbox` are not allowed.
     Prepared,
 }
 
@@ -197,10 +197,11 @@ pub struct StartResponse {
     pub process_id: String,
     #[serde(default, deserialize_with = "nullable::or_default")]
     pub sandbox_type: SandboxType,
-    /// The active mechanisms. Absent without a sandbox (extension).
+    /// The active mechanisms. Absent if nothing confines the process (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<Enforcement>,
-    /// The deadline that the server enforces. Absent without one (extension).
+    /// The timeout that the server enforces, from the request or from a limit. Absent without a
+    /// timeout (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
     /// The limits in force. Absent without any (extension).

@@ -17,7 +17,7 @@ const PATH_PATTERN: &str = concat!(
     r"(?:[^%?#/\u0000]|%(?!00|2[Ff])[0-9A-Fa-f]{2})*)+)$",
 );
 
-/// Padded. The unused bits after the last byte must be zero.
+/// Padded base64 whose unused bits after the last byte are zero.
 const BASE64_PATTERN: &str = concat!(
     "^(?:[A-Za-z0-9+/]{4})*",
     "(?:[A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$",
@@ -91,8 +91,8 @@ fn open_enum(description: &str, known: &[&str]) -> Schema {
     })
 }
 
-/// Forbids a member `type`: it would make the object a mode, and the parser refuses an object with
-/// both.
+/// Forbids a member `type`, which marks a mode: the parser refuses an object with both `type` and
+/// `permissions`.
 pub(crate) fn without_type(profile: &mut Schema) {
     profile.ensure_object()["properties"]["type"] = serde_json::json!({ "type": "null" });
 }

@@ -1,7 +1,7 @@
 //! The protocol as an OpenRPC document, built from the method tables and the wire types.
 //!
 //! Types with a derived codec have a derived schema. Types with a hand-written codec have their
-//! schema in `codecs`, and a test compares the two.
+//! schema in `codecs`. The JSON-RPC client of the tests checks messages against the document.
 
 mod codecs;
 mod limits;

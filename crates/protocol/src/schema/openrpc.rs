@@ -11,7 +11,8 @@ use crate::*;
 
 const OPENRPC_VERSION: &str = "1.3.2";
 
-/// The names that clients of other servers know. All others are extensions of this project.
+/// The methods and notifications that deployed clients know. All others are extensions of this
+/// project.
 const COMPATIBLE: &[&str] = &[
     "initialize",
     "initialized",
@@ -65,7 +66,7 @@ const ERROR_CODES: &[(&str, ErrorCode, &str)] = &[
     ),
 ];
 
-/// Returns the document as it is checked in.
+/// Returns the document as indented text, the form that is checked in.
 #[must_use]
 pub fn text() -> String {
     let text = serde_json::to_string_pretty(&document()).expect("a value is always JSON");
@@ -85,9 +86,9 @@ pub fn document() -> Value {
         "info": {
             "title": "exec-server",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "JSON-RPC 2.0 without the member `jsonrpc`. Receivers ignore members \
-                that they do not know, and `null` means the same as leaving an optional member \
-                out. `x-extension` marks extensions of this project.",
+            "description": "JSON-RPC 2.0 without the member `jsonrpc`. Receivers ignore unknown \
+                members unless a schema forbids them, and `null` means the same as leaving an \
+                optional member out. `x-extension` marks extensions of this project.",
             "license": { "name": "Apache-2.0" },
         },
         "x-protocol-version": PROTOCOL_VERSION,
@@ -279,7 +280,7 @@ fn envelope() -> Map<String, Value> {
     });
     match envelope {
         Value::Object(schemas) => schemas,
-        _ => unreachable!("it is written as an object"),
+        _ => unreachable!("the envelope is written as an object"),
     }
 }
 

@@ -57,8 +57,8 @@ fn tidy_description(object: &mut Map<String, Value>) {
     }
 }
 
-/// Collapses a string enum. Variants with doc comments are derived as alternatives of one constant
-/// each; one list of values is easier to read, and code generators produce a better type from it.
+/// Collapses a string enum. The derived schema has one alternative for each variant with a doc
+/// comment; a list of values is easier to read, and code generators produce a better type from it.
 fn collapse_string_enum(object: &mut Map<String, Value>) {
     let Some(Value::Array(alternatives)) = object.get("oneOf") else { return };
     let mut values = Vec::new();

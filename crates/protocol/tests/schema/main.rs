@@ -1,3 +1,3 @@
-//! Tests of the OpenRPC document: it is current, and it allows the same values as the decoder.
+//! Tests of the OpenRPC document.
 
 mod document;
