@@ -13,13 +13,21 @@ use super::program::{KilledOnDrop, Program};
 
 /// Spawns the program and waits, without any pipe.
 pub(super) fn run(program: &Program) -> anyhow::Result<()> {
-    check(&mut program.command().spawn()?)
+    let mut child = program.command().spawn().with_context(|| cannot_start(program))?;
+    check(program, &mut child)
 }
 
 /// Spawns the program, reads its stdout and stderr to the end, and waits.
 pub(super) fn run_with_pipes(program: &Program) -> anyhow::Result<()> {
-    let output = program.command().stdout(Stdio::piped()).stderr(Stdio::piped()).output()?;
-    ensure!(output.status.success(), "a bare program exited with {}", output.status);
+    let output = program.command().stdout(Stdio::piped()).stderr(Stdio::piped()).output();
+    let output = output.with_context(|| cannot_start(program))?;
+    ensure!(
+        output.status.success(),
+        "{} exited with {} in the baseline run, which bypasses the server: {}",
+        program.argv()[0],
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
     Ok(())
 }
 
@@ -42,7 +50,8 @@ impl PipeReader {
 
     /// Spawns the program, reads its stdout to the end, and waits. Returns the number of bytes.
     pub(super) fn run(self, program: &Program) -> anyhow::Result<u64> {
-        let mut child = program.command().stdout(Stdio::piped()).spawn()?;
+        let child = program.command().stdout(Stdio::piped()).spawn();
+        let mut child = child.with_context(|| cannot_start(program))?;
         let mut stdout = child.stdout.take().context("the child has no stdout")?;
         #[cfg(target_os = "linux")]
         if let Some(bytes) = self.pipe_bytes {
@@ -58,7 +67,7 @@ impl PipeReader {
                 count => total += count as u64,
             }
         }
-        check(&mut child)?;
+        check(program, &mut child)?;
         Ok(total)
     }
 }
@@ -78,7 +87,8 @@ impl Terminal {
             .stdin(terminal.try_clone()?)
             .stdout(terminal.try_clone()?)
             .stderr(terminal)
-            .spawn()?;
+            .spawn()
+            .with_context(|| cannot_start(program))?;
         Ok(Self { master: File::from(master), _child: KilledOnDrop(child) })
     }
 
@@ -104,8 +114,16 @@ fn open_pty() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((master, terminal))
 }
 
-fn check(child: &mut Child) -> anyhow::Result<()> {
+fn check(program: &Program, child: &mut Child) -> anyhow::Result<()> {
     let status = child.wait()?;
-    ensure!(status.success(), "a bare program exited with {status}");
+    ensure!(
+        status.success(),
+        "{} exited with {status} in the baseline run, which bypasses the server",
+        program.argv()[0]
+    );
     Ok(())
+}
+
+fn cannot_start(program: &Program) -> String {
+    format!("cannot start {}", program.argv()[0])
 }

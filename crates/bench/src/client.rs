@@ -66,7 +66,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Returns the bare connection, for requests that do not concern processes.
+    /// Returns the underlying connection, for requests that do not concern processes.
     pub(super) fn into_socket(self) -> Socket {
         self.socket
     }
@@ -88,7 +88,7 @@ impl Client {
         Ok(written)
     }
 
-    /// Passes on the output of the running process until it is closed.
+    /// Passes the output of the running process to `output` until the process closes.
     pub(super) fn until_closed(&mut self, mut output: impl FnMut(&[u8])) -> anyhow::Result<()> {
         loop {
             match self.next_event()? {
@@ -158,16 +158,18 @@ impl Client {
             while sent < count && sent - answered < depth {
                 let (path, sandbox) = request(sent);
                 self.request::<rpc::FsReadFile>(&FsReadFileParams {
-                    path: PathUri::from_path(path).context("the path is not absolute")?,
+                    path: PathUri::from_path(path)
+                        .with_context(|| format!("{path} is not absolute"))?,
                     follow_symlinks: None,
                     sandbox: sandbox.cloned(),
                 })?;
                 sent += 1;
             }
-            let message: FileMessage<'_> = serde_json::from_slice(self.socket.receive_message()?)
-                .context("the server sent an unexpected message")?;
+            let text = self.socket.receive_message()?;
+            let message: FileMessage<'_> =
+                serde_json::from_slice(text).with_context(|| unexpected(text))?;
             if let Some(error) = message.error {
-                bail!("the server refused a request: {error}");
+                bail!("the server refused fs/readFile: {error}");
             }
             let text =
                 message.result.context("the server sent a message without a result")?.data_base64;
@@ -175,7 +177,8 @@ impl Client {
             base64_simd::STANDARD
                 .decode_append(text, &mut self.decoded)
                 .context("the server sent invalid base64")?;
-            ensure!(self.decoded.len() == bytes, "a file was not read completely");
+            let received = self.decoded.len();
+            ensure!(received == bytes, "received {received} of {bytes} bytes of a file");
         }
         Ok(())
     }
@@ -191,10 +194,11 @@ impl Client {
 
     /// Returns the next event. A refused request and a failed process are errors.
     pub(super) fn next_event(&mut self) -> anyhow::Result<Event<'_>> {
-        let message: Message<'_> = serde_json::from_slice(self.socket.receive_message()?)
-            .context("the server sent an unexpected message")?;
+        let text = self.socket.receive_message()?;
+        let message: Message<'_> =
+            serde_json::from_slice(text).with_context(|| unexpected(text))?;
         if let Some(error) = message.error {
-            bail!("the server refused a request: {error}");
+            bail!("the server refused process/start or process/write: {error}");
         }
         let (Some(method), Some(params)) = (message.method, message.params) else {
             return Ok(Event::Other);
@@ -208,7 +212,10 @@ impl Client {
                 Ok(Event::Output(&self.decoded))
             }
             "process/exited" => {
-                ensure!(params.exit_code == Some(0), "a program failed under the server");
+                let code = params
+                    .exit_code
+                    .context("the server sent process/exited without an exit code")?;
+                ensure!(code == 0, "a program exited with code {code} under the server");
                 Ok(Event::Other)
             }
             "process/closed" => Ok(Event::Closed),
@@ -222,7 +229,7 @@ impl Client {
         loop {
             let text = self.socket.receive_message()?;
             let message: Message<'_> =
-                serde_json::from_slice(text).context("the server sent an unexpected message")?;
+                serde_json::from_slice(text).with_context(|| unexpected(text))?;
             if let Some(error) = message.error {
                 bail!("the server refused {}: {error}", R::METHOD.name());
             }
@@ -246,7 +253,14 @@ impl Client {
 }
 
 fn root() -> anyhow::Result<PathUri> {
-    PathUri::from_path("/").context("the root is not a valid path")
+    PathUri::from_path("/").context("/ is not a valid path")
+}
+
+/// Returns the error for a message that cannot be parsed. The error quotes its first bytes.
+pub(super) fn unexpected(message: &[u8]) -> String {
+    const SHOWN: usize = 200;
+    let start = &message[..message.len().min(SHOWN)];
+    format!("the server sent an unexpected message that begins with {}", start.escape_ascii())
 }
 
 #[derive(Deserialize)]
@@ -260,7 +274,7 @@ struct FileMessage<'a> {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct FileContent<'a> {
-    /// As bytes, because the decoder checks them anyway.
+    /// Not checked for UTF-8, because the base64 decoder rejects invalid bytes.
     data_base64: &'a [u8],
 }
 
@@ -277,7 +291,7 @@ struct Message<'a> {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Params<'a> {
-    /// Base64. As bytes, because the decoder checks them anyway.
+    /// Base64, not checked for UTF-8, because the decoder rejects invalid bytes.
     chunk: Option<&'a [u8]>,
     exit_code: Option<i32>,
 }

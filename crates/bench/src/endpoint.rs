@@ -57,7 +57,8 @@ impl Endpoint {
 
     /// Opens a TCP connection. The TLS handshake happens on the first write.
     pub(super) fn connect(&self, nagle: Nagle) -> anyhow::Result<Stream> {
-        let socket = TcpStream::connect(self.address).context("cannot connect to the server")?;
+        let socket = TcpStream::connect(self.address)
+            .with_context(|| format!("cannot connect to {}", self.address))?;
         socket.set_nodelay(nagle == Nagle::Off)?;
         socket.set_read_timeout(Some(READ_TIMEOUT))?;
         let Some(security) = &self.security else { return Ok(Stream::Plain(socket)) };
@@ -72,15 +73,17 @@ impl Security {
     /// the client trusts.
     pub(super) fn new(certificate: &Path, token: String) -> anyhow::Result<Self> {
         let mut roots = RootCertStore::empty();
-        let certificate = CertificateDer::from_pem_file(certificate)
-            .context("cannot read the server's certificate")?;
-        roots.add(certificate).context("the server's certificate is invalid")?;
+        let trusted = CertificateDer::from_pem_file(certificate)
+            .with_context(|| format!("cannot read the certificate {}", certificate.display()))?;
+        roots
+            .add(trusted)
+            .with_context(|| format!("the certificate {} is invalid", certificate.display()))?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut tls = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .with_root_certificates(roots)
             .with_no_client_auth();
-        // A resumed handshake is cheaper, so every connection must do a full one.
+        // Every connection must pay for a full handshake, not for a cheaper resumed one.
         tls.resumption = Resumption::disabled();
         Ok(Self { tls: Arc::new(tls), token })
     }

@@ -1,6 +1,6 @@
-//! Measures the time from the connect of a client with Nagle's algorithm to the response of its
-//! first request. The request follows a notification, which has no response that could acknowledge
-//! it.
+//! Measures the time from the connect of a client that uses Nagle's algorithm to the response to
+//! its first request. The request follows a notification. Because the notification has no response
+//! to carry an acknowledgement, the kernel may hold the request back.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};

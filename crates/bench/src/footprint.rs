@@ -15,14 +15,14 @@ use super::usage;
 const MIB: f64 = (1 << 20) as f64;
 const KIB: f64 = 1024.0;
 
-/// Memory counts as settled when this many samples are equal.
+/// Memory counts as settled when this many consecutive samples equal the previous one.
 const EQUAL_LOOKS: usize = 10;
 const MAX_LOOKS: usize = 300;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
 
 pub(super) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
     let server = BenchServer::start()?;
-    // Connected once, so that the server has started everything that it starts lazily.
+    // The first connection makes the server start everything that it starts lazily.
     drop(Client::connect(&server, Nagle::Off)?);
     let idle = settled_bytes(server.pid())?;
     let children = usage::children(server.pid())?;
@@ -44,7 +44,7 @@ pub(super) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
     ])
 }
 
-/// Samples until the number no longer changes, within a bound.
+/// Samples the resident memory until it no longer changes, or a maximum number of times.
 pub(super) fn settled_bytes(pid: u32) -> anyhow::Result<u64> {
     let mut last = usage::resident_bytes(pid)?;
     let mut equal = 0;

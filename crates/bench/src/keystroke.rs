@@ -21,14 +21,16 @@ pub(super) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
     let server = BenchServer::start()?;
     let mut remote = RemoteTerminal::open(Client::connect(&server, Nagle::Off)?)?;
     let mut terminal = Terminal::run(&echo())?;
-    ensure!(terminal.read()? == READY, "the bare terminal is not raw");
+    let first = terminal.read()?;
+    ensure!(first == READY, "the bare terminal is not raw: it printed {:?}", char::from(first));
 
     let [mut ours, mut bare] = std::array::from_fn(|_| Samples::default());
     for _ in 0..scale.keystrokes {
         ours.time(|| remote.type_key())?;
         bare.time(|| {
             terminal.write(KEY)?;
-            ensure!(terminal.read()? == KEY, "the bare terminal returned another key");
+            let key = terminal.read()?;
+            ensure!(key == KEY, "the bare terminal returned {:?}", char::from(key));
             Ok(())
         })?;
     }
@@ -70,10 +72,17 @@ impl RemoteTerminal {
         loop {
             match self.client.next_event()? {
                 Event::Output(bytes) => {
-                    ensure!(bytes == [expected], "the terminal did not return the key");
+                    let returned = bytes.escape_ascii();
+                    let expected_key = char::from(expected);
+                    ensure!(
+                        bytes == [expected],
+                        "the terminal returned \"{returned}\", not \"{expected_key}\""
+                    );
                     return Ok(());
                 }
-                Event::Closed => anyhow::bail!("the program on the terminal exited"),
+                Event::Closed => {
+                    anyhow::bail!("the program on the terminal exited early, with code 0")
+                }
                 Event::Other => {}
             }
         }

@@ -1,11 +1,10 @@
 //! `exec-server bench`: compares the cost of this server with the limits of this machine.
 //!
-//! Every measurement does the same work twice, alternating within the same rounds: through its own
-//! server over a real WebSocket, and bare, without a server or with a minimal one. TLS, sandboxes,
+//! Most measurements do the same work twice, alternating within the same rounds: through a server
+//! over a real WebSocket, and directly, without a server or with a minimal one. TLS, sandboxes,
 //! managed networks and relays are compared with the same work without them. Ratios are comparable
-//! between machines; seconds are not. This crate knows only the wire protocol and the kernel's
-//! figures about a process, nothing of the server's internals. A missed target is a result, not a
-//! failure.
+//! between machines; seconds are not. This crate sees a server only through the wire protocol and
+//! the kernel's figures about its process. A missed target is a result, not a failure.
 
 mod bare;
 mod client;
@@ -45,7 +44,7 @@ use report::{Report, Row};
 struct Scale {
     starts: usize,
     keystrokes: usize,
-    /// Repetitions of measurements that take long enough to be one sample.
+    /// Repetitions of work that takes long enough to be timed once per repetition.
     rounds: usize,
     processes_per_round: usize,
     flood_bytes: u64,
@@ -53,9 +52,9 @@ struct Scale {
     sessions: usize,
     listenings: usize,
     file_requests: usize,
-    /// How often a file of 32 MiB is read and written.
+    /// How many times a file of 32 MiB is read and written.
     large_files: usize,
-    /// How often a tree is walked and searched.
+    /// How many times a tree is walked and searched.
     trees: usize,
     stream_bytes: u64,
     connects: usize,
@@ -105,7 +104,7 @@ impl Scale {
     };
 }
 
-/// The average number of runnable processes on an otherwise idle machine.
+/// The highest load average of a machine that counts as otherwise idle.
 const QUIET_LOAD: f64 = 0.7;
 
 type Measure = fn(Scale) -> anyhow::Result<Vec<Row>>;
@@ -179,7 +178,8 @@ fn warn_of_other_work() {
     if let Some(load) = usage::load().filter(|load| *load > QUIET_LOAD) {
         let _ = writeln!(
             io::stderr(),
-            "the load of this machine is {load}: other work distorts results and ratios"
+            "the load average of this machine is {load}: other work distorts the results; measure \
+             on an idle machine"
         );
     }
 }

@@ -1,5 +1,5 @@
-//! Measures the throughput of output: large writes as fast as the child can, and short lines with
-//! one write each.
+//! Measures the throughput of output: large blocks, written as fast as the child can, and short
+//! lines with one write each.
 
 use anyhow::ensure;
 
@@ -18,8 +18,8 @@ const FLOOD_BLOCK: usize = 256 << 10;
 const LINE: usize = 16;
 const GIB: f64 = (1 << 30) as f64;
 
-/// Measures a child that does nothing but write large blocks, which is as fast as a pipe can be
-/// filled, and an ordinary program that writes in small pieces.
+/// Measures a child that only writes large blocks, the fastest way to fill a pipe, and an ordinary
+/// program that writes in small pieces.
 pub(super) fn measure_flood(scale: Scale) -> anyhow::Result<Vec<Row>> {
     let bytes = scale.flood_bytes;
     let blocks = writer(FLOOD_BLOCK, bytes / FLOOD_BLOCK as u64)?;
@@ -66,7 +66,7 @@ pub(super) fn measure_lines(scale: Scale) -> anyhow::Result<Vec<Row>> {
     let count = scale.lines as f64;
     Ok(vec![
         Row::new(&name, Unit::PerSecond, count / measured.ours)
-            .limit(Limit { value: count / measured.bare, is: "bare pipe, one write a line" }),
+            .limit(Limit { value: count / measured.bare, is: "bare pipe, one write per line" }),
     ])
 }
 
@@ -88,7 +88,8 @@ fn transfer(program: &Program, bytes: u64, rounds: usize) -> anyhow::Result<Tran
         let before = server.cpu_seconds()?;
         let written = ours.time(|| client.run(program))?;
         cpu += server.cpu_seconds()? - before;
-        ensure!(written == bytes, "{written} of {bytes} bytes received");
+        let name = &program.argv()[0];
+        ensure!(written == bytes, "received {written} of {bytes} bytes from {name}");
 
         let before = usage::cpu_seconds(std::process::id())?;
         for (reader, samples) in &mut bare {

@@ -41,7 +41,7 @@ impl<T> Pair<T> {
         Ok(Pair { ours: ours.median(), limit: limit.median() })
     }
 
-    /// Like [`Self::time`], for short work that is repeated as often as process starts.
+    /// Like [`Self::time`], for short work: the number of rounds is that of process starts.
     pub(super) fn time_starts<R>(
         &mut self,
         scale: Scale,
@@ -64,7 +64,7 @@ impl Pair<Client> {
         let program = writer(BLOCK, bytes / BLOCK as u64)?;
         let medians = self.time(1, scale.rounds, |client| {
             let written = client.run(&program)?;
-            ensure!(written == bytes, "{written} of {bytes} bytes received");
+            ensure!(written == bytes, "received {written} of {bytes} bytes from the writer");
             Ok(())
         })?;
         let rate = |seconds| bytes as f64 / seconds;

@@ -1,5 +1,5 @@
-//! A command line that runs through the server and bare alike. Only this module of the benchmark
-//! starts programs.
+//! A command line that the benchmark runs both through the server and directly. All commands of the
+//! benchmark are created here.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -38,7 +38,7 @@ impl Program {
         &self.argv
     }
 
-    /// Returns the same program as a bare command without input or output.
+    /// Returns the command that runs the program directly, without input or output.
     pub(super) fn command(&self) -> Command {
         let mut command = command(Path::new(&self.argv[0]));
         command.args(&self.argv[1..]);
@@ -46,10 +46,10 @@ impl Program {
     }
 }
 
-/// Returns a command with an empty environment and without stdin and stdout.
+/// Returns a command with an empty environment, and with /dev/null as all standard streams.
 #[expect(
     clippy::disallowed_methods,
-    reason = "the bare side of a comparison, and the benchmark's own servers"
+    reason = "the direct side of a comparison, and the benchmark's own servers"
 )]
 pub(super) fn command(executable: &Path) -> Command {
     let mut command = Command::new(executable);
@@ -63,7 +63,7 @@ pub(super) struct KilledOnDrop(pub(super) Child);
 
 impl Drop for KilledOnDrop {
     fn drop(&mut self) {
-        // Both fail only if the child has already ended.
+        // Errors are ignored: the child may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -23,8 +23,8 @@ pub(super) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
     let mut ours = Samples::default();
     let mut bare = THREADS.map(|threads| (threads, Samples::default()));
     for _ in 0..scale.rounds {
-        // A session of its own: finished processes stay readable for a while and count against the
-        // limit.
+        // Each round has a new session: finished processes stay readable for a while and count
+        // against the session's limit.
         let mut client = Client::connect(&server, Nagle::Off)?;
         ours.time(|| run_through(&mut client, &program, count))?;
         for (threads, samples) in &mut bare {

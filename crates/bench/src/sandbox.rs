@@ -20,8 +20,9 @@ const BYTES: usize = 4 << 10;
 const DEPTH: usize = 32;
 /// Requests that are timed together.
 const SLICE: usize = 500;
-/// The number of alternating policies and the total number of requests.
+/// The number of policies that alternate.
 const POLICIES: usize = 100;
+/// The total number of requests under the alternating policies.
 const ALTERNATING: usize = 10_000;
 /// A server with unbounded pools would exceed this at once.
 const MAX_THREADS: f64 = 100.0;
@@ -30,10 +31,12 @@ pub(super) fn measure_starts(scale: Scale) -> anyhow::Result<Vec<Row>> {
     let server = BenchServer::start()?;
     let workspace = workspace()?;
     std::fs::create_dir(workspace.path().join(".git"))?;
-    let cwd = PathUri::from_path(workspace.path()).context("the workspace is not a valid path")?;
+    let cwd = PathUri::from_path(workspace.path()).with_context(|| {
+        format!("the workspace {} is not a valid path", workspace.path().display())
+    })?;
     let mut client = Client::connect(&server, Nagle::Off)?;
     let program = Program::nothing();
-    // Nothing is writable, so nothing in it needs protection: Landlock and seccomp suffice.
+    // Nothing is writable, so no path needs protection: Landlock and seccomp suffice.
     let simple = sandbox(&json!({"type": "read-only"}))?;
     let ordinary = sandbox(&json!({"type": "workspace-write"}))?;
     let mut run = |sandbox: Option<&SandboxRequest>| {
@@ -64,9 +67,12 @@ pub(super) fn measure_starts(scale: Scale) -> anyhow::Result<Vec<Row>> {
 pub(super) fn measure_files(scale: Scale) -> anyhow::Result<Vec<Row>> {
     let server = BenchServer::start()?;
     let directory = workspace()?;
-    let path = directory.path().to_str().context("the path of the workspace is not UTF-8")?;
+    let path = directory
+        .path()
+        .to_str()
+        .with_context(|| format!("{:?} is not UTF-8", directory.path()))?;
     let file = format!("{path}/file");
-    std::fs::write(&file, vec![b'x'; BYTES])?;
+    std::fs::write(&file, vec![b'x'; BYTES]).with_context(|| format!("cannot write {file}"))?;
     let mut client = Client::connect(&server, Nagle::Off)?;
     let ordinary = sandbox(&json!({"type": "workspace-write", "cwd": path}))?;
 
@@ -106,8 +112,8 @@ pub(super) fn measure_files(scale: Scale) -> anyhow::Result<Vec<Row>> {
     ])
 }
 
-/// Creates a workspace. Not in the directory for temporary files: every workspace may write there,
-/// so it would be granted twice.
+/// Creates a workspace outside the directory for temporary files. Every sandbox of a workspace may
+/// write there, so a workspace inside it would be granted twice.
 pub(super) fn workspace() -> anyhow::Result<TempDir> {
     let parent = "/var/tmp";
     tempfile::tempdir_in(parent).with_context(|| format!("cannot create a directory in {parent}"))

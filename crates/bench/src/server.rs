@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use tempfile::TempDir;
 
 use super::endpoint::{Endpoint, Security};
@@ -33,7 +33,8 @@ impl BenchServer {
     pub(super) fn start_secured() -> anyhow::Result<Self> {
         let state = tempfile::tempdir().context("cannot create a temporary directory")?;
         let token_file = state.path().join("token");
-        std::fs::write(&token_file, TOKEN).context("cannot write the token")?;
+        std::fs::write(&token_file, TOKEN)
+            .with_context(|| format!("cannot write {}", token_file.display()))?;
         let mut command = this_program()?;
         command
             .args(["--listen", "wss://127.0.0.1:0", "--discoverable", "false"])
@@ -97,10 +98,16 @@ pub(super) fn listen(
     scheme: &str,
 ) -> anyhow::Result<(KilledOnDrop, SocketAddr)> {
     command.stdout(Stdio::piped());
-    let mut child = KilledOnDrop(command.spawn().context("cannot start a server")?);
+    let child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
+    let mut child = KilledOnDrop(child);
     let stdout = child.0.stdout.take().context("the server has no stdout")?;
     let mut url = String::new();
     BufReader::new(stdout).read_line(&mut url).context("cannot read the server's URL")?;
+    if url.is_empty() {
+        bail!("{command:?} exited with {} before it listened", child.0.wait()?);
+    }
     let address = url.trim_end().strip_prefix(scheme).and_then(|address| address.parse().ok());
-    Ok((child, address.context("the server exited before it listened")?))
+    let address = address
+        .with_context(|| format!("{command:?} printed {url:?} instead of a URL with {scheme}"))?;
+    Ok((child, address))
 }

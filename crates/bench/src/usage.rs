@@ -52,7 +52,7 @@ pub(super) fn kernel_bytes() -> anyhow::Result<u64> {
     parse_kernel(&text).with_context(|| format!("{path} does not contain the kernel's memory"))
 }
 
-/// Returns the average number of runnable processes on the whole machine during the last minute.
+/// Returns the load average of the whole machine over the last minute.
 pub(super) fn load() -> Option<f64> {
     let text = fs::read_to_string("/proc/loadavg").ok()?;
     text.split_ascii_whitespace().next()?.parse().ok()

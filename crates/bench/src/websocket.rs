@@ -34,7 +34,8 @@ pub(super) struct WebSocket {
 impl WebSocket {
     pub(super) fn connect(endpoint: &Endpoint, nagle: Nagle) -> anyhow::Result<Self> {
         let mut connection = Self::over(endpoint.connect(nagle)?);
-        connection.upgrade(endpoint).context("the server refused the connection")?;
+        let upgraded = connection.upgrade(endpoint);
+        upgraded.with_context(|| format!("cannot open a WebSocket to {}", endpoint.address()))?;
         Ok(connection)
     }
 
@@ -59,7 +60,12 @@ impl WebSocket {
             self.receive(1)?;
             let received = &self.buffer[..self.end];
             if let Some(len) = received.windows(4).position(|window| window == b"\r\n\r\n") {
-                ensure!(received.starts_with(b"HTTP/1.1 101 "), "the status is not 101");
+                let status = received.split(|byte| *byte == b'\r').next().unwrap_or_default();
+                ensure!(
+                    status.starts_with(b"HTTP/1.1 101 "),
+                    "the server answered \"{}\" instead of 101",
+                    status.escape_ascii()
+                );
                 self.begin = len + 4;
                 return Ok(());
             }
@@ -86,7 +92,7 @@ impl WebSocket {
                 }
                 PONG => drop(self.take_out(message_len, frame.payload_len)),
                 CLOSE => bail!("the server closed the connection"),
-                other => bail!("the server sent a frame of type {other}"),
+                other => bail!("the server sent a frame with the unexpected opcode {other}"),
             }
             if frame.is_final && frame.opcode <= BINARY {
                 let message = self.begin..self.begin + message_len;
@@ -98,7 +104,7 @@ impl WebSocket {
         }
     }
 
-    /// Receives the header of the frame at `offset` bytes after the next message.
+    /// Receives the header of the frame that starts `offset` bytes after the received data begins.
     fn receive_header_at(&mut self, offset: usize) -> anyhow::Result<Frame> {
         loop {
             let received = &self.buffer[self.begin..self.end];

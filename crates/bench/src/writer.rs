@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::program::Program;
 
-/// The first argument that selects the writer.
+/// This first argument selects the writer mode.
 const WRITER_ARG: &str = "__bench-writer";
 
 /// Returns the command line of a writer.

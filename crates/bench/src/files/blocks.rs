@@ -1,4 +1,4 @@
-//! Measures files that are too large for one message, in blocks.
+//! Measures reading and writing in blocks, for files that are too large for one message.
 
 use anyhow::ensure;
 use exec_server_protocol::MAX_BLOCK_BYTES;
@@ -25,10 +25,11 @@ pub(crate) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
 
     let path = fixture.path_of("write");
     let mut sides = Sides::start()?;
-    // Each round waits for the disk.
+    // Fewer rounds than for reading, because each one waits for the disk.
     let rounds = scale.rounds.min(3);
     let writing = sides.time(rounds, |client| write(client, &path, &block, bytes))?;
-    ensure!(std::fs::metadata(&path)?.len() == bytes, "a file was not written completely");
+    let len = std::fs::metadata(&path)?.len();
+    ensure!(len == bytes, "{path} has {len} of {bytes} bytes");
 
     let row = |what, timings: &Timings, is| {
         let per_second = |seconds: f64| bytes as f64 / seconds;
@@ -54,7 +55,7 @@ fn read(client: &mut FilesClient, path: &str, bytes: u64) -> anyhow::Result<()> 
             Ok(())
         },
     )?;
-    ensure!(received == bytes, "{received} of {bytes} bytes received");
+    ensure!(received == bytes, "received {received} of {bytes} bytes of {path}");
     client.call(Request::Close)?;
     Ok(())
 }

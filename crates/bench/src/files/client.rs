@@ -5,6 +5,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::request::Request;
+use crate::client::unexpected;
 use crate::socket::Socket;
 
 #[derive(Debug)]
@@ -75,8 +76,9 @@ impl FilesClient {
     /// Returns the next response; notifications are skipped.
     fn receive(&mut self) -> anyhow::Result<Answer> {
         loop {
-            let message: Message<'_> = serde_json::from_slice(self.socket.receive_message()?)
-                .context("the server sent an unexpected message")?;
+            let text = self.socket.receive_message()?;
+            let message: Message<'_> =
+                serde_json::from_slice(text).with_context(|| unexpected(text))?;
             if let Some(error) = message.error {
                 bail!("the server refused a request: {error}");
             }
@@ -108,7 +110,7 @@ struct Message<'a> {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Outcome<'a> {
-    /// As bytes, because the decoder checks them anyway.
+    /// Not checked for UTF-8, because the base64 decoder rejects invalid bytes.
     data_base64: Option<&'a [u8]>,
     chunk: Option<&'a [u8]>,
     size: Option<u64>,

@@ -1,4 +1,4 @@
-//! The files of a measurement, in a temporary directory that is removed with it.
+//! The files of a measurement, in a temporary directory that is removed at its end.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -38,7 +38,7 @@ impl Fixture {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._".contains(&byte);
         ensure!(
             path.starts_with('/') && path.bytes().all(is_plain),
-            "the path of the temporary directory needs escapes; set TMPDIR to another"
+            "the temporary directory {path:?} needs escapes in JSON; change TMPDIR"
         );
         Ok(Self { directory, path })
     }
@@ -53,36 +53,38 @@ impl Fixture {
 
     /// Creates a file. Returns its path.
     pub(super) fn file(&self, name: &str, content: &[u8]) -> anyhow::Result<String> {
-        fs::write(self.directory.path().join(name), content).context("cannot write a file")?;
-        Ok(self.path_of(name))
+        let path = self.path_of(name);
+        fs::write(&path, content).with_context(|| format!("cannot write {path}"))?;
+        Ok(path)
     }
 
-    /// Creates a file that repeats some content. Returns its path.
+    /// Creates a file with `content` repeated `times` times. Returns its path.
     pub(super) fn long_file(
         &self,
         name: &str,
         content: &[u8],
         times: u64,
     ) -> anyhow::Result<String> {
-        let path = self.directory.path().join(name);
-        let mut file = File::create(path).context("cannot create a file")?;
+        let path = self.path_of(name);
+        let mut file = File::create(&path).with_context(|| format!("cannot create {path}"))?;
         for _ in 0..times {
-            file.write_all(content).context("cannot write a file")?;
+            file.write_all(content).with_context(|| format!("cannot write {path}"))?;
         }
-        Ok(self.path_of(name))
+        Ok(path)
     }
 
     /// Creates a tree of identical files.
     pub(super) fn tree(&self, tree: Tree, content: &[u8]) -> anyhow::Result<()> {
         for directory in 0..tree.directories {
             let directory = self.directory.path().join(format!("directory-{directory}"));
-            fill(&directory, tree.files_each, content).context("cannot create a tree of files")?;
+            fill(&directory, tree.files_each, content)
+                .with_context(|| format!("cannot create files in {}", directory.display()))?;
         }
         Ok(())
     }
 }
 
-/// Returns bytes without a pattern, like compiled files and pictures.
+/// Returns bytes without a pattern, like those of binaries and images.
 pub(super) fn noise(len: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut next = || {

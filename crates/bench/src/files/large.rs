@@ -18,7 +18,10 @@ pub(crate) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
     let mut sides = Sides::start()?;
     let reading = sides.time(scale.large_files, |client| {
         let answer = client.call(Request::ReadFile { path: &path })?;
-        ensure!(answer.decoded_bytes == BYTES, "a file was received as {answer:?}");
+        ensure!(
+            answer.decoded_bytes == BYTES,
+            "expected {BYTES} decoded bytes from readFile, received {answer:?}"
+        );
         Ok(())
     })?;
 
@@ -27,7 +30,8 @@ pub(crate) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
     let writing = sides.time(scale.large_files, |client| {
         client.call(Request::WriteFile { path: &path, content: &content }).map(drop)
     })?;
-    ensure!(std::fs::metadata(&path)?.len() == BYTES as u64, "a file was not written completely");
+    let len = std::fs::metadata(&path)?.len();
+    ensure!(len == BYTES as u64, "{path} has {len} of {BYTES} bytes");
 
     let row = |name, timings: &Timings| {
         let per_second = |seconds: f64| BYTES as f64 / seconds;

@@ -11,18 +11,19 @@ use super::request::PlainRequest;
 use crate::server::BenchServer;
 use crate::websocket::{Frame, MASK_BYTES, TEXT, append_header};
 
-/// The first argument that selects the minimal server.
+/// This first argument selects the minimal server.
 const FILE_SERVER_ARG: &str = "__bench-file-server";
 
 const BUFFER_BYTES: usize = 256 << 10;
-/// Maximum size of responses that are held back while there are requests to read.
+/// Responses up to this total size are held back while received requests are unanswered.
 const HELD_BYTES: usize = 256 << 10;
 
 pub(super) fn start() -> anyhow::Result<BenchServer> {
     BenchServer::launch(&[FILE_SERVER_ARG])
 }
 
-/// Runs the minimal server until it is killed if the arguments select it. Otherwise returns `None`.
+/// If the arguments select the minimal server, runs it until it is killed. Otherwise returns
+/// `None`.
 pub(crate) fn serve_files_if_asked() -> Option<ExitCode> {
     std::env::args_os().nth(1).filter(|argument| argument == FILE_SERVER_ARG)?;
     Some(if listen().is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -89,7 +90,7 @@ impl Connection {
                 self.make_room(next - self.begin);
                 break;
             }
-            // The benchmark's client masks with zeros.
+            // The benchmark's client masks with zeros, so the payload needs no unmasking.
             let request = PlainRequest::parse(&self.incoming[payload..next])
                 .ok_or(io::ErrorKind::InvalidData)?;
             let answer = self.worker.answer(&request)?;

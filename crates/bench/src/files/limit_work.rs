@@ -22,7 +22,7 @@ pub(super) struct Worker {
 #[derive(Debug)]
 struct OpenFile {
     file: File,
-    /// The final name of a written file, which it gets when it is closed.
+    /// The final path of a new file; closing the file renames its draft to this path.
     becomes: Option<PathBuf>,
 }
 
@@ -74,7 +74,7 @@ impl Worker {
     }
 
     /// Writes a file and truncates it to its length afterwards. If a file is truncated to zero
-    /// first, ext4 assumes that it is being replaced, and closing it waits for the disk.
+    /// first, ext4 assumes that it is being replaced, and closing it flushes it to disk.
     fn write(&self, path: &Path) -> io::Result<()> {
         let mut file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
         file.write_all(&self.content)?;
@@ -117,7 +117,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Reads and scans every file, like `grep -r` without lines.
+    /// Reads every file and counts the matches, without splitting lines.
     fn search(&mut self, root: &Path, text: &str) -> io::Result<()> {
         let finder = Finder::new(text);
         let content = &mut self.content;
@@ -151,7 +151,7 @@ impl Worker {
     }
 }
 
-/// Replaces the content of the buffer, which keeps the capacity for the largest file.
+/// Reads the file into the buffer, which keeps its capacity for the next file.
 fn read_whole(path: &Path, content: &mut Vec<u8>) -> io::Result<()> {
     let mut file = File::open(path)?;
     let size = file.metadata()?.size();

@@ -4,8 +4,9 @@
 //! The limit is `limit_server`, a separate process on loopback like the measured server: a blocking
 //! thread for its connection, `stat`, `read` and `write`, base64, and nothing else. It has no
 //! sessions, no checks, no limits, no errors except a closed connection, and it reuses its buffers.
-//! The same client sends requests to both over the same frames. It writes each request by itself
-//! and reads the same JSON and base64 in the responses, so that only the servers differ.
+//! The same client sends requests to both in the same WebSocket frames. It encodes requests by
+//! hand, in a simpler form for the minimal server, and reads the same JSON and base64 in the
+//! responses.
 //!
 //! The files are in the directory for temporary files. They stay in the page cache, but whether the
 //! directory is on a disk still matters: `TMPDIR` selects another.

@@ -46,7 +46,7 @@ pub(super) enum Request<'a> {
     },
 }
 
-/// A request to the minimal server: these words in one line, followed by base64.
+/// A request to the minimal server: the fields as words on one line, followed by base64.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PlainRequest<'a> {
     pub(super) verb: &'a str,

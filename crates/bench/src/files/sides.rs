@@ -36,8 +36,8 @@ impl Sides {
         })
     }
 
-    /// Does the work on both sides in turn, the given number of times. One earlier round is not
-    /// counted: it fills caches and grows buffers.
+    /// Does the work on both sides in turn, the given number of times. An additional first round is
+    /// not counted: it fills caches and grows buffers.
     pub(super) fn time(
         &mut self,
         rounds: usize,

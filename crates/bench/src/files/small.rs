@@ -1,5 +1,5 @@
-//! Measures files of 1 KiB, the typical size of source files: one request after another, and 32 in
-//! flight.
+//! Measures files of 1 KiB, a typical size of small source files: one request after another, and 32
+//! in flight.
 
 use anyhow::ensure;
 

@@ -21,7 +21,7 @@ pub(crate) fn measure_walk(scale: Scale) -> anyhow::Result<Vec<Row>> {
     let mut sides = Sides::start()?;
     let timings = sides.time(scale.trees, |client| {
         let answer = client.call(Request::Walk { path: fixture.path() })?;
-        ensure!(answer.entries == entries, "{} of {entries} entries received", answer.entries);
+        ensure!(answer.entries == entries, "received {} of {entries} entries", answer.entries);
         Ok(())
     })?;
     let per_second = |seconds: f64| entries as f64 / seconds;
@@ -43,7 +43,10 @@ pub(crate) fn measure_search(scale: Scale) -> anyhow::Result<Vec<Row>> {
     let mut sides = Sides::start()?;
     let timings = sides.time(scale.trees, |client| {
         let answer = client.call(Request::Search { path: fixture.path(), text: WANTED })?;
-        ensure!(answer.matches == Some(files as u64), "{:?} of {files} found", answer.matches);
+        ensure!(
+            answer.matches == Some(files as u64),
+            "expected {files} matches, received {answer:?}"
+        );
         Ok(())
     })?;
     let bytes = files * SEARCHED_FILE_BYTES;

@@ -44,8 +44,13 @@ pub(crate) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
         for (address, samples) in [(host, &mut direct), (copy.address(), &mut copied)] {
             let mut command = connector(address, SLICE)?.command();
             let output = command.stdout(Stdio::piped()).output();
-            let output = output.context("cannot start the program")?;
-            ensure!(output.status.success(), "the bare program failed");
+            let output = output.context("cannot start the connecting program")?;
+            ensure!(
+                output.status.success(),
+                "the connecting program exited with {} in the baseline run, which bypasses the \
+                 server",
+                output.status
+            );
             wait_for_connections(&served)?;
             add_lines(samples, &output.stdout)?;
         }
@@ -64,7 +69,7 @@ pub(crate) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
 }
 
 /// Starts a host that sends one byte on every connection and closes it, until this process ends.
-/// Reports each slice.
+/// The receiver gets an item after every [`SLICE`] connections.
 fn start_host() -> anyhow::Result<(SocketAddr, Receiver<()>)> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
@@ -82,12 +87,14 @@ fn start_host() -> anyhow::Result<(SocketAddr, Receiver<()>)> {
 }
 
 fn wait_for_connections(served: &Receiver<()>) -> anyhow::Result<()> {
-    served.recv_timeout(TIMEOUT).context("the program did not reach the host")
+    served.recv_timeout(TIMEOUT).with_context(|| {
+        format!("the program did not connect {SLICE} times within {}s", TIMEOUT.as_secs())
+    })
 }
 
 fn add_lines(samples: &mut Samples, lines: &[u8]) -> anyhow::Result<()> {
     let lines: Vec<_> = std::str::from_utf8(lines)?.lines().collect();
-    ensure!(lines.len() == SLICE, "{} of {SLICE} connections were made", lines.len());
+    ensure!(lines.len() == SLICE, "the program reported {} of {SLICE} connections", lines.len());
     for line in lines {
         samples.add(Duration::from_nanos(line.parse()?));
     }

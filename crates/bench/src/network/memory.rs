@@ -19,7 +19,7 @@ const LIMIT_IS: &str = "as many sandboxed processes without network rules";
 pub(crate) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
     let workspace = Workspace::new("packages.example.org")?;
     let count = scale.managed_processes;
-    // Both run to the end, so that no memory is released during a measurement.
+    // Both crowds run to the end, so that no memory is released during a measurement.
     let sandboxed = Crowd::start(count, workspace.sandboxed())?;
     let managed = Crowd::start(count, workspace.managed())?;
     let row = |name: &str, growth: fn(&Crowd) -> f64| {
@@ -45,7 +45,7 @@ impl Crowd {
     fn start(count: usize, surroundings: Surroundings<'_>) -> anyhow::Result<Self> {
         let server = BenchServer::start()?;
         let mut client = Client::connect(&server, Nagle::Off)?;
-        // Run once, so that the server has started everything that it starts lazily.
+        // The first process makes the server start everything that it starts lazily.
         client.run_in(&Program::nothing(), surroundings)?;
         let measure = || anyhow::Ok([settled_bytes(server.pid())?, kernel_bytes()?]);
         let before = measure()?;

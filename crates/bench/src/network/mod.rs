@@ -1,6 +1,6 @@
-//! Measures managed networks: the cost of starting a process with one, of reaching a host through
-//! its gate, and of many at once. They are compared with the same sandbox without rules, and with
-//! the same bytes without a gate.
+//! Measures managed networks: the cost of starting a process with a managed network, of reaching a
+//! host through its gate, and of running many such processes at once. They are compared with the
+//! same sandbox without rules, and with the same bytes without a gate.
 
 mod connections;
 mod memory;
@@ -40,8 +40,9 @@ impl Workspace {
         let directory = workspace()?;
         std::fs::create_dir(directory.path().join(".git"))?;
         Ok(Self {
-            cwd: PathUri::from_path(directory.path())
-                .context("the workspace is not a valid path")?,
+            cwd: PathUri::from_path(directory.path()).with_context(|| {
+                format!("the workspace {} is not a valid path", directory.path().display())
+            })?,
             sandbox: sandbox(&json!({"type": "workspace-write"}))?,
             rules: NetworkRules { allow: vec![host.to_owned()], ..NetworkRules::default() },
             _directory: directory,

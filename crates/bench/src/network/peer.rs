@@ -1,5 +1,5 @@
 //! The program that reaches a host: this executable in a hidden mode. The same program runs with a
-//! managed network and bare.
+//! managed network and directly.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crate::program::Program;
 
-/// The first argument that selects this program.
+/// This first argument selects the peer mode.
 const PEER_ARG: &str = "__bench-network-peer";
 const SEND: &str = "send";
 const RECEIVE: &str = "receive";
@@ -88,7 +88,7 @@ fn connect(host: SocketAddr, count: u64) -> io::Result<()> {
         let mut stream = TcpStream::connect(host)?;
         stream.read_exact(&mut [0])?;
         lines += &format!("{}\n", begin.elapsed().as_nanos());
-        // The host closes first, so that ports on this side can be reused at once.
+        // Waits until the host has closed first, so that this side can reuse its port at once.
         receive(&stream)?;
     }
     io::stdout().write_all(lines.as_bytes())

@@ -1,5 +1,5 @@
 //! The limit of a gate: this executable in a hidden mode copies between two TCP connections, with
-//! one buffer and one thread for each direction, without rules or names.
+//! one buffer and one thread for each direction, without rules or name resolution.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use super::peer::BLOCK;
 use crate::program::KilledOnDrop;
 use crate::server::{listen, this_program};
 
-/// The first argument that selects the copy.
+/// This first argument selects the copy mode.
 const COPY_ARG: &str = "__bench-tcp-copy";
 const SCHEME: &str = "tcp://";
 
@@ -30,13 +30,13 @@ impl PlainCopy {
         Ok(Self { address, _process: process })
     }
 
-    /// Returns the address whose connections reach the host.
+    /// Returns the address whose connections are copied to the host.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 }
 
-/// Runs the copy until it is killed if the arguments select it. Otherwise returns `None`.
+/// If the arguments select the copy, runs it until it is killed. Otherwise returns `None`.
 pub(crate) fn copy_if_asked() -> Option<ExitCode> {
     let mut arguments = std::env::args().skip(1);
     arguments.next().filter(|argument| argument == COPY_ARG)?;

@@ -10,8 +10,9 @@ use crate::report::{Row, Target, Unit};
 use crate::samples::Samples;
 use crate::server::BenchServer;
 
-/// Starts in a row, so that each kind also pays for the aftermath of its starts: the namespaces
-/// prepared for the next ones, and those that the kernel tears down.
+/// The number of consecutive starts of one kind. A start leaves work behind: the server prepares the
+/// next namespaces, and the kernel tears down old ones. In slices, this mostly slows starts of the
+/// same kind.
 const SLICE: usize = 20;
 const BURST: usize = 16;
 const LIMIT_IS: &str = "the same sandboxed start without network rules";

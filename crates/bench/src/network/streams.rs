@@ -85,9 +85,15 @@ impl Fixture {
 
     fn through_copy(&self, direction: Direction) -> anyhow::Result<Duration> {
         let mut command = self.program(direction, self.copy.address())?.command();
-        let mut program = KilledOnDrop(command.spawn().context("cannot start the program")?);
+        let mut program =
+            KilledOnDrop(command.spawn().context("cannot start the transfer program")?);
         let duration = self.serve(direction)?;
-        ensure!(program.0.wait()?.success(), "the bare program failed");
+        let status = program.0.wait()?;
+        ensure!(
+            status.success(),
+            "the transfer program exited with {status} in the baseline run, which bypasses the \
+             server"
+        );
         Ok(duration)
     }
 
@@ -106,7 +112,8 @@ impl Fixture {
         match direction {
             Direction::Up => {
                 let received = peer::receive(&stream)?;
-                ensure!(received == self.bytes, "{received} of {} bytes received", self.bytes);
+                let sent = self.bytes;
+                ensure!(received == sent, "the host received {received} of {sent} bytes");
             }
             Direction::Down => peer::send(&stream, self.bytes)?,
         }

@@ -1,5 +1,6 @@
 //! Measures the cryptography of opening one stream, for both ends together: a client creates its
-//! keys, and both agree on those of the stream. Network, registry and files are not included.
+//! keys, and both ends agree on the keys of the stream. Network, registry and files are not
+//! included.
 
 use exec_server_relay::noise::{EnvironmentHandshake, HarnessHandshake, Identity, OsRng, Prologue};
 

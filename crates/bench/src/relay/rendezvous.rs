@@ -30,7 +30,10 @@ impl BenchRendezvous {
         let mut command = this_program()?;
         command.args(["rendezvous", "--listen", "http://127.0.0.1:0", "--data"]).arg(data.path());
         let (child, address) = listen(command, "http://")?;
-        let path = data.path().to_str().context("the temporary directory is not UTF-8")?;
+        let path = data
+            .path()
+            .to_str()
+            .with_context(|| format!("{:?} is not UTF-8; change TMPDIR", data.path()))?;
         let token = |role| create_token(&["--data", path], role, environments);
         Ok(Self {
             child,
@@ -52,7 +55,8 @@ impl BenchRendezvous {
     /// Returns the path of a file with the token of all environments, for a server.
     pub(super) fn environment_token_file(&self) -> anyhow::Result<String> {
         let path: PathBuf = self.data.path().join("environment.token");
-        std::fs::write(&path, &self.environment_token).context("cannot write the token")?;
+        std::fs::write(&path, &self.environment_token)
+            .with_context(|| format!("cannot write {}", path.display()))?;
         path.into_os_string().into_string().ok().context("the path of the token is not UTF-8")
     }
 
@@ -83,8 +87,14 @@ pub(super) fn create_token<S: AsRef<OsStr>>(
     for environment in environments {
         command.arg("--environment").arg(environment);
     }
-    let output = command.stdout(Stdio::piped()).output().context("cannot create a token")?;
-    ensure!(output.status.success(), "`token create` exited with {}", output.status);
+    let output = command.stdout(Stdio::piped()).stderr(Stdio::piped()).output();
+    let output = output.context("cannot start `token create`")?;
+    ensure!(
+        output.status.success(),
+        "`token create` exited with {}: {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
     let token = String::from_utf8(output.stdout).context("the token is not UTF-8")?;
     Ok(token.trim_end().to_owned())
 }

@@ -56,7 +56,7 @@ async fn measure_routing(scale: Scale) -> anyhow::Result<Row> {
     Ok(row.target(Target::AtLeast(MIN_ROUTED)))
 }
 
-/// Measures idle streams. Each stream has its own client and has been opened.
+/// Measures idle streams. Each is opened by its own client.
 async fn measure_idle() -> anyhow::Result<Row> {
     allow_descriptors(2 * IDLE.len() + IDLE.len() * STREAMS_OF_EACH)?;
     let rendezvous = BenchRendezvous::start(&IDLE)?;
@@ -126,7 +126,8 @@ pub(super) async fn exchange_within(
     let receive = async {
         for _ in 0..count {
             let received = message(to.incoming.recv().await)?;
-            ensure!(received.len() == frame.len(), "the rendezvous changed a frame");
+            let (len, sent) = (received.len(), frame.len());
+            ensure!(len == sent, "a frame of {sent} bytes arrived with {len} bytes");
             room.add_permits(1);
         }
         Ok(())

@@ -32,7 +32,7 @@ impl ProductSocket {
     pub(super) fn dial(url: &str) -> anyhow::Result<Self> {
         let runtime = runtime()?;
         let dialled = runtime.block_on(dial(url, &DialOptions::default()));
-        let connection = dialled.context("cannot connect to the server")?;
+        let connection = dialled.with_context(|| format!("cannot connect to {url}"))?;
         Ok(Self { connection, message: Bytes::new(), runtime })
     }
 
@@ -68,7 +68,9 @@ impl ProductSocket {
             }
         };
         let receiving = async { timeout(READ_TIMEOUT, receiving).await };
-        self.message = self.runtime.block_on(receiving).context("the server hangs")??;
+        self.message = self.runtime.block_on(receiving).with_context(|| {
+            format!("the server sent nothing for {}s", READ_TIMEOUT.as_secs())
+        })??;
         Ok(&self.message)
     }
 }
@@ -99,5 +101,8 @@ pub(super) async fn connect_when_online(
         }
     };
     let outcome = timeout(ONLINE_TIMEOUT, connecting).await;
-    Ok(outcome.context("the environment did not connect to the rendezvous")??)
+    Ok(outcome.with_context(|| {
+        let limit = ONLINE_TIMEOUT.as_secs();
+        format!("the environment did not connect to the rendezvous within {limit}s")
+    })??)
 }

@@ -29,7 +29,7 @@ const NODES: usize = 3;
 const ENVIRONMENTS_OF_TOKEN: usize = 250;
 const REGISTERED_AT_ONCE: usize = 32;
 const PAYLOAD: usize = 60 << 10;
-/// Frames in flight on a stream. At most 32 MiB may wait for all sockets of one token.
+/// Frames in flight on a stream. A node buffers at most 32 MiB for all sockets of one token.
 const WINDOW: usize = 1;
 const NATS_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
@@ -50,10 +50,16 @@ impl Nats {
         let mut server = command(&program);
         server.args(["--addr", "127.0.0.1", "--port", &port.to_string(), "--jetstream"]);
         server.arg("--store_dir").arg(store.path());
-        let process = KilledOnDrop(server.spawn().context("cannot start nats-server")?);
+        let process = server.spawn();
+        let process = process.with_context(|| format!("cannot start {}", program.display()))?;
+        let process = KilledOnDrop(process);
         let deadline = Instant::now() + NATS_TIMEOUT;
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            ensure!(Instant::now() < deadline, "nats-server did not start listening");
+            ensure!(
+                Instant::now() < deadline,
+                "nats-server did not listen on port {port} within {}s",
+                NATS_TIMEOUT.as_secs()
+            );
             #[expect(
                 clippy::disallowed_methods,
                 reason = "nats-server does not report when it listens"
@@ -65,7 +71,7 @@ impl Nats {
     }
 }
 
-/// Nodes that share their state, or a single one with its own.
+/// Nodes that share their state, or a single node with its own.
 pub(super) struct Side {
     nodes: Vec<Node>,
     /// For each group of environments: a registry client with the token of the environments, and
@@ -88,7 +94,7 @@ struct Stream {
 struct Node {
     process: KilledOnDrop,
     url: String,
-    /// Resident memory before it had environments.
+    /// The node's resident memory before environments registered.
     idle_bytes: u64,
 }
 
@@ -107,7 +113,10 @@ impl Side {
 
     pub(super) fn single(environments: usize) -> anyhow::Result<Self> {
         let data = tempfile::tempdir().context("cannot create a temporary directory")?;
-        let path = data.path().to_str().context("the temporary directory is not UTF-8")?;
+        let path = data
+            .path()
+            .to_str()
+            .with_context(|| format!("{:?} is not UTF-8; change TMPDIR", data.path()))?;
         let store = vec!["--data".to_owned(), path.to_owned()];
         let nodes = vec![Node::start("127.0.0.1:0", &store)?];
         Self::new(nodes, &store, environments, None, data)
@@ -134,7 +143,7 @@ impl Side {
         Ok(Self { nodes, tokens, names, environments, streams, _nats: nats, _data: data })
     }
 
-    /// Registers all environments, alternating between the nodes, and opens their sockets. Returns
+    /// Registers all environments, rotating over the nodes, and opens their sockets. Returns
     /// the registrations per second.
     pub(super) async fn register_all(&mut self) -> anyhow::Result<f64> {
         for node in &mut self.nodes {
@@ -164,7 +173,7 @@ impl Side {
         Ok(rate)
     }
 
-    /// Returns the memory of one environment in its node.
+    /// Returns the average memory of one environment in its node.
     pub(super) fn idle_environment(&self) -> anyhow::Result<f64> {
         let mut growth = 0;
         for node in &self.nodes {
@@ -183,7 +192,7 @@ impl Side {
         Ok(began.elapsed())
     }
 
-    /// Opens a stream from a client to each of the first environments.
+    /// Opens a stream from a client to each of the first `count` environments.
     pub(super) async fn open_streams(&mut self, count: usize) -> anyhow::Result<()> {
         let mut harnesses = Vec::new();
         for number in 0..count {
