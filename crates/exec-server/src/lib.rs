@@ -1,6 +1,6 @@
 //! Runs commands and terminals on a machine, reads, writes, watches and searches files, and makes
-//! HTTP requests, each in a sandbox that the server enforces. No output is lost when the connection
-//! drops.
+//! HTTP requests. Commands and file operations may have a sandbox, which the server enforces. No
+//! output is lost when the connection drops.
 //!
 //! This is the facade of the project: the API for embedders and the whole `exec-server` program. An
 //! embedder whose `main` begins with [`run_spawner_if_asked`] gets supervised process trees, so

@@ -36,7 +36,7 @@ pub enum NoCredentials {
     Nothing { registry: String },
     #[error("no token for {registry}: the variable {name} is not set; set it to the token")]
     Variable { registry: String, name: String },
-    #[error("--use-agent-identity-auth needs an access token in EXEC_SERVER_ACCESS_TOKEN")]
+    #[error("use_agent_identity_auth needs an access token; set EXEC_SERVER_ACCESS_TOKEN")]
     NoAccessToken,
     #[error(transparent)]
     Identity(#[from] CredentialsError),

@@ -69,7 +69,7 @@ impl ClientCommand {
     }
 }
 
-/// The options of every client command that select its server.
+/// The options with which every client command selects its server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 #[command(args_override_self = true)]
 pub(crate) struct ServerChoice {
@@ -146,7 +146,7 @@ pub(crate) struct Run {
     /// With --detach, keep standard input open for attach
     #[arg(short, long)]
     pub(crate) interactive: bool,
-    /// Report sandbox denials, also without a terminal, and the hosts reached
+    /// Report sandbox denials even without a terminal, and the hosts reached
     #[arg(short, long)]
     pub(crate) verbose: bool,
     /// Run in this directory on the server's machine
@@ -175,8 +175,8 @@ pub(crate) struct Run {
     #[arg(long, requires = "detach")]
     pub(crate) json: bool,
     /// The command and its arguments
-    // The command starts at the first word; everything after it belongs to the command, dashes or
-    // not.
+    // The first word that is not an option starts the command; everything after it belongs to the
+    // command, with or without dashes.
     #[arg(required = true, trailing_var_arg = true, value_hint = ValueHint::AnyPath)]
     pub(crate) command: Vec<OsString>,
     #[command(flatten)]
@@ -239,7 +239,7 @@ pub(crate) struct Logs {
     pub(crate) name: String,
 }
 
-/// Connect to a process that was started with run --detach
+/// Connect to a running process, such as one that was started with run --detach
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Ctrl-C goes to the process. On a terminal, ~. at the beginning of a line detaches and leaves the
@@ -302,7 +302,7 @@ pub(crate) struct Forget {
 /// Show the state of a running server to its operator
 #[derive(Debug, Args)]
 #[command(after_help = "\
-It shows version, uptime, listeners, sessions, processes, the tier of limits and recent refusals.
+Shows version, uptime, listeners, sessions, processes, the tier of limits and recent refusals.
 A signed token needs the role admin; a capability token needs none.
 
 Example: exec-server status --connect wss://box.example:7777 --token-file admin.token")]
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_of_zero_means_none_but_a_lifetime_of_zero_is_refused() {
+    fn a_timeout_of_zero_means_no_limit_but_a_lifetime_of_zero_is_refused() {
         for zero in ["0", "0.0", "0s"] {
             let run = run_of(&format!("run --timeout {zero} true"));
             assert_eq!(limit(run.timeout), None, "{zero}");
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_can_be_named_only_once() {
+    fn only_one_option_may_select_the_server() {
         let ClientCommand::Ps(Ps { server, .. }) = parsed("ps --connect ws://127.0.0.1:1") else {
             panic!()
         };

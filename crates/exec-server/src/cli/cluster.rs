@@ -41,7 +41,6 @@ pub(crate) struct ClusterOptions {
     replicas: Option<usize>,
 }
 
-/// The selected store.
 #[derive(Debug)]
 pub(crate) enum Store {
     Directory(PathBuf),
@@ -57,8 +56,8 @@ impl StoreOptions {
         Ok(self.store_beside_certificate())
     }
 
-    /// Like [`Self::store`], but allows both: a node of a cluster keeps its certificate in the data
-    /// directory, and no state.
+    /// Like [`Self::store`], but allows both flags: a cluster node keeps its certificate, but no
+    /// state, in the data directory.
     pub(crate) fn store_beside_certificate(&self) -> Store {
         match self.cluster.nats() {
             Some(options) => Store::Cluster(options),

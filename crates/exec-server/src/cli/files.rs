@@ -38,8 +38,8 @@ impl FileCommand {
         }
     }
 
-    /// Returns the environments of its paths without duplicates; `None` is the server of the
-    /// command.
+    /// Returns the environments of the command's paths, without duplicates. `None` is the server of
+    /// the command.
     pub(crate) fn environments(&self) -> BTreeSet<Option<&str>> {
         let paths: Vec<&ServerPath> = match self {
             Self::Cp(cp) => cp.paths.iter().filter_map(AnyPath::there).collect(),
@@ -259,7 +259,8 @@ pub(crate) enum GrepOutput {
 }
 
 impl Grep {
-    /// Returns the paths to search. Without paths it is the working directory, which results omit.
+    /// Returns the paths to search. If none were given, this is the working directory, whose name
+    /// does not appear in the results.
     pub(crate) fn roots(&self) -> Vec<ServerPath> {
         if self.paths.is_empty() {
             let written = OsString::new();

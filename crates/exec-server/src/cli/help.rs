@@ -12,9 +12,10 @@ const GROUPS: [(&str, &[&str]); 4] = [
 const OPTIONS: &str = "\
 \x20     --listen <URL>   Where the server listens: ws://IP:PORT, wss://IP:PORT, unix:///PATH, stdio
       --config <PATH>  Read settings from this TOML file
-  -h, --help           Print help, also of each command: exec-server run --help
+  -h, --help           Print help; for a command: exec-server run --help
   -V, --version        Print version
 
+Commands find your running server. exec-server run --help shows how to name another.
 Without a command the program is the server. exec-server config --help lists all its settings.";
 
 const EXAMPLES: [(&str, &[&str]); 25] = [

@@ -11,10 +11,10 @@ pub(crate) struct HostFlags {
     /// Allow only this host (may be repeated): HOST, *.HOST, **.HOST[:PORT]
     #[arg(long, value_name = "PATTERN", value_parser = parse_pattern)]
     pub(crate) allow_host: Vec<String>,
-    /// Deny this host, whichever flag allows it (may be repeated)
+    /// Deny this host even if another flag allows it (may be repeated)
     #[arg(long, value_name = "PATTERN", value_parser = parse_pattern)]
     pub(crate) deny_host: Vec<String>,
-    /// Ask on the terminal about other hosts; the command cannot read it then
+    /// Ask you about other hosts; the command then cannot read the terminal
     #[arg(long)]
     pub(crate) ask_network: bool,
     /// Fail if only programs that use a proxy could reach the hosts
@@ -42,8 +42,8 @@ impl HostFlags {
         given.into_iter().find_map(|(flag, is_given)| is_given.then_some(flag))
     }
 
-    /// A program on a terminal reads every key, and a detached program has no terminal for
-    /// questions.
+    /// Refuses `--ask-network` for a program on a terminal, which reads every key, and for a
+    /// detached one, which has no terminal for questions.
     pub(super) fn check_asking(&self, has_terminal: bool, detach: bool) -> Result<(), String> {
         let reason = match (self.ask_network, has_terminal, detach) {
             (true, _, true) => "--detach: there is no terminal to ask on",

@@ -32,7 +32,7 @@ use token::TokenCommand;
 use crate::config::Flags;
 use crate::program::exit_code::ExitStatus;
 
-/// A mistake in the command line, as opposed to a failure of the machine.
+/// The exit code for a mistake on the command line, as opposed to a failure at run time.
 pub(crate) const USAGE_ERROR: u8 = 2;
 
 const SETTINGS_HELP: &str = "\
@@ -88,7 +88,7 @@ pub(crate) enum Command {
     },
     /// Measure the server against the limits of this machine
     Bench {
-        /// Fewer rounds, rougher numbers
+        /// Run fewer rounds, for rougher numbers
         #[arg(long)]
         quick: bool,
         /// Run only the measurements with this text in their names, such as "files"
@@ -99,7 +99,7 @@ pub(crate) enum Command {
         json: bool,
     },
     Rendezvous(Box<RendezvousArguments>),
-    /// Make tokens for clients of a server or peers of a rendezvous, explain and revoke them
+    /// Make, explain and revoke tokens for clients of a server or peers of a rendezvous
     #[command(subcommand)]
     Token(TokenCommand),
     Forward(Box<Forward>),
@@ -121,8 +121,8 @@ pub(crate) enum Command {
     Schema,
 }
 
-/// Parses the command line, including the program's name. A request for help or the version is also
-/// an "error", with exit code 0; the caller prints either.
+/// Parses the command line; the first argument is the program's name. A request for help or the
+/// version is also returned as an "error", with exit code 0, and the caller prints its text.
 pub(crate) fn parse(
     arguments: impl IntoIterator<Item = OsString>,
 ) -> Result<CommandLine, clap::Error> {
@@ -152,8 +152,8 @@ pub(crate) fn parse(
     Ok(line)
 }
 
-/// Returns the description of the command line, the source of parsing, help, completions and manual
-/// pages.
+/// Returns the description of the command line, from which parsing, help, completions and manual
+/// pages are derived.
 pub(crate) fn program() -> clap::Command {
     let program = CommandLine::command();
     let commands = program.get_subcommands().map(|command| command.get_name().to_owned());
@@ -164,8 +164,8 @@ pub(crate) fn program() -> clap::Command {
 }
 
 impl CommandLine {
-    /// Rejects `exec-server --connect URL ps`. Its meaning is clear, but `--listen` in the same
-    /// place belongs to the server.
+    /// Rejects `exec-server --connect URL ps`. Its meaning is clear, but other options before the
+    /// command, such as `--listen`, belong to the server.
     fn refuse_early_options(&self, command: Option<&str>) -> Result<(), String> {
         let option = match (&self.connect, &self.on) {
             (Some(_), _) => "--connect",
@@ -213,7 +213,8 @@ pub(crate) fn exit_code(
     }
 }
 
-/// Returns the index of the command, if there is one. Only `--config` may precede it.
+/// Returns the index of the command or, without a command, the index at which it would stand. Skips
+/// only `--config`, the one option that may precede a client command.
 fn index_of_command(arguments: &[OsString]) -> usize {
     let mut index = 1;
     while let Some(argument) = arguments.get(index) {
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_before_its_command_is_refused_with_its_place() {
+    fn the_error_for_an_option_before_its_command_names_the_right_place() {
         for (line, expected) in [
             ("--connect ws://a:1 ps", "must follow the command: exec-server ps --connect"),
             ("--on box run true", "must follow the command: exec-server run --on"),
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_flag_replaces_an_earlier_one() {
+    fn a_later_flag_replaces_an_earlier_one_and_lists_add_up() {
         let line = parsed("--log warn --allow-origin a --log=debug --allow-origin b").unwrap();
         assert_values(&line.flags, &[("allow_origin", "a,b"), ("log", "debug")]);
     }

@@ -1,4 +1,4 @@
-//! The commands for remote mode that run no server of their own.
+//! The commands for remote mode that do not run a server.
 
 use std::path::PathBuf;
 

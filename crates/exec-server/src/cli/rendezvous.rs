@@ -33,7 +33,7 @@ pub(crate) enum RendezvousCommand {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The first line on standard output is its URL. Each peer needs a token:
+The first line on standard output is the URL of the rendezvous. Each peer needs a token:
   exec-server token create --data DIR --role environment --environment ID
   exec-server token create --data DIR --role harness --environment ID
 The URL itself shows a status page. On loopback it needs no token; otherwise create one:
@@ -80,8 +80,8 @@ pub(crate) enum HttpListenUrl {
         address: SocketAddr,
         is_tls: bool,
     },
-    /// The socket from the service manager, or the one with this name. With a certificate it serves
-    /// `https://`.
+    /// A socket from the service manager: the only one, or the one with this name. It serves
+    /// `https://` if there is a certificate.
     Systemd(Option<String>),
 }
 
@@ -104,7 +104,7 @@ fn parse_listen_url(text: &str) -> Result<HttpListenUrl, String> {
     })
 }
 
-/// Returns the URL as `http://` or `https://`.
+/// Converts `ws://` to `http://` and `wss://` to `https://`, which are also accepted.
 fn parse_advertised_url(text: &str) -> Result<String, String> {
     match (text.strip_prefix("ws"), text.strip_prefix("http")) {
         (Some(rest), _) | (None, Some(rest)) => Ok(format!("http{rest}")),
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listener_has_an_address_and_a_port() {
+    fn a_listen_url_needs_an_address_and_a_port_or_a_systemd_socket() {
         let url = |text| parse_listen_url(text).unwrap();
         let address = |address: &str, is_tls| HttpListenUrl::Address {
             address: address.parse().unwrap(),

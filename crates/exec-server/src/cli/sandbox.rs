@@ -11,7 +11,7 @@ use crate::environment::sandbox_options::{DenyPatternError, SandboxOptions};
 #[derive(Debug, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Sandbox")]
 pub(crate) struct SandboxFlags {
-    /// read-only, workspace-write (its directory and temporary ones), or none
+    /// read-only, workspace-write (the working and temporary directories), or none
     // Without this flag, the environment's sandbox applies, if it has one.
     #[arg(long, value_name = "MODE", hide_possible_values = true)]
     pub(crate) sandbox: Option<SandboxMode>,
@@ -63,7 +63,7 @@ impl SandboxFlags {
     }
 }
 
-/// Refuses an empty name, most likely an unset variable.
+/// Refuses an empty name, which most likely comes from an unset variable.
 fn directory(name: OsString) -> Result<OsString, &'static str> {
     if name.is_empty() {
         Err("the directory name is empty; is a variable unset?")
@@ -116,9 +116,9 @@ mod tests {
         for (line, expected) in [
             ("run --writable a true", "--sandbox <MODE>"),
             ("run --deny a true", "--sandbox <MODE>"),
-            ("run --sandbox read-only --deny ~/.ssh true", "only a shell expands ~"),
+            ("run --sandbox read-only --deny ~/.ssh true", "~ is not expanded here"),
             ("run --sandbox read-only --deny **.pem true", "** matches directories"),
-            ("run --sandbox read-only --deny $HOME/.ssh true", "only a shell expands variables"),
+            ("run --sandbox read-only --deny $HOME/.ssh true", "variables are not expanded here"),
             ("run --sandbox read-only --deny file:///etc true", "write the path without file://"),
             ("shell --network", "--sandbox <MODE>"),
             (

@@ -70,7 +70,8 @@ impl FromArgMatches for Flags {
 }
 
 impl Flags {
-    /// Adds flags that were given later. The last single value wins; lists add up.
+    /// Adds the flags that follow on the command line. Lists are concatenated; for any other
+    /// setting the last value wins.
     pub(super) fn extend(&mut self, later: Self) {
         for flag in later.values {
             match self.values.iter_mut().find(|earlier| earlier.key == flag.key) {

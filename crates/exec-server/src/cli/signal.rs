@@ -26,8 +26,8 @@ pub(super) fn parse_signal(text: &str) -> Result<SignalName, String> {
         .ok_or_else(|| format!("expected one of {}", SIGNALS.map(|(name, _, _)| name).join(", ")))
 }
 
-/// Rewrites the `-KILL` or `-9` of `kill -9 NAME` as `--signal=KILL`, because clap cannot describe
-/// such flags. Rewrites anything that looks like a signal, so that an error lists the valid ones.
+/// Rewrites `kill -9 NAME` as `kill --signal=9 NAME`, because clap cannot describe such flags. Also
+/// rewrites flags that only look like signals, so that the error lists the valid signals.
 pub(super) fn with_signal_flags(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = arguments.into_iter().collect();
     let command = super::index_of_command(&arguments);

@@ -14,7 +14,7 @@ use crate::environment::limit_options::parse_limit;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TokenCommand {
-    /// Print a random token, usable also as a secret for signing tokens
+    /// Print a random token, also usable as a secret for signing tokens
     New,
     Sign(Box<Sign>),
     Inspect(Inspect),
@@ -134,7 +134,7 @@ pub(crate) struct Sign {
     /// With --network, let the client decide about hosts that match no pattern
     #[arg(long, requires = "network")]
     pub(crate) ask_network: bool,
-    /// The resource limit of each process, such as memory=512M or pids=100, as for run (may be
+    /// A resource limit of each process, such as memory=512M or pids=100, as for run (may be
     /// repeated)
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_limit)]
     pub(crate) limit: Vec<LimitValues>,
@@ -152,7 +152,7 @@ pub(crate) struct Inspect {
     /// Print the claims as JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// The file with the token [default: standard input, also -]
+    /// The file with the token, or - for standard input [default: -]
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) file: Option<PathBuf>,
 }

@@ -16,14 +16,14 @@ pub(super) fn secret<T: Clone + Send + Sync + 'static>(
     Concealing { values: StringValueParser::new(), parse: move |text: String| parse(&text) }
 }
 
-/// Parses a path. The errors of [`PathError`] are complete, so the value is not repeated.
+/// Parses a path. Omits the value from errors, because a [`PathError`] is clear without it.
 pub(super) fn path<T: Clone + Send + Sync + 'static>(
     parse: fn(&OsStr) -> Result<T, PathError>,
 ) -> impl TypedValueParser<Value = T> {
     Concealing { values: OsStringValueParser::new(), parse: move |path: OsString| parse(&path) }
 }
 
-/// A parser whose errors omit the value. Those of clap's own parsers show it.
+/// A parser whose errors omit the value, unlike those of clap's own parsers.
 #[derive(Clone)]
 struct Concealing<P, F> {
     values: P,
@@ -93,8 +93,8 @@ pub(crate) fn is_plain_name(text: &str) -> bool {
 pub(super) fn parse_name(text: &str) -> Result<String, String> {
     is_plain_name(text).then(|| text.to_owned()).ok_or_else(|| {
         format!(
-            "expected letters, digits, '_', '.' and '-', the first a letter or digit, \
-             at most {LONGEST_NAME}"
+            "expected at most {LONGEST_NAME} letters, digits, '_', '.' or '-', starting with a \
+             letter or digit"
         )
     })
 }

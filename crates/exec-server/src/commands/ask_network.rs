@@ -15,9 +15,10 @@ use crate::terminal::Questions;
 
 /// Returns a handler that asks on behalf of the program with this command line.
 pub(super) fn handler(argv: &[String]) -> anyhow::Result<NetworkRequestHandler> {
-    let questions = Questions::open().map_err(|_| {
-        let text = "--ask-network needs a terminal; name the hosts with --allow-host instead";
-        UsageError(text.to_owned())
+    let questions = Questions::open().map_err(|error| {
+        UsageError(format!(
+            "--ask-network needs a terminal ({error}); name the hosts with --allow-host instead"
+        ))
     })?;
     let turn = Mutex::new(Turn { questions, always: HashSet::new() });
     let asker = Arc::new(Asker { program: program_name(argv), turn });
@@ -29,7 +30,7 @@ pub(super) fn handler(argv: &[String]) -> anyhow::Result<NetworkRequestHandler> 
 
 struct Asker {
     program: String,
-    /// Serialises the questions, in order.
+    /// Held during a question, so that questions are asked one at a time and in order.
     turn: Mutex<Turn>,
 }
 
@@ -63,7 +64,7 @@ impl Asker {
             }
             Ok(Answer::No) => NetworkDecision::deny("the person at the terminal refused"),
             Err(_) => {
-                // Ends the line of the question. Errors of a closed terminal are ignored.
+                // Ends the line of the question. Errors are ignored: the terminal may have closed.
                 let _ = turn.questions.tell("");
                 let _ = turn.questions.tell(&format!("no answer: {} is refused", target(request)));
                 NetworkDecision::deny("the question was not answered in time")

@@ -1,4 +1,4 @@
-//! `exec-server attach`: reconnects to a process of `run --detach`.
+//! `exec-server attach`: connects to a process that `run --detach` started.
 
 use std::io::{self, IsTerminal as _};
 
@@ -30,8 +30,8 @@ pub(crate) async fn run(Attach { server, name }: &Attach) -> anyhow::Result<Exit
         resume_session_id: Some(listed.session.session_id.clone()),
         ..options(CLIENT_NAME)
     };
-    // This session is never closed: that would end the process. `leave` detaches it again. Before
-    // the server refuses a second client, it checks that the attached one is still alive.
+    // Closing this session would end the process, so `leave` detaches it instead. Before the server
+    // refuses a second client, it checks that the attached one is still alive.
     let session = match target.connect(options).await {
         Err(TargetError::Connect { source, .. })
             if source.kind() == Some(&ErrorKind::SessionAttached) =>
@@ -84,7 +84,7 @@ async fn stay(
         Ending::OutputFailed(error) => Err(error.into()),
         Ending::Signalled { number } => Ok(ExitStatus::of_signal(number)),
         Ending::GaveUp { number } => {
-            say(&format!("gave up; {name} keeps running"));
+            say(&format!("gave up waiting for the connection; {name} keeps running"));
             Ok(ExitStatus::of_signal(number))
         }
         Ending::TimedOut(end) => {

@@ -16,7 +16,7 @@ use crate::foreground::{OutputError, Outputs};
 use crate::program::exit_code::ExitStatus;
 use crate::target::remote_path::ServerPath;
 
-/// The maximum number of connection losses in a row without a byte in between.
+/// The maximum number of connection losses without a byte read in between.
 const MAX_LOSSES: usize = 5;
 
 pub(super) async fn run(servers: &Servers<'_>, cat: &Cat) -> anyhow::Result<ExitStatus> {
@@ -81,7 +81,9 @@ async fn open_again(
 ) -> anyhow::Result<FileReader> {
     let reader = open(files, path).await?;
     if reader.metadata() != before.metadata() {
-        anyhow::bail!("changed while the connection was lost; the output ends early");
+        anyhow::bail!(
+            "changed while the connection was lost; run the command again to print it all"
+        );
     }
     Ok(reader)
 }

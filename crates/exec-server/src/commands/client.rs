@@ -45,7 +45,7 @@ pub(crate) fn main(command: &ClientCommand) -> ExitCode {
     status.into()
 }
 
-/// Whether the command line is wrong, or a file that it relies on.
+/// Whether the command line, or a file that it relies on, is wrong.
 fn is_usage_error(error: &anyhow::Error) -> bool {
     error.is::<UsageError>() || error.downcast_ref().is_some_and(TargetError::is_usage_error)
 }

@@ -20,8 +20,8 @@ pub(crate) fn run(
     super::print(text.as_bytes(), out)
 }
 
-/// Formats one line per setting, so that a comment can show the source of its value. A setting
-/// whose empty value differs from its absence is commented out.
+/// Formats one line per setting, so that a comment can show the source of its value. An unset
+/// setting is commented out if no value stands for "unset".
 fn toml_text(configuration: &Configuration) -> String {
     /// The last column where comments may start. A longer value moves only its own comment.
     const WIDEST_COLUMN: usize = 60;
@@ -38,7 +38,7 @@ fn toml_text(configuration: &Configuration) -> String {
         if !text.is_empty() {
             text.push('\n');
         }
-        // Lines after the header of a table belong to the table, so those groups come last.
+        // Lines after the header of a table belong to the table, so groups with a table come last.
         if let Some(section) = group.iter().find_map(|setting| setting.place_in_file().0) {
             writeln!(text, "[{section}]").expect("a String accepts every write");
         }

@@ -1,5 +1,5 @@
-//! A local file that is written over the network. It gets its name once it is complete; until then,
-//! an existing file of that name remains.
+//! A local file that receives a download. It appears under its path only once it is complete; until
+//! then, an existing file at that path remains.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -14,8 +14,7 @@ pub(super) enum Download {
         draft: NamedTempFile,
         path: PathBuf,
     },
-    /// A device or FIFO receives the bytes directly and must not be replaced. The same holds for a
-    /// dangling symlink.
+    /// A device, FIFO or dangling symlink is written directly, because it must not be replaced.
     Stream(File),
 }
 
@@ -44,7 +43,7 @@ impl Download {
         }
     }
 
-    /// Gives the file its name. Dropping the download instead leaves everything unchanged.
+    /// Moves a complete draft to its path. Dropping the draft instead keeps an existing file.
     pub(super) fn finish(self) -> io::Result<()> {
         match self {
             Self::Draft { draft, path } => {

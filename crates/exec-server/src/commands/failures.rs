@@ -25,7 +25,7 @@ impl Failures {
 
 /// Formats an error with the path as the user wrote it. Servers include absolute paths in their
 /// errors; those are not repeated.
-fn line(path: impl AsRef<Path>, error: &anyhow::Error) -> String {
+pub(super) fn line(path: impl AsRef<Path>, error: &anyhow::Error) -> String {
     let (path, cause) = (escaped(path), one_line(error));
     let is_named = path.starts_with('/') && cause.contains(&path);
     // Two colons in a row would look like a typo in the program.

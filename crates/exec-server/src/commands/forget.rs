@@ -57,7 +57,8 @@ pub(crate) async fn run(
     let others = listed.session.processes.len().saturating_sub(1);
     anyhow::ensure!(
         others == 0,
-        "{name:?} shares its session {} with {others} more; only its client {:?} can end it",
+        "{name:?} shares its session {} with other processes ({others}); only the client {:?} can \
+         end the session",
         listed.short_session(),
         listed.session.client_name,
     );

@@ -99,7 +99,7 @@ fn naming_url(message: &str, url: &str) -> String {
     format!("the URL {shown:?} {problem}")
 }
 
-/// Writes the head to standard output, and the body there or to a file.
+/// Writes the head to standard output if requested, and the body there or to a file.
 async fn deliver(
     request: &Http,
     head: &HttpResponse,
@@ -124,7 +124,10 @@ async fn deliver(
         };
         let Some(piece) = piece else { break };
         let piece = piece.map_err(without_id);
-        let piece = piece.context("the response was cut short")?;
+        let piece = piece.with_context(|| {
+            let host = request.method_and_url().map_or("the host", |(_, url)| host_of(url));
+            format!("the response from {host} was cut short")
+        })?;
         match &mut file {
             Some((file, path)) => file.write(&piece).with_context(|| cannot_write(path))?,
             None => outputs.write(OutputStream::Stdout, piece).await?,

@@ -39,7 +39,7 @@ pub(crate) async fn list(client: &ExecServerClient) -> Result<Vec<Listed>, ExecS
     list_within(client, None).await
 }
 
-/// Like [`list`], but also asks for the number of each process's first event within the last
+/// Like [`list`], but also asks for the sequence number of each process's first event in the last
 /// `within`.
 pub(crate) async fn list_within(
     client: &ExecServerClient,

@@ -50,7 +50,7 @@ pub(crate) async fn run(
             ExecProcessEvent::Closed { seq } => Some(*seq),
             ExecProcessEvent::Gap { .. } => None,
             ExecProcessEvent::Failed(error) => {
-                anyhow::bail!("cannot follow {:?}: {error}", listed.name())
+                anyhow::bail!("cannot read the output of {:?}: {error}", listed.name())
             }
         };
         if seq.is_some_and(|seq| seq > last) {
@@ -75,7 +75,7 @@ fn already_seen(listed: &Listed, logs: &Logs) -> anyhow::Result<u64> {
     }
     let first = listed.process.first_seq_within;
     let first =
-        first.context("--since: the server is too old to report when output was written")?;
+        first.context("--since: the server does not report output times; update the server")?;
     Ok(first.saturating_sub(1))
 }
 
@@ -127,7 +127,7 @@ impl Printer {
 struct Tail {
     wanted: usize,
     chunks: VecDeque<(OutputStream, Bytes)>,
-    /// The number of newlines in all chunks, and in the first.
+    /// The number of newlines in all chunks, and in the first chunk.
     newlines: (usize, usize),
     /// Size of the gap before the chunks.
     gap: u64,
@@ -152,7 +152,7 @@ impl Tail {
         }
     }
 
-    /// Discards the lines before a gap, which are no longer the last lines.
+    /// Discards the lines before a gap: output that came after them is lost.
     fn forget_before_gap(&mut self, dropped_bytes: u64) {
         *self = Self { gap: self.gap + dropped_bytes, ..Self::new(self.wanted) };
     }

@@ -88,7 +88,7 @@ async fn list(servers: &Servers<'_>, ls: &Ls, written: &ServerPath) -> anyhow::R
     };
     sort(&mut rows);
     if ls.long || ls.json {
-        rows = with_targets(&client, rows).await.context("cannot read a symlink")?;
+        rows = with_targets(&client, rows).await.context("cannot read the targets of symlinks")?;
     }
     Ok(match rows.pop() {
         Some(row) if !is_directory => Listed::Lone(row),

@@ -6,7 +6,7 @@ use clap_mangen::Man;
 
 use crate::cli;
 
-/// The footer.
+/// The footer of a page.
 const SOURCE: &str = concat!("exec-server ", env!("CARGO_PKG_VERSION"));
 
 /// Prints the manual of the whole program, or the page of one command.
@@ -56,7 +56,7 @@ fn whole_manual(program: &clap::Command, page: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// Uses the one-line synopsis of `--help`. The default lists every option without its value.
+/// Uses the one-line synopsis of `--help`. The default synopsis lists all options, without values.
 fn manual_of(command: &clap::Command) -> Man {
     let mut command = command.clone();
     let usage = command.render_usage().to_string();

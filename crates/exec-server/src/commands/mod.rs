@@ -1,4 +1,4 @@
-//! The commands of the program other than serving, one file per command.
+//! The commands of the program other than serving, one file or directory per command.
 
 mod ask_network;
 mod attach;

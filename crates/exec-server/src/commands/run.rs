@@ -39,7 +39,7 @@ pub(crate) async fn run(run: &Run) -> anyhow::Result<ExitStatus> {
     hosts.ask &= !run.terminal;
     let on_network_request =
         start_network::asking(&mut hosts, run.sandbox.hosts.ask_network, &argv)?;
-    // If the user is asked about hosts, the keyboard answers and is not the command's input.
+    // If the user is asked about hosts, typed lines are answers, and not input of the command.
     let no_stdin = run.no_stdin || (on_network_request.is_some() && is_stdin_a_terminal());
     let mut signals = Signals::new().context("cannot listen for signals")?;
     let options =
@@ -85,8 +85,8 @@ pub(crate) async fn run(run: &Run) -> anyhow::Result<ExitStatus> {
     in_foreground(&target, session, spec, foreground, signals).await
 }
 
-/// Starts the process, attaches to it and cleans up. Never leaves a part of the session behind
-/// without a message.
+/// Starts the process, attaches to it and cleans up. Never leaves the session behind without a
+/// message.
 pub(super) async fn in_foreground(
     target: &Target,
     session: TargetSession,
@@ -118,7 +118,7 @@ pub(super) async fn in_foreground(
         Ok(Ending::GaveUp { .. }) => {}
         Ok(Ending::Left | Ending::Signalled { .. }) => session.close_before(ready(())).await,
         Ok(Ending::InputFailed(_) | Ending::InputRefused(_) | Ending::OutputFailed(_)) => {
-            // Ends the command, like SIGPIPE but gracefully. A signal ends it at once.
+            // Ends the command, as SIGPIPE would, but gracefully; a signal cuts the wait short.
             let _ = signals.until_asked_to_end(foreground::end(client, &process)).await;
             session.close_before(signals.asked_to_end()).await;
         }
@@ -136,7 +136,10 @@ pub(super) async fn in_foreground(
         Ending::Left => Ok(ExitStatus::LEFT),
         Ending::Signalled { number } => Ok(ExitStatus::of_signal(number)),
         Ending::GaveUp { number } => {
-            say(&format!("gave up; {program} keeps running until the server ends the session"));
+            say(&format!(
+                "gave up waiting for the connection; {program} keeps running until the server ends \
+                 the session"
+            ));
             Ok(ExitStatus::of_signal(number))
         }
         Ending::Lost(error) => {
@@ -204,13 +207,13 @@ async fn run_detached(run: &Run) -> anyhow::Result<ExitStatus> {
 
 fn name_taken(name: &str) -> anyhow::Error {
     anyhow::anyhow!(
-        "the name {name:?} is taken; choose another, or free it with exec-server forget -f {name} \
-         if exec-server ps shows it as yours"
+        "the name {name:?} is taken; choose another, or, if exec-server ps -a lists it and it is yours, \
+         free it with exec-server forget {name} (-f ends it if it still runs)"
     )
 }
 
-/// Returns a status if nothing was started. Except on success, `may_run` tells whether the command
-/// may be running nevertheless.
+/// Returns `None` if the command was started. Otherwise, `may_run` tells whether it may be running
+/// despite the status or error that is returned.
 async fn start_detached(
     target: &Target,
     client: &ExecServerClient,
@@ -219,7 +222,7 @@ async fn start_detached(
     may_run: &Cell<bool>,
 ) -> anyhow::Result<Option<ExitStatus>> {
     let listed = listing::list(client).await.context("cannot list the processes of the server")?;
-    // For servers without `claimName`.
+    // A server without `claimName` does not refuse a name that is taken.
     if listed.iter().any(|listed| listed.name() == name) {
         return Err(name_taken(name));
     }

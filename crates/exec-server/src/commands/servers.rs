@@ -142,7 +142,7 @@ pub(super) async fn absolute(
 }
 
 /// Returns the current directory by its logical name (`PWD`) if that is valid: a server that
-/// sandboxes the request must see the symlinks on the way.
+/// sandboxes the request must see the symlinks in the path.
 pub(super) fn own_directory() -> anyhow::Result<PathBuf> {
     let physical = std::env::current_dir().context("cannot find the current directory")?;
     let logical = std::env::var_os("PWD").map(PathBuf::from);

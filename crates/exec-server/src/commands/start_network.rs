@@ -21,8 +21,8 @@ pub(super) fn hosts(flags: &SandboxFlags, target: &Target) -> anyhow::Result<Hos
     Ok(hosts)
 }
 
-/// Prepares the questions for unknown hosts. If the environment requests them, a missing terminal
-/// is not an error; if a flag does, it is.
+/// Prepares the questions about unknown hosts. A missing terminal is an error only if a flag
+/// requires the questions (`is_required`), not if the environment requests them.
 pub(super) fn asking(
     hosts: &mut HostOptions,
     is_required: bool,

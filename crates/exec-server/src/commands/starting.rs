@@ -53,11 +53,11 @@ impl StartSpec<'_> {
     ) -> anyhow::Result<StartParams> {
         let cwd = absolute(self.cwd.map_or(Path::new(""), Path::new), target, client).await?;
         // A server of the same user on the same machine gets the environment of this command. Any
-        // other server uses its own, and receives no secrets of this machine.
+        // other server uses its own, and receives only TERM and the variables that --env names.
         let passes_ours = target.shares_files() && !self.server_env;
         let mut env = if passes_ours { our_environment() } else { BTreeMap::new() };
         if self.hosts.has_rules() {
-            // The server sets the same variables to the proxies of the managed network.
+            // The server sets these variables to the proxies of the managed network.
             env.retain(|name, _| !is_proxy_variable(name));
         }
         let env_policy = (!passes_ours).then(EnvPolicy::default);
@@ -84,7 +84,7 @@ impl StartSpec<'_> {
             timeout_ms: self.timeout.map(milliseconds),
             limits: self.limits,
             claim_name: self.claim_name,
-            // A server without `network` refuses the start because of this member.
+            // Makes a server that does not know `network` refuse the start.
             enforce_managed_network: network.is_some().then_some(true),
             network,
             ..StartParams::new(self.process_id, self.argv, cwd)
@@ -143,14 +143,17 @@ async fn sandbox_options(
     })
 }
 
-/// Checks that a `--writable` directory exists. A grant of a missing directory would silently have
-/// no effect where the sandbox cannot create it. Below the working directory the server creates it.
+/// Checks that a `--writable` directory outside the working directory exists: a grant of a missing
+/// one could silently have no effect. Below the working directory, the server creates missing ones.
 async fn find(directory: &PathUri, client: &ExecServerClient) -> anyhow::Result<()> {
     let path = directory.clone();
     let params = FsGetMetadataParams { path, follow_symlinks: None, sandbox: None };
     match client.fs_get_metadata(params).await {
         Err(error) if error.kind() == Some(&ErrorKind::NotFound) => {
-            anyhow::bail!("--writable {}: no such directory", directory.as_path().display())
+            anyhow::bail!(
+                "--writable {}: no such directory; create it first",
+                directory.as_path().display()
+            )
         }
         // The server decides whether it is writable.
         _ => Ok(()),

@@ -92,7 +92,7 @@ fn explain(token: &str, json: bool, now: SystemTime) -> anyhow::Result<String> {
         Ok(claims) => claims,
         Err(TokenError::NotAToken) if !json => return Ok(explain_capability(token)),
         Err(TokenError::NotAToken) => {
-            bail!("--json shows the claims of a signed token, which this is not; omit --json")
+            bail!("this token is not signed, so it has no claims for --json to show; omit --json")
         }
         Err(error) => return Err(anyhow::Error::new(error).context("cannot inspect the token")),
     };

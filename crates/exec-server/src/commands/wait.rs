@@ -15,7 +15,7 @@ use crate::terminal::json_line;
 
 struct Exit {
     exit_code: i32,
-    /// The server ended the process at the timeout of its start.
+    /// Whether the server ended the process at the timeout that was set when it was started.
     timed_out: bool,
     limits_hit: Vec<LimitName>,
 }
@@ -26,7 +26,7 @@ pub(crate) async fn run(
     options: &Wait,
 ) -> anyhow::Result<ExitStatus> {
     let timeout = limit(options.timeout);
-    // A timeout beyond the range of the clock means none.
+    // A timeout beyond the range of the clock means no deadline.
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     // Looks up all names first: a wrong name must fail at once.
     let found = options.names.iter().map(|name| listing::find(listed, name));

@@ -36,7 +36,8 @@ pub(super) async fn run(
             changes = watch.next() => changes,
             error = outputs.failed() => return Err(error.into()),
         };
-        let changes = changes.context("the server ended the watch")??;
+        let ended = || format!("the server ended the watch of {}", escaped(&written.written));
+        let changes = changes.with_context(ended)??;
         let text = if *json { json_lines(&changes) } else { lines(&changes, name) };
         outputs.write(OutputStream::Stdout, text.into()).await?;
         if is_directory && is_removed(watch.path(), &changes) {
@@ -49,8 +50,8 @@ pub(super) async fn run(
     }
 }
 
-/// Whether the root was removed. That ends the watch of a directory. A file is often replaced and
-/// only briefly missing.
+/// Whether the root was removed. This ends the watch of a directory, but not of a file: a file is
+/// often replaced, and missing only briefly.
 fn is_removed(root: &PathUri, Changes { changes, .. }: &Changes) -> bool {
     let last = changes.iter().rfind(|change| change.path == *root);
     last.is_some_and(|change| change.kind == ChangeKind::Removed)

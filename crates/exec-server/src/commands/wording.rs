@@ -22,7 +22,7 @@ pub(crate) fn one_line(error: &anyhow::Error) -> String {
 #[error("{0}")]
 pub(super) struct UsageError(pub(super) String);
 
-/// Returns a server path relative to the directory as the user wrote it.
+/// Returns a server path with the prefix `root` replaced by `written`, the user's text for it.
 pub(super) fn as_written(path: &Path, root: &Path, written: &Path) -> PathBuf {
     match path.strip_prefix(root) {
         Ok(rest) if rest.as_os_str().is_empty() => written.to_owned(),
@@ -59,8 +59,8 @@ pub(super) fn without_path(path: &PathUri, error: ExecServerError) -> ExecServer
     without_subject(error, |subject| *subject == ErrorSubject::Path(path.clone()))
 }
 
-/// Reduces the error to its reason if it is about a process or request: this program made up the
-/// id.
+/// Reduces the error to its reason if it is about a process or request, because this program has
+/// generated their ids.
 pub(super) fn without_id(error: ExecServerError) -> ExecServerError {
     without_subject(error, |subject| {
         matches!(subject, ErrorSubject::Process(_) | ErrorSubject::Request(_))

@@ -28,7 +28,7 @@ pub(crate) enum ConfigError {
     #[error("{old} and {current} are the same setting; give only {current}")]
     TwoNames { old: String, current: String },
     #[error(
-        "{origin}: {key} has no effect without sandbox.require; set that to \"workspace-write\", \"read-only\" or \"none\""
+        "{origin}: {key} has no effect without sandbox.require; set sandbox.require to \"workspace-write\", \"read-only\" or \"none\""
     )]
     NoCeiling { key: &'static str, origin: Source },
     #[error("{origin}: {key} has no effect without a network; set sandbox.network to true")]
@@ -46,7 +46,7 @@ pub(crate) struct Position {
     pub(crate) line: usize,
 }
 
-/// Suspicious, but not an error.
+/// A suspicious setting or variable that is not an error.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ConfigWarning {
     /// A variable with this program's prefix that is not a setting. Its value is not kept, because

@@ -1,5 +1,5 @@
 //! The kinds of values: what each accepts, from text or TOML, and how it is shown. Knows neither
-//! the settings nor the source of a value.
+//! which settings exist nor the source of a value.
 
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_need_a_unit_on_every_channel() {
+    fn durations_need_a_unit_in_every_layer() {
         let hint = "expected a duration with its unit, such as \"30s\", \"10m\" or \"24h\", of at most 365 days";
         let key = "detached_session_ttl";
         assert_eq!(assign_toml(key, "\"90s\""), Ok("1m 30s".into()));

@@ -41,7 +41,7 @@ pub(crate) struct Settings {
     /// Whether commands of the same user discover this server.
     pub(crate) discoverable: bool,
     pub(crate) handshake_timeout: Duration,
-    /// [`exposure`] checks these together; empty means not set.
+    /// [`exposure`] checks the `ws_*` and `tls_*` settings together. An empty string means not set.
     pub(crate) ws_auth: String,
     pub(crate) ws_token_file: String,
     pub(crate) ws_token_sha256: String,
@@ -55,7 +55,7 @@ pub(crate) struct Settings {
     pub(crate) tls_client_ca: String,
     /// Whether `ws://` is allowed beyond loopback.
     pub(crate) insecure: bool,
-    /// [`remote`] checks these together; empty means not set.
+    /// [`remote`] checks the settings for remote mode together. An empty string means not set.
     pub(crate) remote: String,
     pub(crate) environment_id: String,
     pub(crate) name: String,
@@ -66,8 +66,8 @@ pub(crate) struct Settings {
     pub(crate) max_connections: usize,
     pub(crate) max_connections_per_subject: usize,
     pub(crate) server: ServerConfig,
-    /// [`resolve`] builds the host rules of [`Self::server`] from these. `None` differs from an
-    /// empty list, which allows no host.
+    /// [`resolve`] builds the host rules of [`Self::server`] from the `network_*` settings. `None`
+    /// differs from an empty list, which allows no host.
     pub(crate) network_allow: Option<Vec<String>>,
     pub(crate) network_deny: Vec<String>,
     pub(crate) network_ask: bool,

@@ -8,7 +8,7 @@ use exec_server_transport::{Fingerprint, ServerTrust, TlsOptions};
 use super::Settings;
 use crate::registry_credentials::CredentialChoice;
 
-/// How a relay reaches this server.
+/// How this server makes itself reachable through a rendezvous.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RemoteOptions {
     pub(crate) registry: String,

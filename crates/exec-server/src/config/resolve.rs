@@ -25,7 +25,7 @@ use crate::program::write_history_files::HISTORY_VARIABLE;
 use crate::registry_credentials::{ACCESS_TOKEN_VARIABLES, API_KEY_VARIABLES};
 use crate::target::server_url::ServerUrl;
 
-/// Prefixes, after the common one, of variables that restrict clients.
+/// The names of variables that restrict clients begin with one of these, after the common prefix.
 const RESTRICTING_VARIABLES: [&str; 2] = ["SANDBOX", "NETWORK"];
 /// Variables that are not settings: other modules or other programs of this project read them.
 const READ_ELSEWHERE: [&str; 6] = [
@@ -42,10 +42,10 @@ const READ_ELSEWHERE: [&str; 6] = [
 #[derive(Debug)]
 pub(crate) struct Configuration {
     pub(crate) settings: Settings,
-    /// For commands that need a server: its configured URL.
+    /// The configured URL of the server, for commands that need one.
     pub(crate) server_url: Option<(ServerUrl, Source)>,
-    /// Reported once logging is initialised. Unknown variables are only warnings, because other
-    /// programs of the family use the same prefix.
+    /// Reported once logging is initialised. Most unknown variables are only warnings, because
+    /// other programs of this project use the same prefix.
     pub(crate) warnings: Vec<ConfigWarning>,
     sources: BTreeMap<&'static str, Source>,
 }
@@ -72,7 +72,7 @@ impl Flag {
         self.setting.flag(self.key)
     }
 
-    /// Returns the value. The last single value wins; lists add up.
+    /// Returns the value: of a list all items, of any other setting the last value.
     pub(crate) fn value(&self) -> String {
         match self.setting.separator() {
             Some(separator) => self.given.join(&separator.to_string()),
@@ -251,7 +251,8 @@ impl Configuration {
         {
             return Err(ConfigError::NoNetwork { key, origin: origin.clone() });
         }
-        // Rules that only deny allow all other hosts. An empty `allow` is stricter.
+        // Without `allow`, rules with `deny` allow all other hosts. But an explicitly empty `allow`
+        // allows none, so the denials are dropped.
         let allows_none = network_allow.as_ref().is_some_and(Vec::is_empty) && !network_ask;
         let deny = if allows_none { Vec::new() } else { network_deny.clone() };
         self.settings.server.sandbox.hosts = Some(HostRules { allow, deny, ask: *network_ask });

@@ -26,8 +26,8 @@ pub(crate) struct Setting {
     pub(crate) group: &'static str,
     pub(crate) help: &'static str,
     pub(crate) value_name: &'static str,
-    /// A variable shared by many programs, used if the flag, the setting's own variable and the
-    /// file are absent.
+    /// A variable shared by many programs, used if neither the flag nor the setting's own variable
+    /// nor the file sets a value.
     pub(super) customary_variable: Option<&'static str>,
     /// The name of the flag for one item, where the key is the plural.
     flag_of_item: Option<&'static str>,
@@ -35,7 +35,7 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
-    /// Returns the names in the file: the current one, then a deprecated one.
+    /// Returns the names in the file: the current one, then the deprecated one, if any.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &'static str> + use<> {
         [Some(self.key), self.old_key].into_iter().flatten()
     }
@@ -74,7 +74,8 @@ impl Setting {
         self.kind.show(settings)
     }
 
-    /// Whether the file may contain a line for it. Otherwise the line would change the meaning.
+    /// Whether a printed file may contain the shown value. False for an unset setting that the
+    /// value would set.
     pub(crate) fn is_given(&self, settings: &Settings) -> bool {
         self.kind.is_given(settings)
     }
@@ -122,7 +123,7 @@ impl Setting {
     }
 }
 
-/// Iterates over every setting with its current key, and again with a deprecated one.
+/// Iterates over every setting with its current key, and again with its deprecated key, if any.
 pub(crate) fn keys() -> impl Iterator<Item = (&'static Setting, &'static str)> {
     SETTINGS.iter().flat_map(|setting| setting.keys().map(move |key| (setting, key)))
 }
@@ -172,12 +173,12 @@ const fn text(field: Field<String>) -> Kind {
     Kind::Text { field, expected: "a string", check: any }
 }
 
-/// A limit; absent means none.
+/// A limit; absent means no limit.
 const fn limit(field: Field<Option<u64>>, unit: LimitUnit, least: u64) -> Kind {
     Kind::Limit { field, unit, least }
 }
 
-/// For items without a syntax of their own.
+/// The check of values that have no syntax: accepts any text.
 fn any(_: &str) -> Result<(), String> {
     Ok(())
 }
@@ -186,7 +187,7 @@ fn host_pattern(text: &str) -> Result<(), String> {
     HostOptions::check_pattern(text).map_err(|error| error.to_string())
 }
 
-/// In display order. Rows of one group are adjacent, and those in tables of the file come last.
+/// In display order. Rows of one group are adjacent, and groups in tables of the file come last.
 pub(crate) static SETTINGS: &[Setting] = &[
     Setting::new(
         "Listener",
@@ -446,7 +447,7 @@ pub(crate) static SETTINGS: &[Setting] = &[
         "DURATION",
         Kind::Duration(field!(server.max_detached_session_ttl)),
     )
-    .help("The longest such time that a client may request"),
+    .help("The longest time that a client may request for a session to outlive its connection"),
     Setting::new(
         "Sessions",
         "shutdown_grace_period_ms",
@@ -493,7 +494,7 @@ pub(crate) static SETTINGS: &[Setting] = &[
         "TARGET",
         Kind::Text {
             field: field!(audit_log),
-            expected: "journald or an absolute path",
+            expected: "journald, journald:SOCKET or an absolute path",
             check: |target| match target.is_empty() {
                 true => Ok(()),
                 false => target.parse::<AuditTarget>().map(drop),
@@ -569,8 +570,8 @@ pub(crate) static SETTINGS: &[Setting] = &[
         Kind::List { field: field!(network_deny), example: "*.example.org", check: host_pattern },
     )
     .help(
-        "Processes must not reach this host, even if it is allowed; with no allowed host, all \
-         others are",
+        "Processes must not reach this host, even if it is allowed; without --network-allow, \
+         all others are allowed",
     ),
     Setting::new("Network", NETWORK_ASK_KEY, "BOOL", Kind::Switch(field!(network_ask)))
         .help("Whether a client may decide about hosts that match neither list"),
@@ -581,8 +582,8 @@ pub(crate) static SETTINGS: &[Setting] = &[
         Kind::SandboxLevel(field!(server.sandbox.require)),
     )
     .help(
-        "The most access that a client can get: read-only, workspace-write, or none for that of \
-         the server",
+        "The most access that a client can get: read-only, workspace-write, or none for the same \
+         access as the server",
     ),
     Setting::new(
         "Sandbox",

@@ -1,4 +1,4 @@
-//! An environment's files and HTTP. Like processes, they connect on the first call.
+//! The file and HTTP operations of an environment. The first operation connects to its server.
 
 use std::ffi::OsString;
 

@@ -27,8 +27,8 @@ pub trait ExecBackend: Debug + Send + Sync {
 
 /// A started process. Helpers based on these methods are methods of `dyn ExecProcess`.
 ///
-/// Dropping the handle does not end the process: it belongs to the environment, and ends with it at
-/// the latest.
+/// Dropping the handle does not end the process. The process belongs to the environment and ends
+/// with the environment at the latest.
 #[async_trait]
 pub trait ExecProcess: Debug + Send + Sync {
     fn process_id(&self) -> &str;
@@ -56,15 +56,15 @@ pub trait ExecProcess: Debug + Send + Sync {
     /// Ends the process with all its descendants. Returns whether it was running.
     async fn terminate(&self, mode: TerminateMode) -> Result<bool, ExecServerError>;
 
-    /// Holds the next sequence number, which changes with every event.
+    /// Returns a receiver of the next sequence number, which changes with every event.
     fn subscribe_wake(&self) -> watch::Receiver<u64>;
 
-    /// Subscribes to events: first the retained ones, then live, in order and each once. The first
-    /// subscriber of a process started here gets all of them, however late it subscribes, unless
-    /// the process was polled with [`Self::read`] before.
+    /// Subscribes to events: first the retained ones, then live ones, in order and each once. The
+    /// first subscriber of a process that this client started gets all events, however late it
+    /// subscribes, unless [`Self::read`] was called before.
     ///
-    /// A subscriber that does not read blocks the process once its log is full. So does a handle
-    /// that has never been subscribed to or read from.
+    /// A subscriber that does not read blocks the process once the process's log is full. So does a
+    /// handle that has never been subscribed to or read from.
     fn subscribe_events(&self) -> ProcessEvents;
 }
 

@@ -1,4 +1,4 @@
-//! Files through a client, local or remote.
+//! Implements the file API with a client, whose server may be local or remote.
 
 use std::ffi::OsString;
 

@@ -20,7 +20,7 @@ use super::remote::RemoteServer;
 use super::sandbox_table::{SandboxTable, SandboxTableMistake};
 use crate::config::Location;
 
-/// Names the variable with the path of the file.
+/// The variable with the path of the file.
 pub(crate) const ENVIRONMENTS_VARIABLE: &str = "EXEC_SERVER_ENVIRONMENTS";
 
 /// The checked content of a file.
@@ -32,7 +32,7 @@ pub(super) struct EnvironmentsFile {
     pub(super) environments: Vec<(String, RemoteServer)>,
 }
 
-/// An error in a file, on one line.
+/// An error in an environments file. Its message is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum EnvironmentsFileError {
     #[error("{}: cannot read the environments file: {source}", .path.display())]
@@ -64,7 +64,7 @@ pub enum EnvironmentsFileMistake {
     Relay { id: String, source: Box<RegistryError> },
     #[error("environment {id:?}: {key} has no effect without program")]
     NoProgram { id: String, key: &'static str },
-    #[error("environment {id:?}: {key} has no effect without url")]
+    #[error("environment {id:?}: {key} has no effect without url or remote")]
     NoUrl { id: String, key: &'static str },
     #[error(
         "environment {id:?}: {key} has no effect without a wss:// url or an https:// \
@@ -238,8 +238,8 @@ impl EnvironmentText {
         Ok(server)
     }
 
-    /// Checks that exactly one way to reach the server is given: by URL, by starting it, or through
-    /// a relay.
+    /// Checks that at most one way to reach the server is given: by URL, by starting it, or through
+    /// a relay. Also checks that the keys for a relay are complete.
     fn check_kind(&self) -> Result<(), MistakeAt> {
         let id = || self.id.get_ref().clone();
         let kinds = [
@@ -565,7 +565,7 @@ mod tests {
             ),
             (
                 &format!("{one}program = \"x\"\ntoken_file = \"t\""),
-                "4: environment \"a\": token_file has no effect without url",
+                "4: environment \"a\": token_file has no effect without url or remote",
             ),
             (&format!("{one}program = \"\""), "3: environment \"a\": program must not be empty"),
             (
@@ -601,11 +601,11 @@ mod tests {
             ),
             (
                 &format!("{boxed}mode = \"read-only\"\ndeny = [\n\"/a\",\n\"~/.ssh\"]"),
-                "8: environment \"a\": sandbox: deny: \"~/.ssh\": only a shell expands ~",
+                "8: environment \"a\": sandbox: deny: \"~/.ssh\": ~ is not expanded here",
             ),
             (
                 &format!("{boxed}mode = \"read-only\"\ndeny = [\"$HOME/.ssh\"]"),
-                "6: environment \"a\": sandbox: deny: \"$HOME/.ssh\": only a shell expands variables",
+                "6: environment \"a\": sandbox: deny: \"$HOME/.ssh\": variables are not expanded here",
             ),
             (
                 &format!("{boxed}mode = \"read-only\"\ndeny = [\"file:///etc\"]"),

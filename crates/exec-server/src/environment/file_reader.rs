@@ -16,9 +16,9 @@ use crate::process::pieces::Pieces;
 /// The number of blocks to read ahead.
 const BLOCKS_AHEAD: usize = 4;
 
-/// Reads a file sequentially with a few blocks of read-ahead. It reads the file that was opened,
-/// even if that is renamed or replaced. A lost connection is an error, because a new one might find
-/// another file.
+/// Reads a file sequentially with a few blocks of read-ahead. Continues with the file that was
+/// opened, even if its path is renamed or replaced. A lost connection is an error: after a
+/// reconnect, the path might lead to another file.
 pub struct FileReader {
     file: Arc<dyn ReadBlocks>,
     /// In order of their offsets.
@@ -59,7 +59,7 @@ impl FileReader {
         self
     }
 
-    /// Returns the file's metadata from when it was opened.
+    /// Returns the file's metadata at the time when it was opened.
     #[must_use]
     pub fn metadata(&self) -> &FsMetadata {
         self.file.metadata()
@@ -103,7 +103,7 @@ impl FileReader {
                     self.pieces.end();
                     self.blocks.clear();
                 } else if chunk.is_empty() {
-                    // Retrying could loop forever, and the file would be incomplete.
+                    // Retrying could loop forever, and ending here would cut the file short.
                     self.pieces.fail(Violation::EmptyBlock.into());
                     self.blocks.clear();
                 } else if chunk.len() < MAX_BLOCK_BYTES {
@@ -209,11 +209,11 @@ mod tests {
         for (len, largest, said) in [
             (0, mebi, 0),
             (10, mebi, 10),
-            // Files in `/proc` report no size.
+            // Files in `/proc` report size 0.
             (10_000, 4096, 0),
             (5 * mebi, mebi, 5 * mebi as u64),
             (5 * mebi + 1, mebi, 5 * mebi as u64),
-            // Grown and shrunk after it was opened.
+            // Files that grew or shrank after they were opened.
             (3 * mebi, mebi, 10),
             (10, mebi, 3 * mebi as u64),
             (3 * mebi, 700_000, 3 * mebi as u64),

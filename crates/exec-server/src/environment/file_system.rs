@@ -32,8 +32,8 @@ pub trait ExecutorFileSystem: Debug + Send + Sync {
     /// [`Self::read_file_stream`].
     async fn read_file(&self, params: FsReadFileParams) -> Result<Bytes, ExecServerError>;
 
-    /// Replaces the content of a file, in place or atomically. If a condition does not hold, fails
-    /// with the kind `conflict`.
+    /// Replaces the content of a file, in place or atomically. If a condition in the params does
+    /// not hold, fails with the kind `conflict`.
     async fn write_file(
         &self,
         params: FsWriteFileParams,
@@ -62,7 +62,7 @@ pub trait ExecutorFileSystem: Debug + Send + Sync {
         params: FsReadDirectoryParams,
     ) -> Result<Vec<DirectoryEntry>, ExecServerError>;
 
-    /// Lists the tree below a directory, within the limits of the options.
+    /// Lists the tree below a directory, within the limits in `params`.
     async fn walk(&self, params: FsWalkParams) -> Result<FsWalkResponse, ExecServerError>;
 
     /// Lists the paths below a directory that match patterns.
@@ -92,8 +92,8 @@ pub trait ExecutorFileSystem: Debug + Send + Sync {
     /// Reports changes to a file or directory until the watch is dropped.
     async fn watch(&self, params: FsWatchParams) -> Result<WatchEvents, ExecServerError>;
 
-    /// Searches the lines of files. Returns with the first results or at the end. Dropping the
-    /// search ends it.
+    /// Searches the lines of files. Returns once there are results or the search is over. Dropping
+    /// the results ends the search.
     async fn search(&self, params: FsSearchParams) -> Result<SearchResults, ExecServerError>;
 
     /// Opens a file of any size for streaming, with a few blocks of read-ahead.
@@ -101,8 +101,8 @@ pub trait ExecutorFileSystem: Debug + Send + Sync {
         Ok(FileReader::new(self.open(params).await?))
     }
 
-    /// Creates a file of any size. It gets its name with `shutdown`, and is not visible before
-    /// that.
+    /// Opens a new file of any size for streaming. The file appears under its path only once
+    /// `shutdown` succeeds.
     async fn write_file_stream(
         &self,
         params: FsCreateParams,

@@ -17,19 +17,20 @@ use super::blocks::WriteBlocks;
 /// The maximum number of blocks in flight.
 const BLOCKS_IN_FLIGHT: usize = 4;
 
-/// Writes a new file sequentially. `shutdown` commits the file under its name and returns once that
-/// is done; dropping the writer before that drops the [`NewFile`]. After a failed write, all
-/// further writes fail.
+/// Writes a new file sequentially. The file appears under its path only once `shutdown` succeeds;
+/// dropping the writer before that drops the [`NewFile`]. After a failed write, all further writes
+/// fail.
 pub struct FileWriter {
     file: SharedFile,
-    /// Data short of a full block.
+    /// Data that does not fill a block yet.
     buffer: BytesMut,
     /// The file offset of the buffer.
     offset: u64,
     state: State,
 }
 
-/// Blocks are written concurrently under the shared lock. The commit takes the file out.
+/// Blocks are written concurrently under read locks. The commit takes the file out under the write
+/// lock.
 type SharedFile = Arc<RwLock<Option<Box<dyn WriteBlocks>>>>;
 
 type Work<T> = Pin<Box<dyn Future<Output = Result<T, ExecServerError>> + Send>>;
@@ -73,7 +74,7 @@ impl FileWriter {
         self.offset + self.buffer.len() as u64
     }
 
-    /// Returns the result of the commit, once the file has its name.
+    /// Returns the result of the commit, once it has succeeded.
     #[must_use]
     pub fn committed(&self) -> Option<FsCloseResponse> {
         match self.state {
@@ -157,7 +158,7 @@ impl AsyncWrite for FileWriter {
         Poll::Ready(Ok(len))
     }
 
-    /// Waits until the server has all data. The file gets its name only with `shutdown`.
+    /// Waits until the server has all data. Does not commit the file; `shutdown` does.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.buffer.is_empty() {
             ready!(self.poll_send(context))?;
@@ -204,7 +205,7 @@ mod tests {
 
     use super::*;
 
-    /// The recorded fate of a file.
+    /// What a [`Fake`] has recorded about its file.
     #[derive(Debug, Default)]
     struct Fate {
         content: Vec<u8>,
@@ -239,7 +240,7 @@ mod tests {
             if self.hangs_at == Some(offset) {
                 std::future::pending::<()>().await;
             }
-            // Longer than writing the next block takes.
+            // Takes longer than starting the next block, so that writes overlap.
             for _ in 0..20 {
                 tokio::task::yield_now().await;
             }

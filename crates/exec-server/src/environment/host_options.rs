@@ -20,7 +20,7 @@ pub struct HostOptions {
 }
 
 impl HostOptions {
-    /// The timeout of the client's response to a question.
+    /// How long the client may take to answer a question about a host.
     pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_millis(Self::ANSWER_TIMEOUT_MS);
     const ANSWER_TIMEOUT_MS: u64 = 120_000;
 

@@ -16,7 +16,7 @@ pub trait HttpClient: Debug + Send + Sync {
     /// Returns the complete response; its body must fit into one message.
     async fn request(&self, params: HttpRequestParams) -> Result<HttpResponse, ExecServerError>;
 
-    /// Returns the status and headers at once, and the body as it arrives.
+    /// Returns the status and headers as soon as they arrive, and the body as a stream.
     async fn request_streamed(
         &self,
         params: HttpRequestParams,

@@ -11,8 +11,8 @@ use tokio::sync::Mutex;
 #[derive(Debug)]
 pub(super) struct Lazy<T, E> {
     failures: AtomicU64,
-    /// Held during an attempt. If the caller that makes it is cancelled, the next one in line makes
-    /// its own.
+    /// Held during an attempt. If the caller that makes the attempt is cancelled, the next waiting
+    /// caller makes a new one.
     slot: Mutex<Slot<T, E>>,
 }
 
@@ -37,7 +37,7 @@ impl<T: Clone, E: Clone> Lazy<T, E> {
         let mut slot = self.slot.lock().await;
         match &*slot {
             Slot::Made(value) if is_usable(value) => return Ok(value.clone()),
-            // The attempt that this caller waited for failed.
+            // The attempt that this caller was waiting for has failed.
             Slot::Failed(error) if self.failures.load(Ordering::Acquire) > failures_before => {
                 return Err(error.clone());
             }

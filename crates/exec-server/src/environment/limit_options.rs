@@ -97,7 +97,7 @@ impl LimitUnit {
             Self::Bytes => "a size such as \"512M\" or \"2G\"",
             Self::Count => "a whole number",
             Self::Time => "a duration such as \"500ms\", \"30s\" or \"10m\"",
-            Self::Processors => "a number of CPUs from 0.01, such as 1.5",
+            Self::Processors => "a number of CPUs, at least 0.01, such as 1.5",
         }
     }
 }
@@ -134,7 +134,7 @@ fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// Invariant: never called for CPUs, which have a type of their own.
+/// Invariant: never called for CPUs, whose field has a different type.
 fn field_mut(values: &mut LimitValues, limit: LimitName) -> &mut Option<u64> {
     match limit {
         LimitName::Memory => &mut values.memory_bytes,

@@ -21,7 +21,10 @@ pub struct EnvironmentManager {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown environment {id:?}; known environments: {}", quoted(.known))]
+#[error(
+    "unknown environment {id:?}; known environments: {}; define others in environments.toml",
+    quoted(.known)
+)]
 pub struct UnknownEnvironment {
     pub id: String,
     pub known: Vec<String>,
@@ -123,7 +126,10 @@ mod tests {
         assert_eq!(manager.ids().collect::<Vec<_>>(), ["local", "box"]);
         assert_eq!(manager.get("box").unwrap().id(), "box");
         let error = manager.get("bix").unwrap_err().to_string();
-        assert_eq!(error, "unknown environment \"bix\"; known environments: \"local\", \"box\"");
+        assert_eq!(
+            error,
+            "unknown environment \"bix\"; known environments: \"local\", \"box\"; define others in environments.toml"
+        );
     }
 
     #[test]

@@ -53,7 +53,7 @@ impl Environment {
         Self::local_with(runtime_paths, ServerConfig::default())
     }
 
-    /// Creates the local environment with limits other than the defaults.
+    /// Creates the local environment with a configuration other than the default.
     #[must_use]
     pub fn local_with(runtime_paths: ExecServerRuntimePaths, config: ServerConfig) -> Self {
         Self::new(LOCAL_ENVIRONMENT_ID.to_owned(), Location::Local { runtime_paths, config })
@@ -82,15 +82,14 @@ impl Environment {
         }
     }
 
-    /// Returns the files. An environment implements [`ExecutorFileSystem`], so a clone of it can be
-    /// used as an owned value.
+    /// Returns this environment as an [`ExecutorFileSystem`]. For an owned value, clone the
+    /// environment: it implements the trait.
     #[must_use]
     pub fn file_system(&self) -> &dyn ExecutorFileSystem {
         self
     }
 
-    /// Returns an HTTP client that sends requests from the environment. An environment implements
-    /// [`HttpClient`].
+    /// Returns this environment as an [`HttpClient`], which sends requests from the environment.
     #[must_use]
     pub fn http(&self) -> &dyn HttpClient {
         self
@@ -140,7 +139,7 @@ impl ExecBackend for Environment {
         {
             params.sandbox = Some(options.request(&params.cwd));
             if !params.asks_for_managed_network() {
-                // There is no handler for questions.
+                // This client has no handler for questions about hosts.
                 let hosts = HostOptions { ask: false, ..options.hosts.clone() };
                 params.network = hosts.rules().map(Box::new);
             }

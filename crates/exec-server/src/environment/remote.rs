@@ -32,7 +32,7 @@ pub struct RemoteServer {
     pub use_agent_identity_auth: bool,
     /// For `wss://`: which servers are trusted, and the client certificate.
     pub tls: TlsOptions,
-    /// The sandbox of processes whose start sets none.
+    /// The sandbox of processes whose start request sets none.
     pub sandbox: Option<SandboxOptions>,
 }
 
@@ -51,7 +51,7 @@ enum Address {
 }
 
 impl RemoteServer {
-    /// Creates a server that listens at `wss://HOST:PORT[/PATH]`, `ws://HOST:PORT[/PATH]` or
+    /// Describes a server that listens at `wss://HOST:PORT[/PATH]`, `ws://HOST:PORT[/PATH]` or
     /// `unix:///PATH`.
     pub fn at(url: impl Into<String>) -> Result<Self, DialUrlParseError> {
         let url = url.into();
@@ -59,13 +59,13 @@ impl RemoteServer {
         Ok(Self::new(Address::Url { url, parsed }))
     }
 
-    /// Creates a server that is started on demand and ends with its environment.
+    /// Describes a server that is started on demand and ends with its environment.
     #[must_use]
     pub fn launched(command: ExecServerLaunchCommand) -> Self {
         Self::new(Address::Program(command))
     }
 
-    /// Creates a server that is reached through the relay of this registry,
+    /// Describes a server that is reached through the relay of this registry,
     /// `https://HOST[:PORT][/PATH]`.
     pub fn through_relay(
         registry: impl Into<String>,
@@ -91,7 +91,7 @@ impl RemoteServer {
         }
     }
 
-    /// Returns its URL, including a query, which may be a secret.
+    /// Returns the URL of the server, including the query, which may hold a secret.
     #[must_use]
     pub fn url(&self) -> Option<&str> {
         match &self.address {
@@ -119,7 +119,7 @@ impl RemoteServer {
         }
     }
 
-    /// Returns the command that starts it, if it is started on demand.
+    /// Returns the command that starts the server, if it is started on demand.
     #[must_use]
     pub fn launch_command(&self) -> Option<&ExecServerLaunchCommand> {
         match &self.address {
@@ -177,7 +177,7 @@ impl RemoteServer {
         let credentials = choice.find(registry).map_err(failed)?.credentials;
         let (base, id) = (registry.to_owned(), environment_id.to_owned());
         let tls = self.tls.clone();
-        // Blocking, because it reads files.
+        // On a blocking thread, because it reads files.
         let made =
             tokio::task::spawn_blocking(move || RegistryClient::new(&base, &id, credentials, &tls));
         let made = made.await.map_err(|_| ConnectError::EndedEarly)?;

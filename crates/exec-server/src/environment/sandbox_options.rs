@@ -1,5 +1,5 @@
 //! A sandbox in terms of the flags of `run` and of `environments.toml`, and its conversion to the
-//! protocol. Whether a machine can enforce it is up to its server.
+//! protocol. The server checks whether its machine can enforce the sandbox.
 
 use exec_server_protocol::{
     FileSystemPermissions, NetworkPermission, PathUri, Permissions, SandboxAccess, SandboxEntry,
@@ -32,10 +32,10 @@ pub struct SandboxOptions {
 pub enum DenyPatternError {
     #[error("an empty name denies nothing")]
     Empty,
-    #[error("only a shell expands ~, outside of quotes; write the whole path")]
+    #[error("~ is not expanded here; write the whole path")]
     Home,
     #[error(
-        "only a shell expands variables, outside of single quotes; write the whole path, or ./ before a name with $"
+        "variables are not expanded here; write the whole path, or put ./ before a name that begins with $"
     )]
     Variable,
     #[error("this is a URI; write the path without file://")]
@@ -45,8 +45,8 @@ pub enum DenyPatternError {
 }
 
 impl SandboxOptions {
-    /// Checks that a pattern in [`Self::deny`] means what it seems to. Servers refuse other invalid
-    /// patterns.
+    /// Checks that a pattern in [`Self::deny`] denies what its author expects. Servers refuse other
+    /// invalid patterns.
     pub fn check_deny_pattern(text: &str) -> Result<(), DenyPatternError> {
         if text.is_empty() {
             return Err(DenyPatternError::Empty);
@@ -60,7 +60,7 @@ impl SandboxOptions {
         if text.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("file:")) {
             return Err(DenyPatternError::Uri);
         }
-        // With escapes or alternatives, only a server can tell.
+        // With escapes, classes or alternatives, only the server can tell whether `**` is valid.
         let is_plain = !text.contains(['\\', '[', '{']);
         if is_plain && text.split('/').any(|name| name.contains("**") && name != "**") {
             return Err(DenyPatternError::StarsInName);
@@ -123,8 +123,8 @@ fn starts_with_variable(text: &str) -> bool {
     !name.is_empty() && name.chars().all(is_of_name)
 }
 
-/// Converts a denial. A value without pattern characters becomes an exact path: then symlinks on
-/// the way are resolved, and a path that is created later is denied too.
+/// Converts a denial. A value without pattern characters becomes an exact path: then symlinks in it
+/// are resolved, and it is denied even if it is created after the start.
 fn denied(text: &str, cwd: &PathUri) -> SandboxEntryPath {
     const OF_PATTERNS: &[char] = &['*', '?', '[', ']', '{', '}', '\\'];
     let pattern = || SandboxEntryPath::GlobPattern { pattern: text.to_owned() };

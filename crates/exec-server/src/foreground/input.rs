@@ -33,9 +33,9 @@ pub(crate) enum Source {
 /// The effect of the end of the input stream on the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnStreamEnd {
-    /// Closes its standard input.
+    /// Closes the process's standard input.
     CloseStdin,
-    /// Has no effect: another client may write to its standard input later.
+    /// Has no effect: another client may write to the process's standard input later.
     KeepStdinOpen,
 }
 
@@ -86,7 +86,7 @@ pub(crate) async fn forward(
             if matches!(source, Source::Stream(_)) {
                 drop(arriving);
                 // If /dev/null cannot be opened, standard input stays open, and its writer notices
-                // later.
+                // only when this program ends.
                 let _ = stdin::release();
                 return InputEnd::Finished;
             }
@@ -142,8 +142,8 @@ async fn end(
     last_byte: Option<u8>,
 ) -> InputEnd {
     match source {
-        // In raw mode the end-of-file key is plain input, so this means that the terminal has
-        // closed.
+        // In raw mode the end-of-file key is plain input, so the end of input means that the
+        // terminal has closed.
         Source::Keyboard(_) if has_terminal => return InputEnd::HungUp,
         Source::Stream(OnStreamEnd::KeepStdinOpen) => return InputEnd::Finished,
         Source::Keyboard(_) | Source::Stream(OnStreamEnd::CloseStdin) => {}

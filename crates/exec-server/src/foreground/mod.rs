@@ -36,7 +36,7 @@ use signals::ReceivedSignal;
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 /// The signal of Ctrl-C.
 const INTERRUPT: u8 = 2;
-/// The number of orders to the process that may wait for the connection. Further ones are dropped.
+/// The maximum number of orders that wait for the connection. Further orders are dropped.
 const ORDERS: usize = 16;
 
 /// Options for a process in the foreground.
@@ -55,7 +55,7 @@ pub(crate) struct Foreground {
 /// The effect of a signal that asks a program to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnSignal {
-    /// The process receives it and decides.
+    /// The process receives the signal and decides.
     Forward,
     /// Like `Forward`, but the end of the local terminal does not end the process.
     ForwardButHangup,
@@ -66,9 +66,9 @@ pub(crate) enum OnSignal {
 /// The effect of missing output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnGap {
-    /// The command guarantees every byte.
+    /// Ends with an error, because the command guarantees every byte.
     Fail,
-    /// Warn the user: a late attach may miss output.
+    /// Warns the user: a late attach may miss output.
     Warn,
 }
 
@@ -104,9 +104,9 @@ pub(crate) enum Ending {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TimedOut {
     Ended,
-    /// Its exit was not observed; the server enforces the timeout.
+    /// The exit was not observed; the server enforces the timeout.
     LeftToServer,
-    /// Its exit was not observed, and the server does not know the timeout.
+    /// The exit was not observed, and the server does not know the timeout.
     MayRun,
 }
 
@@ -186,8 +186,8 @@ impl Foreground {
                 received = signals.next() => received,
                 () = limit.passed() => {
                     match process.has_deadline() {
-                        // The server ends the process. Its exit, or output before it, may still
-                        // arrive; only without a connection will neither be observed.
+                        // The server ends the process. The exit, or output before the exit, may
+                        // still arrive; only without a connection will neither be observed.
                         true if !limit.is_over || !is_away() => {}
                         false if !limit.is_over => drop(orders.try_send(Order::Terminate)),
                         _ => return Ok(unseen()),
@@ -218,8 +218,8 @@ impl Foreground {
     }
 }
 
-/// Stops and continues like a program that is not in raw mode. Errors of a closed terminal, whose
-/// closing also continues stopped programs, are ignored: reading it fails next.
+/// Stops and continues like a program that is not in raw mode. Errors are ignored: if the terminal
+/// has closed, which also continues stopped programs, the next read fails.
 fn follow(received: ReceivedSignal, raw_mode: Option<&RawModeGuard>) {
     match (received, raw_mode) {
         (ReceivedSignal::Stopped, Some(raw_mode)) => {
@@ -231,7 +231,7 @@ fn follow(received: ReceivedSignal, raw_mode: Option<&RawModeGuard>) {
     }
 }
 
-/// The deadline of the process. Once that has passed, the deadline for its end.
+/// The deadline of the process or, once that has passed, the deadline for its exit to be observed.
 #[derive(Debug)]
 struct TimeLimit {
     deadline: Option<Instant>,
@@ -240,7 +240,7 @@ struct TimeLimit {
 
 impl TimeLimit {
     fn new(timeout: Option<Duration>) -> Self {
-        // A timeout beyond the range of the clock means none.
+        // A timeout beyond the range of the clock means no deadline.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         Self { deadline, is_over: false }
     }
@@ -285,7 +285,7 @@ pub(crate) async fn end(client: &ExecServerClient, process: &ExecServerProcess) 
         let _ = process.terminate(graceful()).await;
         tokio::select! {
             _ = exited => {}
-            // Unread output must not delay its end.
+            // Reads the output, because unread output could keep the process from ending.
             () = async { while events.next().await.is_some() {} } => {}
         }
     };

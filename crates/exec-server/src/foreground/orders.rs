@@ -16,7 +16,7 @@ pub(super) const KILL_AFTER: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) enum Order {
     Signal(ForwardedSignal),
-    /// To the size of the terminal when the order is executed.
+    /// Resizes to the size that the local terminal has when the order is executed.
     Resize,
     Terminate,
 }
@@ -35,9 +35,9 @@ impl Order {
 /// waits for it. Errors are ignored: they mean that the process or the connection has ended, which
 /// its events report too.
 ///
-/// Returns the number of a signal that must end this program: it asks to end, and the process has
-/// exited or cannot react. Only this program is left, with output that is read slowly or not at
-/// all.
+/// If a signal asks to end, but the process has exited or cannot react, returns the number of the
+/// signal. The signal must then end this program, which is still waiting because its output is read
+/// slowly or not at all.
 pub(super) async fn perform(
     client: &ExecServerClient,
     process: &ExecServerProcess,
@@ -48,8 +48,8 @@ pub(super) async fn perform(
     while let Some(order) = orders.recv().await {
         match order {
             Order::Signal(signal) => {
-                // A process blocked on its output, because this program is blocked on its own,
-                // cannot report its end.
+                // While this program is blocked on writing output, the process may be blocked too,
+                // and its end cannot be reported.
                 let in_vain = (was_asked_to_end && is_blocked.get())
                     || (signal.asks_to_end && has_exited(client, process).await);
                 if signal.asks_to_end && in_vain {

@@ -2,8 +2,8 @@
 //! buffering.
 //!
 //! Writing may block indefinitely, so each stream has a thread. A short queue keeps a slow stream
-//! from delaying the other immediately. Once it is full the caller waits and, through the log, so
-//! does the process.
+//! from delaying the other immediately. Once the queue is full, the caller waits; once the log is
+//! full too, so does the process.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,7 +15,8 @@ use rustix::io::Errno;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// Chunks queued per stream; a chunk is at most 256 KiB. When full, the caller waits.
+/// The number of chunks queued per stream; a chunk is at most 256 KiB. When the queue is full, the
+/// caller waits.
 const QUEUE: usize = 16;
 
 #[derive(Debug)]
@@ -26,7 +27,7 @@ pub(crate) struct Outputs {
 
 /// Writing standard output or standard error failed. Commands return it as their error.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot write the output")]
+#[error("cannot write to standard output or standard error")]
 pub(crate) struct OutputError(#[from] io::Error);
 
 impl OutputError {
@@ -98,7 +99,8 @@ impl StreamWriter {
         }
     }
 
-    /// Waits for the error of the thread, which without one runs until its queue is closed.
+    /// Waits for the error of the thread. Without an error, the thread ends only when its queue is
+    /// closed.
     async fn failed(&mut self) -> io::Error {
         match (&mut self.thread).await {
             Ok(Err(error)) => error,
@@ -173,7 +175,7 @@ mod tests {
         assert!(error(io::ErrorKind::BrokenPipe).is_broken_pipe());
         let full = error(io::ErrorKind::StorageFull);
         assert!(!full.is_broken_pipe());
-        assert_eq!(full.to_string(), "cannot write the output");
+        assert_eq!(full.to_string(), "cannot write to standard output or standard error");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Messages about a process that has ended: sandbox denials, and use of the network.
+//! Messages about a process that has ended: limits reached, sandbox denials, and network use.
 
 use exec_server_client::ProcessExit;
 use exec_server_protocol::{Denial, EffectiveLimits, NetworkUse};
@@ -63,7 +63,7 @@ impl Report {
 }
 
 /// Reports the limits that were hit. Always shown, because the exit would be unexplained otherwise.
-/// Only the client that started the process knows the value.
+/// Only the client that started the process knows their values.
 fn limit_lines(exit: &ProcessExit, limits: Option<&EffectiveLimits>) -> Vec<String> {
     let hit = exit.details.iter().flat_map(|details| &details.limits_hit);
     hit.map(|limit| {
@@ -80,9 +80,12 @@ fn limit_lines(exit: &ProcessExit, limits: Option<&EffectiveLimits>) -> Vec<Stri
 /// Formats a denial. Its text comes from the program, and must not move the cursor.
 fn denied(denial: Denial) -> String {
     match (denial.path, denial.call) {
-        (Some(path), _) => printable(&path),
+        (Some(path), _) => {
+            let advice = "to allow writing, use --sandbox workspace-write --writable DIR";
+            format!("{}; {advice}", printable(&path))
+        }
         (None, Some(call)) if NETWORK_CALLS.contains(&&*call) => {
-            format!("the network (system call {call}); run --network allows it")
+            format!("the network (system call {call}); to allow it, use --sandbox MODE --network")
         }
         (None, Some(call)) => format!("the system call {}", printable(&call)),
         (None, None) => "an operation".to_owned(),

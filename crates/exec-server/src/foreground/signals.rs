@@ -10,7 +10,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// A signal, by its effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReceivedSignal {
-    /// For the process.
+    /// Forwarded to the process.
     Forward(ForwardedSignal),
     /// The terminal has been resized.
     Resized,
@@ -24,7 +24,7 @@ pub(crate) enum ReceivedSignal {
 pub(crate) struct ForwardedSignal {
     pub(crate) name: SignalName,
     pub(crate) number: u8,
-    /// Whether it asks a program to end, and ends one that does not handle it.
+    /// Whether the signal asks a program to end, and by default ends it.
     pub(crate) asks_to_end: bool,
 }
 

@@ -9,8 +9,8 @@ use rustix::io::Errno;
 use tokio::sync::mpsc;
 
 const LARGEST_READ: usize = 64 << 10;
-/// Chunks that wait for the process. When full, nothing more is read, and the writer of the input
-/// waits.
+/// The number of chunks that wait for the process. When the queue is full, nothing more is read,
+/// and the writer of the input waits.
 const QUEUE: usize = 16;
 
 /// Returns the input, until its end or an error, which is the last item. The thread may outlive the
@@ -34,7 +34,7 @@ pub(crate) fn read() -> mpsc::Receiver<io::Result<Bytes>> {
     queue
 }
 
-/// Closes standard input, so that its writer notices.
+/// Replaces standard input with /dev/null, so that its writer notices the closed pipe.
 pub(crate) fn release() -> io::Result<()> {
     let null = std::fs::File::open("/dev/null")?;
     Ok(rustix::stdio::dup2_stdin(null)?)

@@ -16,8 +16,8 @@ pub struct ProcessOutput {
     pub stderr: CollectedOutput,
     /// The output on its terminal, if it had one.
     pub terminal: CollectedOutput,
-    /// Output of any stream that was lost before it could be collected, because the process was
-    /// started with `onFull: discard` or collecting began late.
+    /// The number of bytes, on any stream, that were lost before they could be collected, because
+    /// the process was started with `onFull: discard` or collecting began late.
     pub missed_bytes: u64,
     pub exit: ProcessExit,
 }
@@ -45,7 +45,7 @@ impl dyn ExecProcess + '_ {
         self.output_within(DEFAULT_OUTPUT_BOUND).await
     }
 
-    /// Like `output`, with another bound per stream.
+    /// Like `output`, with at most `bound` bytes per stream.
     pub async fn output_within(&self, bound: usize) -> Result<ProcessOutput, ExecServerError> {
         self.collect(self.subscribe_events(), bound).await
     }

@@ -17,7 +17,7 @@ use crate::ExecProcess;
 const PIPE_BYTES: usize = 64 << 10;
 
 /// Writes to a process in order, without explicit flushes: a task sends the written bytes, one call
-/// at a time, and meanwhile collects up to 64 KiB.
+/// at a time, and collects up to 64 KiB during each call.
 ///
 /// As with a pipe, dropping the writer ends standard input after the written bytes. `shutdown` does
 /// so too, and waits for it. If the process no longer reads, writes fail with `BrokenPipe`. Must be
@@ -73,7 +73,7 @@ impl AsyncWrite for StdinWriter {
         Poll::Ready(written.map_err(|error| self.explain(error)))
     }
 
-    /// Does nothing: written bytes are sent without a flush.
+    /// Only reports a failure: written bytes are sent without a flush.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(match self.failure.get() {
             None => Ok(()),
@@ -110,7 +110,7 @@ async fn carry(pipe: &mut DuplexStream, process: &dyn ExecProcess) -> Result<(),
         }
         buffer.reserve(PIPE_BYTES);
     }
-    // An error would only mean that it is already closed.
+    // The status is ignored: if it is not `Accepted`, there is no open input left to close.
     process.close_stdin().await.map(drop).map_err(Failure::Error)
 }
 

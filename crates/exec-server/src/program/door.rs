@@ -31,7 +31,7 @@ pub(super) struct Door {
 }
 
 impl Door {
-    /// Reads the files from the settings, and creates a certificate if the settings request one.
+    /// Reads the files that the settings name, and creates a certificate if they request one.
     pub(super) fn new(settings: &Settings, endpoints: &[Endpoint]) -> Result<Self, ServeError> {
         let authenticator = settings.auth_options()?.map(Authenticator::new).transpose()?;
         let source = settings.certificate()?;
@@ -59,7 +59,7 @@ impl Door {
             limits,
         };
         for file in door.secret_files().iter().filter(|file| is_open_to_others(file)) {
-            tracing::warn!("other users can read {}; set its mode to 600", file.display());
+            tracing::warn!("other users have access to {}; set its mode to 600", file.display());
         }
         Ok(door)
     }
@@ -106,8 +106,8 @@ impl Door {
         }
     }
 
-    /// Prints how to reach a server with a self-signed certificate: one command line to paste on
-    /// the other machine.
+    /// If the certificate is self-signed, prints a command line for each TLS listener, to paste on
+    /// another machine.
     pub(super) fn explain(&self, settings: &Settings, listeners: &[Listener]) {
         let Some(tls) = self.tls.as_ref().filter(|_| self.is_self_signed) else { return };
         for listener in listeners {
@@ -131,7 +131,8 @@ impl Door {
         }
     }
 
-    /// Returns the certificate, tokens and secrets. A reload does not affect open connections.
+    /// Returns the certificate, tokens and secrets for reloading, which does not affect open
+    /// connections.
     pub(super) fn reloadable(&self) -> Reloadable {
         let (authenticator, tls) = (self.authenticator.clone(), self.tls.clone());
         Reloadable { authenticator, tls, ..Reloadable::default() }

@@ -9,7 +9,7 @@ pub(crate) struct ExitStatus(u8);
 impl ExitStatus {
     pub(crate) const SUCCESS: Self = Self(0);
     pub(crate) const FAILURE: Self = Self(1);
-    /// The command line or a file is invalid, as opposed to a failure of the machine.
+    /// The command line or a file is invalid, as opposed to a failure at run time.
     pub(crate) const USAGE_ERROR: Self = Self(2);
     /// Any failure of grep; 1 means no match.
     pub(crate) const NOT_ALL_SEARCHED: Self = Self(2);

@@ -65,9 +65,10 @@ async fn run(options: &Forward) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the handler that forwards streams. Streams end when `stopped` turns true.
+/// Returns the handler that forwards streams. All streams end when `stopped` becomes true.
 fn forwarding(options: &Forward, stopped: watch::Receiver<bool>) -> Serve {
     let url: Arc<str> = options.connect.as_written().into();
+    let shown_url: Arc<str> = options.connect.to_string().into();
     let tls = trusting(options.tls_ca.clone(), options.tls_fingerprint);
     let dial_options = DialOptions { tls, ..DialOptions::default() };
     let token_file = options.token_file.clone();
@@ -75,6 +76,7 @@ fn forwarding(options: &Forward, stopped: watch::Receiver<bool>) -> Serve {
     Arc::new(move |stream| {
         let (url, mut options, token_file) =
             (Arc::clone(&url), dial_options.clone(), token_file.clone());
+        let shown_url = Arc::clone(&shown_url);
         let memory = memory.share();
         let mut stopped = stopped.clone();
         Box::pin(async move {
@@ -92,13 +94,20 @@ fn forwarding(options: &Forward, stopped: watch::Receiver<bool>) -> Serve {
                     tokio::select! {
                         () = bridge(stream, server, &memory, stop) => {}
                         () = memory.exceeded() => {
-                            tracing::warn!("streams exceed the memory limit; closing the one that buffers the most");
+                            tracing::warn!(
+                                server = %shown_url,
+                                limit = MAX_BUFFERED_BYTES,
+                                "streams exceed the memory limit; closing the one that buffers the most"
+                            );
                         }
                     }
                 }
-                Ok(Err(error)) => tracing::warn!("cannot forward a stream: {error:#}"),
+                Ok(Err(error)) => {
+                    tracing::warn!(server = %shown_url, "cannot forward a stream: {error:#}");
+                }
                 Err(_) => tracing::warn!(
-                    "cannot forward a stream: no connection to the server within {DIAL_TIMEOUT:?}"
+                    server = %shown_url,
+                    "cannot forward a stream: no connection within {DIAL_TIMEOUT:?}"
                 ),
             }
         })
@@ -106,7 +115,7 @@ fn forwarding(options: &Forward, stopped: watch::Receiver<bool>) -> Serve {
 }
 
 /// Relays messages in both directions until one side ends or `stop` resolves. Then flushes the
-/// messages that preceded the end, and closes the other side.
+/// messages that preceded the end, and closes both sides.
 async fn bridge(
     left: Connection,
     right: Connection,
@@ -156,7 +165,7 @@ async fn pass_on(
         held.set(0);
         tokio::select! {
             received = incoming.recv() => match received {
-                // Messages of a stream are never empty.
+                // A stream cannot carry an empty message.
                 Some(Received::Message(message)) if message.is_empty() => {}
                 Some(Received::Message(message)) => outgoing.push_owned(message),
                 Some(Received::Malformed(_)) => {}

@@ -123,7 +123,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Runs a service, which uses only some of the settings.
+/// Runs a service; `is_used` says which settings it uses.
 fn as_service(
     flags: &Flags,
     is_used: fn(&Setting) -> bool,
@@ -167,8 +167,8 @@ pub(crate) fn say(problem: &str) {
     tell(&format!("exec-server: {}", problem.trim_end_matches('\n')));
 }
 
-/// Prints a message on standard error. All messages of the program pass through here, because any
-/// of them may contain text written by a server.
+/// Prints a message on standard error. Commands print their messages through this function, because
+/// any message may contain text from a server.
 pub(crate) fn tell(message: &str) {
     // If standard error is closed, there is no other place to report to.
     let _ = writeln!(io::stderr(), "{}", printable_lines(message));

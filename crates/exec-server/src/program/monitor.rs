@@ -62,7 +62,7 @@ impl Monitor {
     }
 
     pub(super) fn watch_relay(&self, counters: &Arc<RelayCounters>) {
-        // As above, for a second relay.
+        // The first relay is kept, as the first server is in `watch`.
         let _ = self.relay.set(Arc::clone(counters));
     }
 }

@@ -1,4 +1,5 @@
-//! SIGHUP: reads files again, and logs which files it read and which settings need a restart.
+//! Reloads files on SIGHUP, and the certificate also when its files change. Logs which files were
+//! read and which settings need a restart.
 
 use std::fs::File;
 use std::io;
@@ -30,7 +31,7 @@ pub(super) struct Reloadable {
     pub(super) notifier: Notifier,
 }
 
-/// The effective settings and their sources. Changing them requires a restart.
+/// The settings that the service runs with. Changing them requires a restart.
 #[derive(Debug, Clone)]
 pub(crate) struct RunningSettings {
     flags: Flags,
@@ -61,7 +62,7 @@ impl RunningSettings {
     }
 }
 
-/// Reloads files when they change or when SIGHUP arrives, until dropped.
+/// Reloads files until dropped.
 #[derive(Debug)]
 pub(super) struct Reloading {
     task: Option<AbortHandle>,
@@ -83,8 +84,8 @@ impl Reloading {
             || !has_terminal();
         let mut hangups = signal(SignalKind::hangup())?;
         let (ask, asked) = mpsc::sync_channel(1);
-        // A thread of its own: files may be on a slow file system, and creating a thread later may
-        // fail.
+        // A separate thread, because files may be on a slow file system. It starts now, because
+        // creating a thread later may fail.
         thread::Builder::new()
             .name("reload".to_owned())
             .spawn(move || reloadable.reload_when_asked(&asked))?;
@@ -229,7 +230,7 @@ impl Reloadable {
 /// manager.
 pub(super) fn notify(notifier: &Notifier, state: ServiceState, status: &str) {
     if let Err(error) = notifier.notify(state, status) {
-        tracing::warn!(%error, "cannot notify the service manager");
+        tracing::warn!(%error, status, "cannot notify the service manager");
     }
 }
 

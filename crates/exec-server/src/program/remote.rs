@@ -55,10 +55,10 @@ fn serving(server: &Server) -> Serve {
     })
 }
 
-/// An environment that runs in a task of its own.
+/// An environment that runs in a separate task.
 #[derive(Debug)]
 pub(crate) struct RunningRemote {
-    /// Dropping it requests the shutdown.
+    /// Dropping the sender requests the shutdown.
     stop: Option<oneshot::Sender<()>>,
     counters: Arc<RelayCounters>,
     task: JoinHandle<Result<(), RegistryError>>,
@@ -111,7 +111,8 @@ pub async fn run_remote_environment(
     run_remote_environment_until_shutdown(config, runtime_paths, std::future::pending()).await
 }
 
-/// Like [`run_remote_environment`], but also ends at `shutdown`, which ends all sessions.
+/// Like [`run_remote_environment`], but also ends all sessions and returns when `shutdown`
+/// resolves.
 pub async fn run_remote_environment_until_shutdown(
     config: RemoteEnvironmentConfig,
     runtime_paths: ExecServerRuntimePaths,

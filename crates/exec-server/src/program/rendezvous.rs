@@ -51,7 +51,7 @@ pub(super) fn run(
 
 async fn serve(options: &RendezvousOptions, context: ServiceContext) -> anyhow::Result<ExitCode> {
     if let Err(error) = exec_server_host::raise_descriptor_limit() {
-        tracing::warn!(%error, "cannot raise the limit of open files");
+        tracing::warn!(%error, "cannot raise the limit on open files to the hard limit");
     }
     let mut signals = Signals::new().context("cannot handle signals")?;
     let ServiceContext { manager: ServiceManager { notifier, sockets }, running, otlp } = context;
@@ -135,7 +135,7 @@ async fn open(store: &Store) -> anyhow::Result<Arc<dyn Directory>> {
         Store::Directory(data) => Ok(Arc::new(open_embedded(data).await?)),
         Store::Cluster(options) => {
             let directory = NatsDirectory::connect(options).await;
-            Ok(Arc::new(directory.context("cannot use the state of the cluster")?))
+            Ok(Arc::new(directory.context("cannot use the cluster")?))
         }
     }
 }

@@ -245,7 +245,7 @@ async fn serve_stdio(
     Ok(code)
 }
 
-/// Names the server that uses the address, if it is the discoverable one of this user.
+/// Names the server that uses the address, if it is this user's discoverable server.
 fn naming_own_server(error: BindError) -> ServeError {
     let url = match &error {
         BindError::AddressInUse { address } => ListenUrl::WebSocket(*address).to_string(),
@@ -266,12 +266,14 @@ fn publish(listener: &Listener) -> Option<RuntimeFile> {
         Ok(Some(file)) => Some(file),
         Ok(None) => {
             tracing::debug!(
+                url = %listener.local_url(),
                 "commands find another server of this user first; use --connect to reach this one"
             );
             None
         }
         Err(error) => {
             tracing::warn!(
+                url = %listener.local_url(),
                 "cannot publish the URL of this server; commands need --connect: {error}"
             );
             None
@@ -293,8 +295,8 @@ fn protecting(config: &ServerConfig, door: &Door, listeners: &[Listener]) -> Ser
     config
 }
 
-/// Starts the server before it accepts clients if a sandbox is required, to check first that the
-/// sandbox can be enforced. Otherwise returns `None`, and the listeners open without delay.
+/// If a sandbox is required, starts the server and checks that the sandbox can be enforced, before
+/// the URLs are announced. Otherwise returns `None`: the announcement need not wait for the server.
 async fn start_enforcing(
     config: &ServerConfig,
     paths: &ExecServerRuntimePaths,
@@ -317,15 +319,19 @@ pub(crate) fn start(
     let launcher = paths.launcher().map_err(ServeError::Spawner)?;
     exec_server_host::survive_file_size_limit();
     if let Err(error) = exec_server_host::raise_descriptor_limit() {
-        tracing::warn!(%error, "cannot raise the limit of open files");
+        tracing::warn!(%error, "cannot raise the limit on open files to the hard limit");
     }
     if let Err(error) = exec_server_host::protect_own_memory() {
-        tracing::warn!(%error, "child processes may be able to read the memory of this server");
+        tracing::warn!(
+            %error,
+            "cannot protect the memory of this server; processes that it starts may be able to \
+             read it"
+        );
     }
     Ok(new_server(config.clone(), launcher, Arc::clone(telemetry)))
 }
 
-/// Creates a server; every server of this crate is created here, including those that are not
+/// Creates a server. Every server of this crate is created here, including those that are not
 /// discoverable. Protects the server-discovery files, because a sandbox that could write them could
 /// redirect the user's commands to itself. Protects the sandbox history, because a sandbox that
 /// could write it could make its own symlinks trusted.
@@ -373,7 +379,7 @@ async fn listen(
     if let Some(remote) = &mut remote {
         remote.stop();
     }
-    // The listeners stay open: health checks succeed until the end, and readiness fails.
+    // The listeners stay open until the end: health checks succeed, and readiness checks fail.
     for listener in &listeners {
         listener.readiness().drain();
     }
@@ -390,7 +396,7 @@ async fn listen(
     Ok(code)
 }
 
-/// Accepts the next client of any listener; pending forever without listeners.
+/// Accepts the next client of any listener. Never resolves without listeners.
 async fn accept_any(listeners: &mut [Listener]) -> Connection {
     if listeners.is_empty() {
         return std::future::pending().await;
@@ -407,7 +413,7 @@ async fn remote_ended(remote: &mut Option<RunningRemote>) -> Result<(), Registry
 }
 
 async fn shut_down(server: &Server, signals: &mut Signals) -> ExitCode {
-    tracing::info!("shutting down; a second signal ends at once");
+    tracing::info!("shutting down; a second signal ends the server at once");
     tokio::select! {
         () = server.shutdown() => ExitCode::SUCCESS,
         // The keepers notice that this process has closed its sockets, and kill the remaining
@@ -416,8 +422,7 @@ async fn shut_down(server: &Server, signals: &mut Signals) -> ExitCode {
     }
 }
 
-/// Prints the URL of each listener on a line of its own. Nothing else is written to standard
-/// output.
+/// Prints the URL of each listener on a separate line. Nothing else is written to standard output.
 fn announce(listeners: &[Listener]) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     for listener in listeners {

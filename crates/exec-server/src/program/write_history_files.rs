@@ -1,9 +1,9 @@
 //! The files in which servers of one user record the directories that their sandboxes could write.
 //!
 //! The state directory survives a reboot, like the symlinks that a sandbox may leave behind.
-//! Servers may start with different variables, so the state directory below the home directory of
-//! the system's user database is always included. If that is unusable, as in a container, the
-//! runtime directories are used.
+//! Servers may start with different variables, so the state directory below the home directory in
+//! the system's user database is included too. The runtime directories are included for servers
+//! without a usable state directory, as in a container.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use exec_server_host::home_directory_of;
 
 use crate::target::runtime_file::{own_uid, runtime_directories};
 
-/// Names the only directory to use, for tests and for images that must not be changed.
+/// The variable with the only directory to use, for tests and for images that must not be changed.
 pub(crate) const HISTORY_VARIABLE: &str = "EXEC_SERVER_SANDBOX_HISTORY";
 const FILE: &str = "sandbox-roots";
 const STATE_VARIABLE: &str = "XDG_STATE_HOME";

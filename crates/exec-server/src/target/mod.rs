@@ -43,7 +43,7 @@ pub(crate) enum Target {
     Embedded { origin: Origin },
 }
 
-/// The source of the choice.
+/// How the server was selected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
     Flag,
@@ -52,7 +52,7 @@ pub(crate) enum Origin {
     },
     Configured(Source),
     RuntimeFile,
-    /// The environment variables of existing harnesses.
+    /// The [`NOISE_VARIABLES`].
     NoiseVariables,
     Embedded,
 }
@@ -66,7 +66,7 @@ pub(crate) enum TargetError {
     #[error(transparent)]
     UnknownEnvironment(#[from] UnknownEnvironment),
     #[error(
-        "{flag} does not apply to this server; select another one with --connect {url} or --on"
+        "{flag} does not apply to this server; select another server with --connect {url} or --on"
     )]
     NoUseForCredentials { flag: &'static str, url: &'static str },
     #[error("{origin}: {source}")]
@@ -76,7 +76,7 @@ pub(crate) enum TargetError {
     )]
     NoServer,
     #[error(
-        "environment {id:?} starts a server for each command, so its processes do not outlive it; use one with a url"
+        "environment {id:?} starts a server for each command, whose processes end with the command; use an environment with url or remote"
     )]
     NothingOutlives { id: String },
     #[error("{missing} is not set; set all of {}", NOISE_VARIABLES.join(", "))]
@@ -90,7 +90,7 @@ pub(crate) enum TargetError {
 }
 
 impl TargetError {
-    /// Whether the command line or a file is wrong, as opposed to a failure of a machine.
+    /// Whether the command line or a file is wrong, as opposed to a failure at run time.
     pub(crate) fn is_usage_error(&self) -> bool {
         match self {
             Self::Config(_)
@@ -247,8 +247,8 @@ impl Target {
     }
 }
 
-/// The variables by which existing harnesses locate their environment: registry, environment id,
-/// token.
+/// The variables by which some deployed harnesses locate their environment: registry, environment
+/// id, token.
 const NOISE_VARIABLES: [&str; 3] = [
     "CODEX_EXEC_SERVER_NOISE_REGISTRY_URL",
     "CODEX_EXEC_SERVER_NOISE_ENVIRONMENT_ID",
@@ -326,8 +326,8 @@ impl TargetSession {
                 let params = SessionCloseParams { session_id: None };
                 match self.client.session_close(params).await {
                     Ok(_) => return true,
-                    // Interrupted again. If the session has already ended, the retry fails with an
-                    // unknown session.
+                    // Interrupted again. If the session has already ended, the retry fails because
+                    // the session is unknown.
                     Err(ExecServerError::Interrupted { .. }) => {}
                     Err(error) => return is_unknown_session(&error),
                 }
@@ -351,15 +351,16 @@ impl TargetSession {
             () = tokio::time::sleep(CLOSE_TIMEOUT) => {}
             () = soon_after(hurry) => {}
         }
-        // Needed after a close, too: temporary files are removed when the work on files ends.
+        // Needed even after a close, because file operations remove their temporary files when they
+        // end.
         if let Some(server) = self.embedded {
             server.shutdown().await;
         }
     }
 }
 
-/// Waits until the client has told the server of the disconnect: a relay does not detect that this
-/// program has ended.
+/// Waits until the client has sent the disconnect: a relay does not detect that this program has
+/// ended.
 async fn hung_up(client: &ExecServerClient) {
     let mut state = client.connection_state();
     let _ = tokio::time::timeout(HURRIED_CLOSE_TIMEOUT, state.wait_for(is_final)).await;
@@ -391,7 +392,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_variables_of_existing_harnesses_must_be_set_together() {
+    fn the_noise_variables_must_be_set_together() {
         let all = ["https://relay.example", "box", "secret"];
         let read = |given: [bool; 3]| {
             noise_variables(|name| {

@@ -89,7 +89,7 @@ impl AnyPath {
     }
 }
 
-/// Splits a path at a colon before the first slash, so that `./a:b` can name any file.
+/// Splits a path at a colon before the first slash. So `./a:b` is a file with a colon in its name.
 fn split(written: &OsStr) -> Result<Option<(Option<String>, &OsStr)>, PathError> {
     let bytes = written.as_bytes();
     if bytes.is_empty() {

@@ -1,10 +1,10 @@
 //! The discovery file, by which a user's commands find the user's server: a small file in the
-//! runtime directory, which a listening server writes and removes when it ends. Knows only files
+//! runtime directory. A listening server writes it, and removes it before it ends. Knows only files
 //! and locks, not the use of the URL.
 //!
-//! A server [owns](exec_server_host::owned_file) the file while it runs. So a file left by a killed
-//! server can be distinguished from a live one without comparing pids, and a sandboxed process,
-//! which can only read the file, cannot keep it alive.
+//! A server [owns](exec_server_host::owned_file) the file while it runs. So a running server's file
+//! can be distinguished from one left by a killed server without comparing pids, and a sandboxed
+//! process, which can only read the file, cannot make a stale file look current.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -87,7 +87,7 @@ pub(crate) fn believed_directories() -> Vec<PathBuf> {
     directories
 }
 
-/// Returns the same directories without creating them.
+/// Returns the directories of [`believed_directories`] without creating any.
 pub(crate) fn runtime_directories() -> Vec<PathBuf> {
     directories_for(std::env::var_os(VARIABLE), own_uid())
 }
@@ -155,7 +155,8 @@ fn own(directory: &OwnedFd, path: &Path) -> Result<Option<File>, RuntimeFileErro
             return Ok(None);
         } else if is_current(directory, &file) {
             // A process that can only read the file holds a lock, and could block the server
-            // forever. If two servers do this at the same time, one of them may not be found.
+            // forever, so the file is replaced. If two servers replace it at the same time, one of
+            // them may not be found.
             let _ = rustix::fs::unlinkat(directory, FILE, AtFlags::empty());
         }
         std::thread::yield_now();

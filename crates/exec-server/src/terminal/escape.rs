@@ -61,7 +61,7 @@ impl EscapeMachine {
                 }
                 let leaves = command == TypedInput::Leave;
                 typed.push(command);
-                // The program has received none of this, so its line has not begun.
+                // The program does not receive the escape, so it is still at the start of a line.
                 self.state = State::LineStart;
                 if leaves {
                     return typed;

@@ -14,8 +14,8 @@ use super::printable;
 const PATH: &str = "/dev/tty";
 const LONGEST_ANSWER: usize = 4096;
 
-/// The controlling terminal, opened separately so that its mode and the standard streams are
-/// unchanged.
+/// The controlling terminal, opened separately so that the standard streams do not become
+/// non-blocking.
 #[derive(Debug)]
 pub(crate) struct Questions {
     output: File,

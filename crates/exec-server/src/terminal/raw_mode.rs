@@ -5,7 +5,8 @@ use std::io;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 
 /// Keeps the terminal on standard input in raw mode; dropping it restores the previous mode. It
-/// lives on the stack of the waiting function, so it is dropped on return, signal or panic.
+/// lives on the stack of the waiting function, so it is dropped on a return, a handled signal or a
+/// panic.
 pub(crate) struct RawModeGuard {
     original: Termios,
 }

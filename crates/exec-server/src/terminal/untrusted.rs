@@ -1,5 +1,5 @@
-//! Sanitises text from servers, their processes and file names. All such text on a terminal passes
-//! through here.
+//! Sanitises text from servers, such as names, paths and errors, for a terminal. Requested content,
+//! such as the output of a process or of `cat`, is not sanitised.
 
 use serde::Serialize;
 
@@ -22,10 +22,10 @@ pub(crate) fn printable_lines(text: &str) -> String {
 /// Returns one line of JSON, with escapes for harmful characters. Its meaning for programs is
 /// unchanged.
 pub(crate) fn json_line(value: &impl Serialize) -> String {
-    let text = serde_json::to_string(value).expect("keys are texts");
+    let text = serde_json::to_string(value).expect("the keys are strings");
     let mut line = String::with_capacity(text.len() + 1);
     for letter in text.chars() {
-        // Such characters occur only in strings, and each is one UTF-16 unit.
+        // Harmful characters occur only in strings, and each is one UTF-16 unit.
         match letter {
             _ if is_harmful(letter) => line += &format!("\\u{:04x}", u32::from(letter)),
             _ => line.push(letter),

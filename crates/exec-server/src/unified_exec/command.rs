@@ -19,7 +19,8 @@ pub struct ExecCommand {
     pub sandbox: Option<SandboxRequest>,
     /// Whether to use a terminal, which accepts input. Without one, standard input is empty.
     pub tty: bool,
-    /// How long to wait for the end before the call returns with the command running.
+    /// How long the call waits for the command to end. After that it returns, and the command
+    /// continues.
     pub yield_time: Duration,
     /// The maximum size of the returned output, in bytes.
     pub max_output: usize,
@@ -58,7 +59,7 @@ pub enum UnifiedExecError {
     UnknownProcess { id: ProcessHandleId, known: Vec<ProcessHandleId> },
     #[error("process {id} takes no input; start the command with a terminal to write to it")]
     NoInput { id: ProcessHandleId },
-    #[error("process {id} is not reading its input; part of it may have been written")]
+    #[error("process {id} is not reading its input; part of the input may have been written")]
     InputNotRead { id: ProcessHandleId },
     #[error("{max} commands are already being started; wait for one of them")]
     TooManyStarts { max: usize },
@@ -68,7 +69,7 @@ pub enum UnifiedExecError {
 }
 
 impl ExecCommand {
-    /// Creates a command with a yield time of ten seconds and an output of 64 KiB.
+    /// Creates a command with a yield time of ten seconds and at most 64 KiB of output.
     #[must_use]
     pub fn new(line: CommandLine) -> Self {
         Self {
@@ -123,9 +124,9 @@ struct KnownHandles<'a>(&'a [ProcessHandleId]);
 impl fmt::Display for KnownHandles<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some((first, rest)) = self.0.split_first() else {
-            return f.write_str("there are none");
+            return f.write_str("no process is known");
         };
-        write!(f, "the known ones are {first}")?;
+        write!(f, "known processes: {first}")?;
         rest.iter().try_for_each(|id| write!(f, ", {id}"))
     }
 }

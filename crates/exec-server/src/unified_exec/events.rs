@@ -1,10 +1,10 @@
 //! The events that unified exec reports, for a program that shows them to a user.
 //!
-//! The queue is bounded. It has two slots for each known command, and spare slots; when only half
-//! of the spare slots are free, output is dropped and counted. A command starts only after slots
-//! for its `Begin` and its `End` are reserved, so these are never lost; a call with an
-//! `Interaction` waits for a slot. So a stalled reader eventually blocks calls, but never a
-//! process.
+//! The queue is bounded. It has two slots for each command that may be known at once, and spare
+//! slots. When only half of the spare slots are free, output is dropped and counted. A command
+//! starts only after slots for its `Begin` and its `End` are reserved, so these are never lost; a
+//! call with an `Interaction` waits for a slot. So a stalled reader eventually blocks calls, but
+//! never a process.
 
 use std::time::Duration;
 
@@ -29,8 +29,8 @@ pub enum UnifiedExecEvent {
         id: ProcessHandleId,
         stream: OutputStream,
         chunk: Bytes,
-        /// Output omitted just before, because the reader of these events was slow or the process's
-        /// log lost it.
+        /// The number of bytes omitted just before this chunk, because the reader of these events
+        /// was slow or the process's log had lost them.
         left_out_bytes: u64,
     },
     /// Input was written to the command.
@@ -43,7 +43,7 @@ pub enum UnifiedExecEvent {
         duration: Duration,
         /// The whole output of the command, bounded.
         transcript: CollectedOutput,
-        /// Output omitted after the last delta.
+        /// The number of bytes omitted after the last delta.
         left_out_bytes: u64,
     },
 }
@@ -62,7 +62,7 @@ impl UnifiedExecEvents {
     }
 }
 
-/// The sending side. Without a reader events are dropped.
+/// The sending side. Without a reader, events are dropped.
 #[derive(Debug, Clone)]
 pub(super) struct Reports {
     sender: Option<mpsc::Sender<UnifiedExecEvent>>,
@@ -74,8 +74,8 @@ impl Reports {
     }
 
     pub(super) fn to_reader(max_processes: usize) -> (Self, UnifiedExecEvents) {
-        // Invariant: while the reader keeps up, running commands use no spare slots, so output has
-        // some.
+        // Invariant: the slots reserved by running commands are not spare slots, so while the
+        // reader keeps up, there are slots for output.
         let capacity = max_processes.saturating_mul(2).saturating_add(SPARE);
         let (sender, receiver) = mpsc::channel(capacity.min(Semaphore::MAX_PERMITS));
         (Self { sender: Some(sender) }, UnifiedExecEvents { receiver })
@@ -102,7 +102,7 @@ impl Reports {
     }
 }
 
-/// The right to send one event. Without a reader the event is dropped.
+/// The right to send one event. Without a reader, the event is dropped.
 #[derive(Debug)]
 pub(super) struct EventPermit(Option<mpsc::OwnedPermit<UnifiedExecEvent>>);
 

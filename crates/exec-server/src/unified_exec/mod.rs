@@ -41,7 +41,7 @@ pub struct UnifiedExecLimits {
     /// Yield times are clamped to this range.
     pub min_yield_time: Duration,
     pub max_yield_time: Duration,
-    /// Bounds the output kept for the next call, and the transcript of the end.
+    /// Bounds the output kept for the next call, and the transcript in the `End` event.
     pub max_output: usize,
 }
 
@@ -122,7 +122,7 @@ impl UnifiedExec {
     }
 
     /// Writes to a command and waits for its end, at most for `yield_time`. With empty bytes, only
-    /// returns new output.
+    /// waits. Returns the new output.
     pub async fn write_stdin(
         &self,
         id: ProcessHandleId,
@@ -150,8 +150,8 @@ impl UnifiedExec {
         self.table().known()
     }
 
-    /// Ends and forgets all commands, except those being started. Their `End` events follow when
-    /// their processes end.
+    /// Ends and forgets all commands, except those being started. Each `End` event follows when the
+    /// process of the command has ended.
     pub async fn terminate_all(&self) -> Result<(), ExecServerError> {
         let commands = self.table().take_all();
         let mut outcome = Ok(());
@@ -172,7 +172,11 @@ impl UnifiedExec {
                 "ending a command to make room for a new one"
             );
             if let Err(error) = process.terminate(TerminateMode::Force).await {
-                tracing::warn!(%error, "a command that was ended to make room may still run");
+                tracing::warn!(
+                    process = process.process_id(),
+                    %error,
+                    "a command that was ended to make room may still run"
+                );
             }
         });
     }

@@ -74,7 +74,7 @@ impl RunningCommand {
         *self.shared.ended.borrow()
     }
 
-    /// Waits for the end of the command, at most until `deadline`.
+    /// Waits for the end of the command until `deadline`. Returns whether it has ended.
     pub(super) async fn ended_by(&self, deadline: Instant) -> bool {
         let mut ended = self.shared.ended.subscribe();
         // Cannot fail: the sender lives as long as `self`.
@@ -97,7 +97,7 @@ impl RunningCommand {
 
     /// Reports an interaction, unless the command has ended.
     pub(super) fn report_interaction(&self, permit: EventPermit, bytes: Bytes) {
-        // The lock keeps the command from ending in between.
+        // While the lock is held, the end of the command cannot be reported.
         let state = self.lock();
         if state.outcome.is_none() {
             permit.send(UnifiedExecEvent::Interaction { id: self.shared.id, bytes });
@@ -145,7 +145,7 @@ impl RunningCommand {
         }
     }
 
-    /// Reports output and returns the number of bytes omitted so far.
+    /// Reports output. Returns the number of bytes omitted since the last chunk that was reported.
     fn report(&self, output: OutputChunk, left_out_bytes: u64, reports: &Reports) -> u64 {
         let OutputChunk { stream, chunk, .. } = output;
         let chunk: Bytes = chunk.into_bytes();

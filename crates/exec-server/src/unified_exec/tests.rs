@@ -1,4 +1,4 @@
-//! In virtual time, with processes that the test controls.
+//! Tests in virtual time, with processes that the tests control.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ use crate::process::FakeProcess;
 
 #[derive(Debug, Default)]
 struct FakeBackend {
-    /// The results of the next starts; when empty, a process that just runs.
+    /// The processes that the next starts return. When empty, a start returns a process that runs.
     prepared: Mutex<VecDeque<FakeProcess>>,
     started: Mutex<Vec<StartParams>>,
 }
@@ -103,7 +103,7 @@ async fn a_running_command_can_be_polled() {
     let output = exec.write_stdin(id, POLL, SECOND, 1000).await.unwrap();
     assert_eq!((output.output.as_str(), output.exit_code), ("three", Some(0)));
     let error = exec.write_stdin(id, POLL, SECOND, 1000).await.unwrap_err();
-    assert_eq!(error.to_string(), "unknown process 1; there are none");
+    assert_eq!(error.to_string(), "unknown process 1; no process is known");
 }
 
 #[tokio::test(start_paused = true)]
@@ -128,7 +128,7 @@ async fn a_yield_time_beyond_the_clock_waits_for_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn output_is_bounded_by_the_call_and_by_the_layer() {
+async fn output_is_bounded_by_the_call_and_by_the_limits() {
     let process = FakeProcess::new();
     process.print(&"x".repeat(1000));
     let limits = UnifiedExecLimits { max_output: 100, ..limits() };
@@ -208,7 +208,7 @@ async fn a_failed_start_ends_no_other_command() {
             break ended;
         }
     };
-    assert_eq!(ended, (healthy, 137), "it is evicted once another one runs");
+    assert_eq!(ended, (healthy, 137), "it is evicted once another command runs");
 }
 
 #[tokio::test(start_paused = true)]
@@ -229,7 +229,7 @@ async fn ended_commands_are_evicted_before_the_least_recently_used() {
     let fourth = start().await;
     assert_eq!(exec.known(), [first, fourth], "the third was used least recently");
     let error = exec.write_stdin(third, POLL, SECOND, 10).await.unwrap_err();
-    assert_eq!(error.to_string(), "unknown process 3; the known ones are 1, 4");
+    assert_eq!(error.to_string(), "unknown process 3; known processes: 1, 4");
 
     exec.terminate_all().await.unwrap();
     assert_eq!(exec.known(), []);

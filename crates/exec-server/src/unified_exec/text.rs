@@ -1,10 +1,10 @@
-//! Incremental UTF-8.
+//! Finds a character of UTF-8 that is cut off at the end of a chunk.
 
 /// Returns the number of bytes at the end that form an incomplete character.
 pub(super) fn incomplete_suffix(bytes: &[u8]) -> usize {
     const LONGEST_BEGINNING: usize = 3;
     let last = &bytes[bytes.len().saturating_sub(LONGEST_BEGINNING)..];
-    // Tries each possible start of a character; the first ones may be in the middle of one.
+    // Tries each possible start of a character; the first may be in the middle of a character.
     (0..last.len())
         .map(|at| &last[at..])
         .find(|end| {

@@ -6,7 +6,7 @@ use super::progress::per_second;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct ProgressLine {
-    /// Names listed before anything is copied.
+    /// The number of entries listed so far, before anything is copied.
     pub(super) found: u64,
     pub(super) files: u64,
     pub(super) all_files: u64,
@@ -18,7 +18,7 @@ pub(super) struct ProgressLine {
     pub(super) name: String,
 }
 
-/// A shorter part of a name is not useful.
+/// The shortest part of a name that is worth showing, in columns.
 const SHORTEST_NAME: usize = 8;
 
 impl ProgressLine {

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 
 use exec_server_protocol::{FsMetadata, PathUri};
 
-/// The meaning of the destination argument.
+/// Where the destination argument puts the sources.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Destination {
     /// Into this existing directory.
@@ -23,11 +23,11 @@ pub(super) enum Destination {
 pub(super) enum DestinationError {
     #[error("is not a directory, so only one file can be copied there")]
     SeveralSources,
-    #[error("is not a directory")]
+    #[error("is not a directory; omit the slash")]
     NotADirectory,
     #[error("is a file, and cannot be replaced by a directory")]
     File,
-    #[error("is not a directory; create it first, or omit the slash")]
+    #[error("does not exist; create the directory first, or omit the slash")]
     Missing,
 }
 
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_the_name_of_the_copy() {
+    fn a_destination_that_is_not_a_directory_is_the_name_of_the_copy() {
         assert_eq!(path(None, false, FILE).unwrap(), "/d");
         assert_eq!(path(None, false, DIRECTORY).unwrap(), "/d");
         assert_eq!(path(None, true, DIRECTORY).unwrap(), "/d");

@@ -25,13 +25,14 @@ const FILLABLE: u32 = 0o700;
 /// The origin of a directory that already exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Existing {
-    /// Another program created it; its permissions are kept.
+    /// This copy did not create the directory; its permissions are kept.
     Foreign,
-    /// An earlier run created it, and may not have set its permissions.
+    /// An interrupted attempt of this copy created the directory, and may not have set its
+    /// permissions.
     OfThisCopy,
 }
 
-/// A directory created here whose final mode denies its owner access. The mode is set once the
+/// A directory of the copy whose final mode denies the owner some access. The mode is set once the
 /// directory is filled.
 #[derive(Debug)]
 pub(super) struct RestrictedDirectory {
@@ -43,7 +44,8 @@ pub(super) struct RestrictedDirectory {
 pub(super) struct Directories {
     /// Parents precede children.
     pub(super) to_close: Vec<RestrictedDirectory>,
-    /// Relative to the root; nothing can be copied into these.
+    /// The directories that could not be created, relative to the root. Nothing can be copied into
+    /// them.
     pub(super) missing: HashSet<PathBuf>,
 }
 

@@ -28,14 +28,14 @@ pub(super) struct Endpoint {
     name: EndpointName,
     /// Distinguishes the endpoint's files from those of other endpoints, across runs.
     pub(super) identity: String,
-    /// Counts the changes made there.
+    /// Counts the work completed on this endpoint.
     pub(super) completed: CompletedCount,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum EndpointName {
     Here,
-    /// The server of an environment.
+    /// The server of an environment; `None` is the server of the command.
     Server(Option<String>),
 }
 
@@ -144,7 +144,7 @@ impl Endpoint {
     }
 }
 
-/// Returns the identity of a server, independent of how the user wrote it: `:` means a different
+/// Returns the identity of a server, independent of how the user wrote it: `:` may mean a different
 /// server in each command line.
 fn identity_of(target: &Target) -> String {
     match target {
@@ -152,7 +152,7 @@ fn identity_of(target: &Target) -> String {
             String::new()
         }
         Target::Server { server, origin } => match server.url() {
-            // A query may be a secret, and does not identify the machine.
+            // A query may contain a secret, and does not identify the machine.
             Some(url) => url.split('?').next().unwrap_or_default().to_owned(),
             None => origin.to_string(),
         },

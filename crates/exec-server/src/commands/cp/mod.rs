@@ -1,7 +1,8 @@
 //! `exec-server cp`: copies files and trees between machines, or within one server.
 //!
-//! First lists everything, then creates directories, copies files and symlinks concurrently, and
-//! sets the final permissions of directories. Errors are reported and do not stop the rest.
+//! First lists each source and creates its directories. Then copies files and symlinks
+//! concurrently, and sets the final permissions of directories. Errors are reported and do not stop
+//! the rest.
 
 mod bar;
 mod destination;
@@ -95,16 +96,16 @@ struct Copying<'a> {
     progress: &'a Progress,
     to: Rc<Endpoint>,
     destination: Destination,
-    /// Every path that is written. Two sources must not have the same target.
+    /// The targets of the sources so far. Two sources must not have the same target.
     targets: HashSet<PathUri>,
     files: Vec<Job>,
     symlinks: Vec<(Rc<Endpoint>, PathUri, PathUri)>,
     to_close: Vec<RestrictedDirectory>,
-    /// Set while the copy creates a directory under a new name.
+    /// Set if the copy creates a directory under a new name, or resumes such a copy.
     marker: Option<UnfinishedMarker>,
     /// Set once a connection is lost for good and that has been reported.
     is_lost: Cell<bool>,
-    /// The number of items skipped for that reason. Only the total is reported.
+    /// The number of items left out after that loss. Only the total is reported.
     left_out: Cell<u64>,
 }
 
@@ -141,7 +142,8 @@ impl<'a> Copying<'a> {
         })
     }
 
-    /// Examines a source. Performs work that takes a single call.
+    /// Examines a source and plans its copy. A copy within one server takes a single call, which is
+    /// made at once.
     async fn add(&mut self, source: &EndpointPath) -> anyhow::Result<()> {
         let found = metadata_of(&source.endpoint, &source.path).await?;
         anyhow::ensure!(!found.is_directory || self.cp.recursive, "is a directory; use -r");
@@ -149,7 +151,10 @@ impl<'a> Copying<'a> {
             found.is_directory || found.is_file,
             "is neither a file nor a directory, and is not copied"
         );
-        anyhow::ensure!(found.is_directory || !source.has_slash, "is not a directory");
+        anyhow::ensure!(
+            found.is_directory || !source.has_slash,
+            "is not a directory; omit the slash"
+        );
         let target = self.destination.path_of(source.name.as_deref(), found.is_directory);
         let mut target = target.with_context(|| self.to.show(self.destination.path()))?;
         if found.is_directory
@@ -158,7 +163,7 @@ impl<'a> Copying<'a> {
             target = unfinished;
         }
         let is_only = self.targets.insert(target.clone());
-        anyhow::ensure!(is_only, "another source already has this name");
+        anyhow::ensure!(is_only, "another source already has this name; copy it separately");
         // A copy by the server would not set the permissions of directories that an interrupted
         // copy left behind.
         let goes_on = self.marker.is_some() && matches!(self.destination, Destination::Into(_));
@@ -166,7 +171,7 @@ impl<'a> Copying<'a> {
         let is_new = self.marker.is_some() || (is_there && is_missing(&self.to, &target).await);
         if is_there {
             match self.copy_there(source, &found, target.clone()).await {
-                // The server created it for this copy, completely or not.
+                // The server may have created only a part of the tree; `add_tree` copies the rest.
                 Err(ExecServerError::Interrupted { .. }) if found.is_directory && is_new => {}
                 outcome => return Ok(outcome?),
             }
@@ -231,8 +236,8 @@ impl<'a> Copying<'a> {
             sandbox: None,
         };
         if found.is_directory {
-            // Not retried: existing directories would keep the permissions that they have while
-            // being filled.
+            // Not retried: directories left by the first attempt would keep their temporary
+            // permissions.
             return self.to.files.copy(params).await;
         }
         self.to.retry_interrupted(async || self.to.files.copy(params.clone()).await).await?;
@@ -326,7 +331,12 @@ impl<'a> Copying<'a> {
         }
         match self.left_out.get() {
             0 => {}
-            more => self.progress.warn(&format!("{more} more could not be copied")),
+            more => {
+                self.progress.warn(&format!(
+                    "{more} more could not be copied because the connection was lost; run the \
+                     command again"
+                ));
+            }
         }
     }
 

@@ -28,7 +28,7 @@ pub(super) struct Progress {
     is_quiet: bool,
     /// The message if the copy is interrupted.
     interruption: Cell<Option<&'static str>>,
-    /// Set while a server copies a tree by itself, without reporting counts.
+    /// Set once a tree is copied within a server, which reports no counts.
     is_uncounted: Cell<bool>,
     pub(super) counts: Counts,
     current: RefCell<String>,
@@ -44,7 +44,7 @@ pub(super) struct Counts {
     pub(super) files: Cell<u64>,
     pub(super) directories: Cell<u64>,
     pub(super) symlinks: Cell<u64>,
-    /// The bytes already at the destination, out of all bytes.
+    /// The bytes already at the destination, out of `all_bytes`.
     pub(super) bytes: Cell<u64>,
     pub(super) transferred: Cell<u64>,
     pub(super) resumed: Cell<u64>,
@@ -105,7 +105,7 @@ impl Progress {
         self.is_uncounted.set(true);
     }
 
-    /// Prints a message on a terminal or with `--verbose`.
+    /// Prints a message with `--verbose`, or on a terminal without `--quiet`.
     pub(super) fn note(&self, text: &str) {
         if self.is_verbose || self.is_shown {
             self.tell(text);
@@ -117,7 +117,8 @@ impl Progress {
         say(text);
     }
 
-    /// Removes the progress line; on a terminal or with `--verbose`, prints a summary.
+    /// Removes the progress line. With `--verbose`, or on a terminal without `--quiet`, prints a
+    /// summary.
     pub(super) fn end(&self, is_done: bool) {
         self.clear();
         self.interruption.set(None);
@@ -197,7 +198,7 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        // Interrupted: the last progress stays visible.
+        // The copy was interrupted: the last progress line stays visible.
         if self.is_drawn.get() {
             let _ = writeln!(io::stderr());
         }
@@ -224,7 +225,7 @@ impl<'a> FileProgress<'a> {
         Self { counts, counted: Cell::new(0) }
     }
 
-    /// Everything before `place` has been copied.
+    /// Records that everything before `place` has been copied.
     pub(super) fn reached(&self, place: u64) {
         let before = self.counted.replace(place);
         let bytes = &self.counts.bytes;

@@ -1,7 +1,7 @@
 //! Resumes an interrupted copy.
 //!
 //! The partial file is found by a key derived from the source: another source, or a changed one,
-//! has another key. A partial file cannot be read before it has its name, so it cannot be compared
+//! has another key. A partial file cannot be read before it is committed, so it cannot be compared
 //! with the source; instead, samples of the source are part of the key. Blocks are written
 //! concurrently, so the end of a partial file may have holes; that part is written again.
 
@@ -14,13 +14,13 @@ use sha2::{Digest as _, Sha256};
 
 use super::retry_budget::CompletedCount;
 
-/// The number of concurrent blocks per file. A block starts only when the block this far before it
-/// has been written.
+/// The number of concurrent blocks per file. A block starts only when the block `WINDOW` places
+/// before it has been written.
 pub(super) const WINDOW: usize = 8;
 pub(super) const BLOCK: u64 = MAX_BLOCK_BYTES as u64;
 const KEY_BYTES: usize = 8;
-/// How often a partial file may vanish: if the response to the final call is lost, there is nothing
-/// to resume.
+/// Once a partial file has vanished more than this many times, copying it again no longer counts as
+/// progress. It vanishes if the final call succeeds but the response is lost.
 const MAX_VANISHED: usize = 5;
 /// The size of the samples from the beginning, middle and end of the content.
 const SAMPLE: u64 = 16 << 10;
@@ -84,8 +84,8 @@ fn word(digest: Sha256) -> String {
     word
 }
 
-/// Returns the resume offset for a partial file of `written` bytes. Invariant: everything before it
-/// was written.
+/// Returns the resume offset for a partial file of `written` bytes. Invariant: everything before
+/// that offset was written.
 pub(super) fn start(written: u64) -> u64 {
     let begun = written.div_ceil(BLOCK);
     begun.saturating_sub(WINDOW as u64) * BLOCK
@@ -108,9 +108,9 @@ pub(super) struct PartialFile {
     pub(super) key: Option<String>,
     /// Invariant: everything before this offset is confirmed as written, or a hole.
     certain: u64,
-    /// The minimum length. A shorter file is a different file.
+    /// The minimum length of the partial file. If it is shorter, it is a different file.
     len: u64,
-    /// The furthest offset of any attempt.
+    /// The furthest offset that any attempt has reached.
     furthest: u64,
     vanished: usize,
 }
@@ -121,7 +121,7 @@ impl PartialFile {
         Self { key, ..Self::default() }
     }
 
-    /// Returns the resume offset if `found` bytes exist.
+    /// Returns the resume offset if the partial file has `found` bytes.
     pub(super) fn start(&mut self, found: u64) -> u64 {
         if found < self.len {
             self.begin_anew();
@@ -180,12 +180,12 @@ mod tests {
     fn a_partial_file_resumes_where_it_was_confirmed() {
         let completed = CompletedCount::default();
         let mut partial = PartialFile::default();
-        assert_eq!(partial.start(20 * BLOCK), 12 * BLOCK, "another program has written it");
+        assert_eq!(partial.start(20 * BLOCK), 12 * BLOCK, "the end may have holes");
         let copied =
             |block: u64, written| CopiedBlock { end: block * BLOCK, is_whole: true, written };
         partial.reached(&copied(13, 13 * BLOCK), &completed);
         assert_eq!(partial.start(20 * BLOCK), 13 * BLOCK);
-        // Holes are not written, so they do not count as found.
+        // A hole at the end does not lengthen the file, so 20 blocks are not too few.
         partial.reached(&copied(30, 0), &completed);
         assert_eq!(partial.start(20 * BLOCK), 30 * BLOCK);
         assert_eq!(partial.start(12 * BLOCK), 4 * BLOCK, "it is another file");

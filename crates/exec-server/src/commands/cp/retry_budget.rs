@@ -1,8 +1,9 @@
-//! Limits the connection losses of a copy: any number, as long as it makes progress in between.
+//! Ends a copy after several connection losses in a row. Losses with progress in between do not
+//! count.
 
 use std::cell::Cell;
 
-/// The number of consecutive retries without progress in this file or any other.
+/// The maximum number of consecutive retries without progress in this file or any other.
 const MAX_LOSSES_IN_A_ROW: usize = 5;
 
 /// Counts completed pieces of work. Their number is finite, so the number of attempts is too.

@@ -24,13 +24,13 @@ use crate::environment::blocks::ReadBlocks;
 const SMALL: u64 = 256 << 10;
 /// Bounds the blocks and small files in memory, across all files.
 const HELD_BLOCKS: usize = 16;
-/// How long another writer may hold the partial file. The server may need a moment to notice that
-/// this command's previous connection is gone.
+/// How long to wait for another writer to release the partial file. The server may need a moment to
+/// notice that this command's previous connection is gone.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 const RELEASE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The preserved permission bits. The others grant rights based on the owner of the file, which
-/// changes.
+/// The preserved permission bits. The meaning of the others depends on the owner of the file, which
+/// is not preserved.
 pub(super) const PRESERVED_MODE: u32 = 0o777;
 
 #[derive(Debug)]
@@ -46,9 +46,10 @@ pub(super) struct Job {
 /// How to treat a symlink at the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Links {
-    /// The user gave the path.
+    /// Followed, because the user gave the path.
     Followed,
-    /// The path comes from a listed tree: a symlink there now was created after the listing.
+    /// Refused, because the path comes from a listed tree: a symlink there now was created after
+    /// the listing.
     Refused,
 }
 
@@ -72,9 +73,9 @@ pub(super) enum CopyError {
     Source(ExecServerError),
     #[error(transparent)]
     Target(ExecServerError),
-    #[error("became shorter while it was copied")]
+    #[error("became shorter while it was copied; copy it again")]
     Shorter,
-    #[error("changed while it was copied")]
+    #[error("changed while it was copied; copy it again")]
     Changed,
     #[error("received a block of {got} bytes; expected 1 to {asked} bytes, or the end of the file")]
     OddBlock { asked: usize, got: usize },
@@ -141,8 +142,8 @@ impl<'a> Transfer<'a> {
         Ok(())
     }
 
-    /// Copies a large file. Handles end with their connection, so both are reopened after a loss;
-    /// the partial file is found by its key.
+    /// Copies a large file. Handles end with their connection, so source and target are reopened
+    /// after a loss; the partial file is found by its key.
     async fn copy_in_blocks(&self, job: &Job) -> Result<(), CopyError> {
         let progress = FileProgress::new(&self.progress.counts);
         let mut retries = RetryBudget::new(&self.to.completed);
@@ -196,7 +197,8 @@ impl<'a> Transfer<'a> {
         let copied = tokio::select! {
             biased;
             copied = self.blocks(&file, &new, start..found.size, partial, progress) => copied,
-            // Holes are not written, so a failed write cannot report the loss.
+            // While a hole is copied nothing is written, so no failed write would report a lost
+            // connection.
             error = new.lost() => Err(CopyError::Target(error)),
         };
         let copied = match copied {
@@ -266,7 +268,7 @@ impl<'a> Transfer<'a> {
         if end > 0 {
             return Ok(());
         }
-        // Files in /proc and the like report no size and must be read to the end.
+        // Files in /proc and the like report size 0 and must be read to the end.
         loop {
             let copied = self.block(file, new, place, MAX_BLOCK_BYTES, end).await?;
             place = copied.end;
@@ -352,8 +354,8 @@ async fn check_unchanged(job: &Job, before: &FsMetadata) -> Result<(), CopyError
     }
 }
 
-/// Whether the file was modified in place. Appended data was not read, and a file that replaced it
-/// is another file.
+/// Whether the file was modified in place. Appended data does not count, because it was not read;
+/// nor does a replacement, because the opened file was not changed.
 fn is_rewritten(before: &FsMetadata, now: &FsMetadata) -> bool {
     let births = [before.created_at_ms, now.created_at_ms];
     let is_another = births[0] != births[1] && !births.contains(&0);
@@ -370,7 +372,7 @@ mod tests {
     use super::super::tests::file;
     use super::*;
 
-    /// A file that reports five blocks, with a configurable block after the first.
+    /// A file whose first block is complete, and whose later blocks are all `then`.
     #[derive(Debug)]
     struct Odd {
         metadata: FsMetadata,
@@ -410,7 +412,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_that_ends_early_is_incomplete() {
+    async fn a_file_that_ends_early_or_sends_odd_blocks_is_an_error() {
         for (then, eof) in [(&b""[..], true), (b"x", true)] {
             let outcome = copy_odd(then, eof).await;
             assert!(matches!(outcome, Err(CopyError::Shorter)), "{outcome:?}");

@@ -26,16 +26,18 @@ pub(super) struct Tree {
     pub(super) unreadable: Vec<(PathUri, ListError)>,
 }
 
-/// Why the content of a directory is incomplete.
+/// Why the listing of a directory is incomplete.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ListError {
     #[error(transparent)]
     Call(#[from] ExecServerError),
     #[error("the server listed {count} names that are not in this directory; they are not copied")]
     Elsewhere { count: usize },
-    #[error("is {MAX_DEPTH} directories deep; its contents are not copied")]
+    #[error("is {MAX_DEPTH} directories deep, the maximum; its contents are not copied")]
     TooDeep,
-    #[error("has a path of more than {MAX_PATH_BYTES} bytes; its contents are not copied")]
+    #[error(
+        "has a path of more than {MAX_PATH_BYTES} bytes, the maximum; its contents are not copied"
+    )]
     TooLong,
 }
 
@@ -130,9 +132,9 @@ impl Tree {
     }
 }
 
-/// Returns the path of an entry relative to the root, which is where it will be written on the
-/// other endpoint. A hostile server may return paths with `..`, so only a name directly in the
-/// listed directory is accepted.
+/// Returns the path of an entry relative to the root. The other endpoint writes the entry at this
+/// path. A hostile server may return paths with `..`, so only a name directly in the listed
+/// directory is accepted.
 fn relative_path(root: &PathUri, directory: &PathUri, entry: &DirectoryEntry) -> Option<PathBuf> {
     let name = entry.path.as_path().file_name()?;
     if entry.path.as_path().parent() != Some(directory.as_path()) {

@@ -23,7 +23,7 @@ pub(super) struct UnfinishedMarker {
 }
 
 impl UnfinishedMarker {
-    /// Returns the marker of a copy of `source` to `directory`. None for a root, which always
+    /// Returns the marker of a copy of `source` to `directory`. `None` for a root, which always
     /// exists and has no parent.
     pub(super) fn of(source: &EndpointPath, directory: &PathUri) -> Option<Self> {
         let parent = directory.as_path().parent()?;
@@ -36,7 +36,7 @@ impl UnfinishedMarker {
         &self.path
     }
 
-    /// Writes the marker before the directory exists, valid for any birth time.
+    /// Writes a marker that matches any birth time, because the directory does not exist yet.
     pub(super) async fn write(&self, endpoint: &Endpoint) -> Result<(), ExecServerError> {
         self.put(endpoint, Bytes::new()).await
     }

@@ -20,7 +20,7 @@ pub(super) struct Check {
     pub(super) works: bool,
     /// The benefit, or the reason for the failure.
     pub(super) detail: String,
-    /// The way to more, if this works only in part.
+    /// How to get full support, if this works only in part.
     #[serde(flatten)]
     pub(super) upgrade: Option<Upgrade>,
 }
@@ -44,7 +44,7 @@ impl Check {
 
 const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Runs the checks that every server needs to run processes.
+/// Checks what every server needs in order to run processes.
 pub(super) async fn checks() -> Vec<Check> {
     let pipes = Io::Pipes { stdin: false };
     let terminal = Io::Pty(PtySize { rows: 24, cols: 80 });
@@ -60,14 +60,15 @@ pub(super) async fn checks() -> Vec<Check> {
         .await,
         check("spill files", "output beyond memory goes to a temporary file", async {
             let place = std::env::temp_dir();
-            tempfile::tempfile_in(&place).with_context(|| place.display().to_string())?;
+            tempfile::tempfile_in(&place)
+                .with_context(|| format!("cannot create a file in {}", place.display()))?;
             Ok(())
         })
         .await,
     ]
 }
 
-/// Reports the tier of limits. Limits hold in both tiers, so a weaker tier is not a failure.
+/// Reports the tier of limits. Every tier enforces limits, so a weaker tier is not a failure.
 fn limits() -> Check {
     let name = "limits";
     let support = match ExecServerRuntimePaths::this_program().launcher() {

@@ -20,7 +20,7 @@ use sandbox::SandboxReport;
 /// The output of `--json`. Fields may be added.
 #[derive(Debug, Serialize)]
 struct Report {
-    /// Everything works, including the strongest sandbox.
+    /// Whether everything works, including the strongest sandbox.
     healthy: bool,
     checks: Vec<Check>,
     sandbox: SandboxReport,

@@ -6,7 +6,7 @@ use exec_server_host::sandbox::{
 };
 use serde::Serialize;
 
-/// From the strongest to none.
+/// How strictly host rules can be enforced, from the strongest tier to none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum NetworkTier {

@@ -1,4 +1,4 @@
-//! Checks sandboxes on this machine: each mechanism by itself, then complete sandboxes around a
+//! Checks sandboxes on this machine: each mechanism separately, then complete sandboxes around a
 //! program that tries to escape.
 
 use std::path::PathBuf;
@@ -31,10 +31,10 @@ pub(super) struct MechanismReport {
     #[serde(skip)]
     pub(super) title: String,
     pub(super) verdict: Verdict,
-    /// Its version, or the reason for the failure.
+    /// The version of the mechanism, or the reason for the failure.
     pub(super) detail: String,
     pub(super) gives: &'static str,
-    /// How to enable the mechanism, or all of it.
+    /// How to enable the mechanism, or the part of it that does not work.
     pub(super) remedy: Option<String>,
 }
 
@@ -44,9 +44,9 @@ pub(super) enum Verdict {
     Works,
     /// Works with reduced protection.
     Partial,
-    /// The strongest sandbox works without it, but is stronger with it.
+    /// Does not work, but the strongest tier does not require it.
     Missing,
-    /// The strongest sandbox requires it.
+    /// Does not work, and the strongest tier requires it.
     Needed,
 }
 
@@ -208,7 +208,7 @@ impl Workspace {
         let around =
             tempfile::tempdir().context("cannot create a temporary directory for the check")?;
         let path = around.path().canonicalize()?.join("workspace");
-        std::fs::create_dir(&path)?;
+        std::fs::create_dir(&path).with_context(|| format!("cannot create {}", path.display()))?;
         Ok(Self { path, _around: around })
     }
 

@@ -118,7 +118,7 @@ impl Table {
     }
 }
 
-/// Wraps text between words. A word that does not fit gets a line of its own.
+/// Wraps text between words. A word that does not fit goes on a separate line.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace().map(printable) {

@@ -12,7 +12,7 @@ use exec_server_protocol::{
     PathUri,
 };
 
-use super::failures::Failures;
+use super::failures::{self, Failures};
 use super::servers::{Located, Servers};
 use super::wording::without_path;
 use crate::cli::files::{Grep, GrepOutput};
@@ -35,7 +35,8 @@ pub(super) async fn run(servers: &Servers<'_>, grep: &Grep) -> anyhow::Result<Ex
                     failures.tell(&path.written, &problem);
                 }
                 if summary.truncated {
-                    say(&stopped(grep.max_matches, summary.matches));
+                    let stopped = stopped(grep.max_matches, summary.matches);
+                    say(&failures::line(&path.written, &anyhow::Error::msg(stopped)));
                 }
             }
             Err(error) if error.is::<OutputError>() || is_of_the_pattern(&error) => {
@@ -119,7 +120,9 @@ fn params_of(grep: &Grep, path: PathUri) -> FsSearchParams {
 fn stopped(max_matches: Option<u64>, matches: u64) -> String {
     let lines = if matches == 1 { "line" } else { "lines" };
     if matches < max_matches.unwrap_or(FsSearchParams::DEFAULT_MATCHES) {
-        return format!("stopped after {matches} {lines}, the most that the server sends");
+        return format!(
+            "stopped after {matches} {lines}, the most that the server sends; narrow the search"
+        );
     }
     format!("stopped after {matches} {lines}; see --max-matches")
 }
@@ -140,7 +143,7 @@ mod tests {
     fn the_reached_limit_is_named() {
         assert_eq!(stopped(Some(1), 1), "stopped after 1 line; see --max-matches");
         assert_eq!(stopped(None, 10_000), "stopped after 10000 lines; see --max-matches");
-        let other = "stopped after 7 lines, the most that the server sends";
+        let other = "stopped after 7 lines, the most that the server sends; narrow the search";
         assert_eq!(stopped(None, 7), other);
     }
 }

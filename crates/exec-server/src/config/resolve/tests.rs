@@ -97,7 +97,7 @@ fn assert_only_changed(configuration: &Configuration, changed: &Setting, source:
 }
 
 #[test]
-fn every_setting_works_through_every_channel() {
+fn every_setting_works_in_every_layer() {
     for setting in SETTINGS {
         let (text, literal) = sample(setting);
         let flag = setting.flag(setting.key);
@@ -280,7 +280,7 @@ fn host_rules_are_a_table_of_the_file() {
     assert_eq!(hosts(&[], &[], text), rules(&["*.a.example", "b:1"], &["x.a.example"], true));
     assert_eq!(hosts(&[], &[], "[network]\nallow = []"), rules(&[], &[], false));
     assert_eq!(hosts(&[], &[], "[network]\ndeny = [\"a\"]"), rules(&[], &["a"], false));
-    // Otherwise an empty `allow` with a `deny` would allow all other hosts.
+    // An empty `allow` allows no host, even with a `deny`.
     let none = "[network]\nallow = []\ndeny = [\"a\"]";
     assert_eq!(hosts(&[], &[], none), rules(&[], &[], false));
     let variables = [("EXEC_SERVER_NETWORK_ALLOW", "c, d:2")];
@@ -327,7 +327,7 @@ fn errors_in_host_rules_have_a_position() {
 /// An operator who sets only `network = false` believes that the network is off.
 #[test]
 fn ceiling_settings_without_a_required_level_are_refused() {
-    let advice = "has no effect without sandbox.require; set that to \"workspace-write\", \"read-only\" or \"none\"";
+    let advice = "has no effect without sandbox.require; set sandbox.require to \"workspace-write\", \"read-only\" or \"none\"";
     assert_eq!(
         error("[sandbox]\nnetwork = false"),
         format!("config.toml:2: sandbox.network {advice}")

@@ -72,7 +72,7 @@ impl Drop for Logging {
     }
 }
 
-/// Initialises logging for the whole process, panics included, to standard error. Succeeds once per
+/// Starts logging to standard error for the whole process, including panics. Succeeds only once per
 /// process.
 pub(crate) fn init(filter: &str, format: LogFormat) -> Result<Logging, LoggingError> {
     let parsed = parse_filter(filter)
