@@ -8,11 +8,11 @@ check:
 test *arguments:
     cargo nextest run {{arguments}}
 
-# Load and faults on a server with all features, for MINUTES. SOAK_SEED=N repeats a run.
+# Load and faults on a server with all features, for this many minutes. SOAK_SEED=N repeats a run.
 soak minutes:
     SOAK_MINUTES={{minutes}} cargo nextest run --profile soak --release -p exec-server --test e2e --run-ignored only --no-capture -E 'test(=soak::soak_everything)'
 
-# The repeating tests with their full counts. Takes some minutes after the build.
+# The tests that repeat a scenario, with their full counts. Takes some minutes after the build.
 soak-counts *arguments:
     cargo nextest run --profile soak --release -p exec-server -p exec-server-host -p exec-server-relay -p exec-server-server --run-ignored only -E 'test(soak_) - test(=soak::soak_everything)' {{arguments}}
     cargo nextest run --profile soak --release -p exec-server-client --run-ignored only -E 'test(ten_thousand)' {{arguments}}

@@ -28,7 +28,7 @@ async fn main() -> anyhow::Result<()> {
         ..StartParams::new(
             "counter",
             ["/bin/sh", "-c", script],
-            PathUri::from_path("/").context("not absolute")?,
+            PathUri::from_path("/").context("/ is not an absolute path")?,
         )
     };
     let process = client.start(start).await?;

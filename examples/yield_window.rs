@@ -1,4 +1,4 @@
-//! Tools of a model: each call returns within a time, and the process keeps running.
+//! Tools of a language model: each call returns within a time limit, and the process keeps running.
 //!
 //! ```sh
 //! cargo run --example yield_window

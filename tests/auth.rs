@@ -70,7 +70,7 @@ fn forged_and_outdated_tokens_are_refused_and_never_logged() {
     let refused = [
         format!("{unsigned}."),
         forged("", &json!({ "alg": "none" }), &good),
-        // Algorithm confusion: the secret would be taken for a public key.
+        // Algorithm confusion: a flawed server would take the secret for a public key.
         forged(&secret, &json!({ "alg": "RS256" }), &good),
         forged(&secret, &json!({ "alg": "HS512" }), &good),
         forged(&new_token(), &header, &good),
@@ -311,7 +311,7 @@ print(client.makefile().readline().strip())
 fn a_unix_socket_refuses_other_users_unless_allowed() {
     const OTHER: u32 = 61_237;
     if !is_root() || !Path::new("/usr/bin/python3").exists() {
-        return skipped("only root can be several users");
+        return skipped("only root can connect as another user");
     }
     let directory = tempfile::tempdir().unwrap();
     std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();

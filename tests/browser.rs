@@ -1,5 +1,5 @@
-//! Pages in a real browser get in with a token from an allowed origin, and not without either. One
-//! of them runs the TypeScript client.
+//! A page in a real browser needs both a token and an allowed origin to open a session. One page
+//! runs the TypeScript client.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::support::tokens::Issuer;
 use crate::support::{HANG, command};
 
-/// Tries to open a session twice, with the token and without, and reports how far it came.
+/// Tries to open a session with the token and without, and reports how far each attempt got.
 const PAGE: &str = r#"<!doctype html><script>
 const attempt = (protocols) => new Promise((resolve) => {
   const socket = new WebSocket("SERVER", protocols);
@@ -43,7 +43,7 @@ const attempt = (protocols) => new Promise((resolve) => {
 })();
 </script>"#;
 
-/// Runs the smoke test of the TypeScript client: the built modules as they are, without a bundler.
+/// Runs the smoke test of the TypeScript client, whose built modules are loaded without a bundler.
 const CLIENT_PAGE: &str = r#"<!doctype html><script type="module">
 import { EXPECTED, smoke } from "/test/smoke.mjs";
 const result = await smoke("SERVER", "TOKEN").catch(String);
@@ -68,8 +68,8 @@ impl Site {
         format!("http://{}", self.listener.local_addr().unwrap())
     }
 
-    /// Serves the page until a browser reports what came of it. A browser also opens connections that
-    /// it does not use, so each has a thread.
+    /// Serves the page until a browser reports its result. A browser also opens connections that it
+    /// does not use, so each connection has a thread.
     fn result(&self, page: &str) -> Value {
         let (report, reported) = mpsc::sync_channel(1);
         let listener = self.listener.try_clone().unwrap();
@@ -88,7 +88,7 @@ impl Site {
     }
 }
 
-/// Answers one request; returns what it reports.
+/// Answers one request. Returns the result of a page, if the request reports one.
 fn serve(mut stream: TcpStream, page: &str) -> Option<Value> {
     let target = request_target(&stream)?;
     let module = || std::fs::read_to_string(typescript_client().join(&target[1..])).ok();
@@ -134,7 +134,7 @@ impl Browser {
                 "--disable-sync",
             ])
             .arg(format!("--user-data-dir={}", profile.display()))
-            // It stays until it is killed.
+            // Keeps the browser running until it is killed.
             .arg("--remote-debugging-port=0")
             .arg(url)
             .stdin(Stdio::null())
@@ -153,7 +153,7 @@ impl Drop for Browser {
 
 const CHROMIUM: &str = "/usr/bin/chromium";
 
-/// The report of the page, from a browser of its own.
+/// Opens the page in a new browser, and returns its report.
 fn look(site: &Site, page: &str) -> Value {
     let profile = tempfile::tempdir().unwrap();
     let _browser = Browser::open(command(CHROMIUM), profile.path(), &site.origin());
@@ -197,7 +197,8 @@ fn the_typescript_client_works_in_a_browser_and_survives_a_cut() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let upstream = server.url().strip_prefix("ws://").unwrap().parse().unwrap();
     let proxy = runtime.block_on(FaultProxy::start(upstream));
-    // Behind the HTTP head, the handshake, `environment/info` and the start: at the first write.
+    // Cuts the first write, which follows the HTTP head, the two messages of the handshake,
+    // `environment/info` and the start.
     proxy.plan_cuts([PlannedCut { way: Way::ToServer, after: 5, how: Cut::MidFrameRst }]);
     let token = issuer.token(&json!({ "sub": "page" }));
     let page = CLIENT_PAGE.replace("SERVER", &proxy.url()).replace("TOKEN", &token);

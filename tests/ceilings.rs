@@ -89,7 +89,7 @@ fn processes_stay_below_the_ceiling_of_their_token() {
     assert_ne!(agent.run(&prepared).exit_code, Some(0));
     let inside = shell("inside", &write).with("cwd", uri(outside));
     assert_ne!(agent.run(&inside).exit_code, Some(0));
-    // By the v0 name of the method.
+    // The v0 name of `process/start` has the same ceiling.
     let v0 = json!({
         "processId": "v0", "argv": ["/bin/sh", "-c", write], "cwd": outside, "env": {}, "tty": false,
     });
@@ -243,7 +243,7 @@ fn a_token_with_network_access_cannot_reach_its_own_server() {
     let port = listener.local_addr().unwrap().port();
     let connect = format!("exec bash -c 'exec 3<>/dev/tcp/127.0.0.1/{port}'");
     assert_eq!(agent.run(&shell("connect", &connect)).exit_code, Some(0));
-    // Not even with a token of the developer that the agent has found.
+    // A token of the developer, found by the agent, does not help.
     let developer = scene.issuer.token_file("developer", &json!({ "sub": "alice" }));
     let copy = scene.workspace.path().join("found");
     std::fs::copy(developer, &copy).unwrap();

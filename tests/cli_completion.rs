@@ -45,7 +45,7 @@ fn completes(shell: &Shell) {
 
     let tmux = Tmux::start(&server);
     tmux.line(&format!("export EXEC_SERVER_ENVIRONMENTS={}", environments.display()));
-    // Shells write their own files there.
+    // Shells write their own files into these directories.
     let home = directory.path().display();
     tmux.line(&format!(
         "export HOME={home} XDG_CONFIG_HOME={home} XDG_DATA_HOME={home} XDG_CACHE_HOME={home}"
@@ -56,7 +56,7 @@ fn completes(shell: &Shell) {
     tmux.line(&format!("{}; echo sour''ced", shell.source));
     tmux.wait_for("sourced");
     for (typed, completed) in [
-        // A command, an option of it, the names of processes and environments.
+        // Completes a command, an option, and names of processes, environments and commands.
         ("exec-server forg", "exec-server forget"),
         ("exec-server logs --foll", "exec-server logs --follow"),
         ("exec-server logs night", "exec-server logs nightly-build"),

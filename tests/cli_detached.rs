@@ -78,7 +78,7 @@ fn json_output_names_process_and_session() {
     let server = Server::start();
     let outcome = server.run(&["run", "-d", "--json", "sleep", "1000"]);
     let printed: Value = serde_json::from_str(&outcome.stdout).unwrap();
-    let [process] = &ps(&server)[..] else { panic!("one process") };
+    let [process] = &ps(&server)[..] else { panic!("not exactly one process") };
     assert_eq!(process["processId"], printed["processId"]);
     assert_eq!(process["sessionId"], printed["sessionId"]);
     assert_eq!(process["argv"], serde_json::json!(["sleep", "1000"]));

@@ -176,7 +176,10 @@ fn a_failed_write_to_stdout_is_an_error() {
         let output = full.output().unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {error}");
-        assert!(error.starts_with("exec-server: cannot write the output: "), "{error}");
+        assert!(
+            error.starts_with("exec-server: cannot write to standard output or standard error: "),
+            "{error}"
+        );
         let mut unread = machine.command(arguments);
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
@@ -234,7 +237,7 @@ fn directories_are_created_and_removed() {
     let machine = Machine::new();
     let root = machine.root();
     machine.text(&["mkdir", "a", "b"]);
-    assert_eq!(machine.refused(&["mkdir", "a"]), "exec-server: a: exists already\n");
+    assert_eq!(machine.refused(&["mkdir", "a"]), "exec-server: a: already exists\n");
     assert!(machine.refused(&["mkdir", "c/d"]).contains("No such file"));
     machine.text(&["mkdir", "-p", "a", "c/d"]);
     assert!(root.join("c/d").is_dir());
@@ -419,7 +422,7 @@ fn file_commands_need_no_running_server() {
     }
     let unknown = run_program(&["cat", "box:/x"]);
     assert_eq!(unknown.code, Some(2));
-    let expected = "exec-server: unknown environment \"box\"; known environments: \"local\"\n";
+    let expected = "exec-server: unknown environment \"box\"; known environments: \"local\"; define others in environments.toml\n";
     assert_eq!(unknown.stderr, expected, "the message names no path");
 }
 
@@ -432,7 +435,8 @@ fn a_usage_error_is_reported_once_before_any_change() {
     assert!(machine.root().join("x").exists());
     let pattern = machine.run(&["grep", "(", "x", "."]);
     assert_eq!(pattern.code, Some(2), "{}", pattern.stderr);
-    let (expected, lines) = ("exec-server: invalid pattern: ", pattern.stderr.lines().count());
+    let (expected, lines) =
+        ("exec-server: invalid pattern \"(\": ", pattern.stderr.lines().count());
     assert!(pattern.stderr.starts_with(expected) && lines == 1, "{}", pattern.stderr);
     let unreachable = run_program(&["cat", "--connect", "ws://127.0.0.1:1", "x", "y"]);
     assert_eq!((unreachable.code, unreachable.stderr.lines().count()), (Some(1), 1));

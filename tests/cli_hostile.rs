@@ -1,5 +1,5 @@
-//! Every command against a server that puts terminal escapes into everything that it sends: none
-//! reaches the screen.
+//! Every command against a server that puts terminal escapes into everything that it sends: no
+//! escape reaches the screen.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -32,15 +32,15 @@ enum Manner {
     Refuses,
     /// With a result of another type.
     Garbles,
-    /// With an error, to `initialize` too.
+    /// With an error, even to `initialize`.
     RefusesSessions,
-    /// It refuses the WebSocket handshake.
+    /// The server refuses the WebSocket handshake.
     RefusesConnections,
 }
 
 struct HostileServer {
     url: String,
-    /// Methods for which it has no valid result.
+    /// Requested methods for which this server has no valid result.
     unknown: Arc<Mutex<BTreeSet<String>>>,
 }
 
@@ -72,7 +72,7 @@ impl HostileServer {
         unlockpt(&terminal).unwrap();
         let name = ptsname(&terminal, Vec::new()).unwrap();
         let side = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
-        // Otherwise the terminal adds a carriage return to every newline, as hostile text does.
+        // Otherwise the terminal would add carriage returns, which the hostile text also contains.
         let mut modes = tcgetattr(side.as_fd()).unwrap();
         modes.output_modes.remove(OutputModes::OPOST);
         tcsetattr(side.as_fd(), OptionalActions::Now, &modes).unwrap();
@@ -122,7 +122,7 @@ fn serve(mut socket: WebSocket<TcpStream>, manner: Manner, unknown: &Mutex<BTree
             }
         };
         let notes = if is_answered { notes(method, params) } else { Vec::new() };
-        // Search results precede the response of the search; other notifications follow theirs.
+        // The results of a search precede its response; all other notifications follow a response.
         let is_late = method != "fs/search";
         let (first, last) = if is_late { (vec![answer], notes) } else { (notes, vec![answer]) };
         for message in first.into_iter().chain(last) {
@@ -310,7 +310,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("status --json", "refusals"),
     ("logs shared", "plain"),
     ("logs --json shared", "exitCode"),
-    ("logs -f lost", "cannot follow \"lost\""),
+    ("logs -f lost", "cannot read the output of \"lost\""),
     ("logs -n 1 NAME", "plain"),
     ("attach both", "several processes are called"),
     ("attach other/both", "the sandbox seems to have denied H"),
@@ -349,7 +349,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("cp -qv :/d/a-file :/e/a-file", ":/d/a-file"),
     ("cp -qrv HERE :/e", "small-file\\033"),
     ("http -i http://h/", "H"),
-    ("http http://broken/", "the response was cut short"),
+    ("http http://broken/", "the response from broken was cut short"),
     // These use no server.
     ("config", "url"),
     ("doctor", "sandbox"),
@@ -375,7 +375,7 @@ fn is_harmless(letter: char) -> bool {
 
 fn expect_harmless(line: &str, shown: &str) {
     assert!(shown.chars().all(is_harmless), "{line}: {shown:?}");
-    // A newline of the server's would be followed by the replacement of an escape.
+    // After a newline from the server, the next hostile character would be shown as U+FFFD.
     assert!(!shown.contains("\n\u{fffd}"), "{line}: {shown:?}");
 }
 

@@ -77,7 +77,7 @@ fn only_the_server_enforces_a_timeout_during_an_outage() {
     assert_eq!(run.line(), "up\n");
     far.network.black_hole();
     eventually("the server has sent a TERM", || terms.exists());
-    // Long before the KILL of the server: a TERM from the command would arrive.
+    // The server sends KILL much later, so that a TERM from the command would still arrive.
     far.network.resume();
     let (status, out, errors) = run.finish();
     let seen = (status.code(), out.as_str(), errors.as_str());
@@ -94,7 +94,7 @@ fn an_exit_before_the_timeout_counts_even_if_it_is_reported_later() {
     assert_eq!(run.line(), "up\n");
     far.network.black_hole();
     gate.open();
-    // Starts later with the same timeout, so the timeout of the first has passed at its end.
+    // The timeout of `run` began earlier and is just as long, so it passes in the meantime.
     far.spend("3s");
     far.network.resume();
     let (status, out, errors) = run.finish();
@@ -112,7 +112,7 @@ fn a_timeout_loses_no_output_of_a_slow_reader() {
     eventually("the server has ended the process", || {
         far.server.run(&["ps", "-a"]).stdout.contains("timed out (137)")
     });
-    // Longer than the command would wait before it ends the process itself.
+    // Longer than the command waits for the server before it ends the process itself.
     far.spend("4s");
     let (status, out, errors) = run.read_to_end();
     assert_eq!((status.code(), errors.as_str()), (Some(124), "exec-server: sh timed out\n"));

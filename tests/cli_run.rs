@@ -167,7 +167,7 @@ fn a_timeout_holds_during_an_outage() {
     let (status, _, errors) = run.finish();
     assert_eq!(status.code(), Some(124), "{errors}");
     assert!(errors.contains("exec-server: sh timed out"), "{errors}");
-    eventually("the server has ended it", || {
+    eventually("the server has ended the process", || {
         server.run(&["ps", "-a"]).stdout.contains("timed out (143)")
     });
 }

@@ -20,7 +20,7 @@ struct Place {
 
 impl Place {
     fn new() -> Self {
-        // Every workspace may write /tmp, and the repository may be below that.
+        // A workspace-write sandbox may write to /tmp, and the repository may be below that.
         let directory = tempfile::tempdir_in("/var/tmp").unwrap();
         for name in ["workspace", "other"] {
             fs::create_dir(directory.path().join(name)).unwrap();
@@ -60,12 +60,12 @@ pub(crate) fn doctor(without: &str) -> (Option<i32>, Value) {
     (outcome.code, serde_json::from_str(&outcome.stdout).unwrap())
 }
 
-/// Returns why this machine has no sandbox, if so. `tests/sandbox` checks that it is refused then.
+/// Returns the reason if this machine has no sandbox; `tests/sandbox` checks the refusals.
 pub(crate) fn no_sandbox() -> Option<String> {
     no_sandbox_without("")
 }
 
-/// Returns why there is no sandbox without these mechanisms, if so.
+/// Returns the reason if there is no sandbox without these mechanisms.
 fn no_sandbox_without(mechanisms: &str) -> Option<String> {
     let (_, report) = doctor(mechanisms);
     let tier = report["sandbox"]["tier"].as_str().unwrap();
@@ -99,7 +99,7 @@ fn a_workspace_write_sandbox_allows_writes_in_the_workspace_only() {
     assert_ne!(place.code(&workspace_write, "mkdir .git && echo a > .git/config"), Some(0));
     assert!(place.exists("workspace/made") && !place.exists("other/made"));
     assert!(!place.exists("workspace/.git"), "the placeholder is removed");
-    // The working directory is the workspace, by any path.
+    // The working directory is the workspace, however its path is written.
     let other = ["--sandbox", "workspace-write", "--cwd", "../other"];
     assert_eq!(place.code(&other, "echo a > made"), Some(0));
     assert_ne!(place.code(&other, "echo a > ../workspace/more"), Some(0));
@@ -159,8 +159,8 @@ fn a_writable_directory_may_be_missing_in_the_workspace() {
     }
 }
 
-/// Every sandbox may write to the directory for temporary files. It is below `/tmp` here, which is
-/// writable too.
+/// A workspace-write sandbox may write to the directory for temporary files. Here it is below
+/// `/tmp`, which is writable too.
 #[test]
 fn the_directory_for_temporary_files_may_be_missing() {
     if let Some(why) = no_sandbox() {
@@ -199,7 +199,11 @@ fn verbose_reports_the_denied_path() {
     let place = Place::new();
     let target = place.path("other/made");
     let script = format!("touch {}", target.display());
-    let remark = format!("exec-server: the sandbox seems to have denied {}\n", target.display());
+    let remark = format!(
+        "exec-server: the sandbox seems to have denied {}; to allow writing, use --sandbox \
+         workspace-write --writable DIR\n",
+        target.display()
+    );
     let quiet = run_command(place.run(&["--sandbox", "workspace-write"], &script));
     assert!(!quiet.stderr.contains("exec-server:"), "{}", quiet.stderr);
     let told = run_command(place.run(&["-v", "--sandbox", "workspace-write"], &script));
@@ -218,7 +222,7 @@ fn verbose_reports_a_denied_socket_as_the_network() {
     for script in [connect, python] {
         let told = run_command(place.run(&["-v", "--sandbox", "workspace-write"], script));
         assert!(told.stderr.contains("the network (system call socket)"), "{}", told.stderr);
-        assert!(told.stderr.contains("--network allows it"), "{}", told.stderr);
+        assert!(told.stderr.contains("use --sandbox MODE --network"), "{}", told.stderr);
     }
 }
 
@@ -400,7 +404,7 @@ fn an_unavailable_sandbox_is_an_error() {
 fn a_deny_pattern_that_matches_nothing_is_refused() {
     let place = Place::new();
     let environments = place.path("environments.toml");
-    for (denied, because) in [("~/.ssh", "only a shell expands ~"), ("**.pem", "**/*.pem")] {
+    for (denied, because) in [("~/.ssh", "~ is not expanded here"), ("**.pem", "**/*.pem")] {
         let text = format!(
             "[[environments]]\nid = \"box\"\nurl = \"ws://127.0.0.1:1\"\n\
              sandbox = {{ mode = \"workspace-write\", deny = [{denied:?}] }}\n"
@@ -418,7 +422,7 @@ fn a_deny_pattern_that_matches_nothing_is_refused() {
     assert!(!place.exists("workspace/made"));
 }
 
-/// A server on stdio with the minimum of the contract and without sandboxes. It records calls of
+/// A server on stdio with the minimum of the protocol and without sandboxes. It records calls of
 /// `process/terminate`.
 const PLAIN_SERVER: &str = r#"
 import json, sys

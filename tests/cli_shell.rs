@@ -71,13 +71,13 @@ fn a_shell_has_the_size_keys_and_exit_code_of_a_terminal() {
     tmux.wait_for("TERM-tmux");
 
     tmux.resize(90, 20);
-    // The signal that tells the shell may still be on its way.
+    // The signal that reports the size to the shell may still be on its way.
     eventually("the size has changed", || {
         tmux.line("stty size");
         tmux.screen().contains("20 90")
     });
 
-    // The interrupt flushes text that was typed before it is handled.
+    // An interrupt discards pending input, so the test types on only after it is handled.
     tmux.line(INTERRUPTIBLE);
     tmux.wait_for("ready-2");
     tmux.keys(&["C-c"]);

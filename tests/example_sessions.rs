@@ -41,7 +41,7 @@ fn process_session(client: &mut Client) {
         r#"{"id":4,"method":"process/terminate","params":{"processId":"proc-1"}}"#;
 
     greet(client);
-    // The text has no `sandboxType`; existing clients expect it.
+    // The text has no `sandboxType`; some deployed clients expect it.
     let started = answer(client, START, 2);
     assert_eq!(started, json!({"processId": "proc-1", "sandboxType": "none"}));
     // The text names the stream `stdout` and ends the line with LF. The process has a terminal, so
@@ -85,7 +85,7 @@ fn command_session(client: &mut Client) {
     assert_eq!(answer(client, WRITE, 3), json!({"accepted": true}));
     screen.show(client, "hello\r\necho:hello\r\n");
     assert_eq!(answer(client, TERMINATE, 4), json!({"running": true}));
-    // 137 and not the 0 of the text, as above.
+    // Exit code 137 instead of the 0 in the text, as above.
     assert_eq!(
         client.notification(),
         json!({"method": "command/exec/exited", "params": {"processId": "proc-1", "exitCode": 137}})
@@ -133,7 +133,7 @@ impl Screen {
             self.events += 1;
             self.text += std::str::from_utf8(&decoded(&params["chunk"])).unwrap();
         }
-        // A login shell may print a greeting first; later output is only of the script.
+        // A login shell may print a greeting first; all later output comes from the script.
         assert!(self.text == expected || self.shown == 0, "{:?}", self.text);
         self.shown += 1;
         self.text.clear();

@@ -1,4 +1,4 @@
-//! Clients without shared code: Python, with a WebSocket library of its own.
+//! Clients that share no code with the server: Python, with another WebSocket library.
 
 use std::path::{Path, PathBuf};
 

@@ -77,7 +77,7 @@ fn a_binary_message_with_json_is_served() {
 }
 
 #[test]
-fn stdio_accepts_single_bytes_and_both_line_ends() {
+fn stdio_accepts_single_bytes_and_both_line_endings() {
     let (_server, mut client) = Server::stdio();
     client.initialize(&json!({})).unwrap();
     let text = concat!(
@@ -96,7 +96,7 @@ fn stdio_accepts_single_bytes_and_both_line_ends() {
 }
 
 #[test]
-fn the_last_line_needs_no_line_end() {
+fn the_last_line_needs_no_newline() {
     let (mut server, mut client) = Server::stdio();
     client.initialize(&json!({})).unwrap();
     client.send_raw(br#"{"id":"last","method":"environment/status"}"#);

@@ -145,7 +145,7 @@ fn a_server_with_one_concurrent_request_works() {
     // Control requests overtake; other requests keep their order.
     client.call("environment/status", json!({}));
     client.call("process/signal", json!({"processId": "p0", "signal": "terminate"}));
-    assert!(!client.has_answer(behind), "a request ran beside a waiting one");
+    assert!(!client.has_answer(behind), "a request ran while an earlier one waited");
     gate.open();
     assert_eq!(client.answer(poll).unwrap()["exitCode"], 4);
     client.answer(behind).unwrap();

@@ -43,7 +43,7 @@ const NOBODY_ELSE: u32 = 61_234;
 fn output_is_complete_when_no_thread_can_be_started() {
     const BYTES: usize = 20 << 20;
     if !is_root() {
-        return skipped("only root can give the server a user of its own");
+        return skipped("only root can run the server as a separate user");
     }
     let directory = tempfile::tempdir().unwrap();
     let user = NOBODY_ELSE + 1;
@@ -78,7 +78,7 @@ fn output_is_complete_when_no_thread_can_be_started() {
 fn a_fork_bomb_ends_with_terminate() {
     const BOMB: &str = "perl -e 'fork while 1'";
     if !is_root() || !std::path::Path::new("/usr/bin/perl").exists() {
-        skipped("only root can give the bomb a user of its own, and it is written in perl");
+        skipped("the bomb needs perl, and root to run it as a separate user");
         return;
     }
     let directory = tempfile::tempdir().unwrap();

@@ -70,7 +70,7 @@ fn every_route_refuses_web_pages() {
             assert_eq!(status(&server, path, &upgrade), 403, "upgrade of {path} {headers:?}");
         }
     }
-    // Any port is accepted, so that a forwarded one works.
+    // Any port is accepted, so that a forwarded port works.
     for host in ["localhost", "LOCALHOST:1", "127.0.0.1:65535", "[::1]:7"] {
         let headers = format!("Host: {host}\r\n");
         assert_eq!(status(&server, "/readyz", &headers), 200, "{host}");
@@ -112,7 +112,7 @@ fn other_users_are_refused_unless_allowed() {
     const OWN: u32 = 61_235;
     const OTHER: u32 = 61_236;
     if !is_root() {
-        skipped("only root can be several users");
+        skipped("only root can connect as another user");
         return;
     }
     let directory = tempfile::tempdir().unwrap();

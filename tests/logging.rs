@@ -1,4 +1,5 @@
-//! A standard error that cannot be written loses log lines, but no output and not the server.
+//! If standard error cannot be written to, log lines are lost, but the server keeps running and no
+//! process output is lost.
 
 use std::fs::File;
 

@@ -1,10 +1,10 @@
-//! End to end, with the real binary: each test keeps one promise made to users.
+//! End to end, with the real binary: each test checks one promise made to users.
 //!
-//! A test waits for events and fails only when one does not arrive. Where a fault shows only after
-//! many repetitions, the test runs a smaller count; its `soak_` twin, ignored by default, runs the
-//! full one.
+//! A test waits for events; a timeout means that an event did not arrive. Where a fault shows only
+//! after many repetitions, the test runs a smaller count; its `soak_` twin, ignored by default,
+//! runs the full one.
 
-#![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails its test")]
 
 mod auth;
 mod browser;

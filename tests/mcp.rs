@@ -43,14 +43,14 @@ async fn mcp_calls_through_run_survive_cuts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "thousands of cuts: `just soak-counts`"]
-async fn soak_mcp_calls_through_the_library() {
+#[ignore = "soak: 2,000 cuts, run by `just soak-counts`"]
+async fn soak_mcp_calls_through_the_library_survive_cuts() {
     through_the_library(SOAK_CUTS).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "thousands of cuts: `just soak-counts`"]
-async fn soak_mcp_calls_through_run() {
+#[ignore = "soak: 2,000 cuts, run by `just soak-counts`"]
+async fn soak_mcp_calls_through_run_survive_cuts() {
     through_run(SOAK_CUTS).await;
 }
 
@@ -85,7 +85,7 @@ async fn through_run(cuts: usize) {
 
     let mut complaints = String::new();
     stderr.expect("it is piped").read_to_string(&mut complaints).await.unwrap();
-    // On a loaded machine a reconnect may take long enough for a remark.
+    // On a loaded machine a reconnect may take long enough to be reported.
     let unexpected = complaints.lines().find(|line| !line.contains("reconnecting"));
     assert_eq!(unexpected, None);
 }
@@ -152,7 +152,7 @@ impl Site {
     async fn cut_between_answers(&self, cuts: usize, mut answers: watch::Receiver<u64>) {
         let mut choices = Choices::new(1);
         for _ in 0..cuts {
-            // There may be no response at all: some cuts hit the recovery from the previous one.
+            // Possibly zero more responses: some cuts hit the recovery from the previous cut.
             let enough = *answers.borrow() + choices.below(8);
             answers.wait_for(|answers| *answers >= enough).await.expect("a caller runs");
             // Cuts at any moment, not only at that of a response.
@@ -245,7 +245,7 @@ impl Load {
     }
 
     async fn answer(&self, tool: &'static str, arguments: Value) -> String {
-        let Value::Object(arguments) = arguments else { panic!("arguments have names") };
+        let Value::Object(arguments) = arguments else { panic!("the arguments are not an object") };
         let params = CallToolRequestParams::new(tool).with_arguments(arguments);
         let result = timeout(HANG, self.mcp.call_tool(params)).await;
         let result = result.expect("every call gets its response").unwrap();

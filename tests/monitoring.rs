@@ -91,7 +91,7 @@ fn metrics_are_served_if_enabled() {
     assert_eq!(status, 403);
 }
 
-/// Returns a call of promtool: the one that `scripts/test` unpacked, or else that of the `PATH`.
+/// Returns a command for promtool: the one that `scripts/test` unpacked, or else the one on `PATH`.
 pub(crate) fn promtool() -> Command {
     command(&std::env::var("PROMTOOL").unwrap_or_else(|_| "promtool".to_owned()))
 }
@@ -253,7 +253,8 @@ fn hostile_names_forge_no_record_no_log_line_and_no_metric() {
         let authorization = format!("authorization: Bearer {admin}\r\n");
         get(server.url(), "/metrics", &authorization).1
     };
-    // A served request shows that the server behind the listener runs.
+    // The listener accepts before the server exists, and there are no metrics until then. A
+    // response shows that it does.
     server.client_of(&admin).call("environment/status", json!({}));
     let names_before = series(&metrics());
     let forged = issuer.token(&json!({"sub": HOSTILE}));
@@ -409,7 +410,7 @@ fn a_command_whose_input_is_refused_fails_with_the_reason() {
 fn an_audit_log_that_cannot_be_opened_stops_the_server() {
     for (flags, why) in [
         (&["--audit-log=/no/such/directory/audit"][..], "cannot open the audit log"),
-        (&["--audit-log=audit"], "journald or an absolute path"),
+        (&["--audit-log=audit"], "journald, journald:SOCKET or an absolute path"),
         (&["--audit-required"], "no effect without audit.log"),
     ] {
         let mut program = command(PROGRAM);

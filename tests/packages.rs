@@ -141,7 +141,7 @@ impl Packages {
     }
 
     /// Checks that the registries of pip and npm respond: the packages have dependencies. Downloads
-    /// that of the wheel for uv, which may not know the registry that pip uses.
+    /// the wheel's dependency for uv, which may not know the registry that pip uses.
     fn registries_answer(&self) -> bool {
         for name in ["home", "project"] {
             std::fs::create_dir(self.path(name)).unwrap();

@@ -82,7 +82,7 @@ fn the_exposure_of_the_units_does_not_grow() {
         return;
     };
     assert!(matches!(&*level, "OK" | "SAFE" | "PERFECT") && value <= 1.5, "{value} {level}");
-    // The server runs the programs of an ordinary user.
+    // The unit of the server is less strict, because the server runs programs of a user.
     let (value, level) = exposure(UNITS[0]).unwrap();
     assert!(value <= 6.3, "{value} {level}");
     // The unit of the server mentions every hardening option of the rendezvous.
@@ -272,7 +272,7 @@ pub(crate) fn stripped_program(directory: &Path) -> PathBuf {
     stripped
 }
 
-/// Runs the program of a root directory as the user of the image, with `/proc` and `/dev` as in a
+/// Runs the program in a root directory as the user of the image, with `/proc` and `/dev` as in a
 /// container.
 fn inside(root: &str, arguments: &[&str]) -> Command {
     const ENTER: &str = "\
@@ -365,7 +365,7 @@ fn metrics_of_the_code() -> BTreeMap<String, String> {
     metrics
 }
 
-/// Returns the names of metrics in a text. The series of a histogram give its name.
+/// Returns the names of metrics in a text; for a series of a histogram, the name of the histogram.
 fn metrics_in(text: &str) -> BTreeSet<&str> {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let words = text.split(|c: char| !is_word(c));

@@ -1,4 +1,4 @@
-//! The recipes of `docs/auth.md`, run as they are.
+//! The recipes of `docs/auth.md`, run as written except for the port and the waits.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -16,7 +16,7 @@ fn recipe(heading: &str, home: &Path) -> Outcome {
     let (_, section) = PAGE.split_once(&format!("\n## {heading}\n")).expect("the recipe exists");
     let section = section.split("\n### ").next().unwrap().split("\n## ").next().unwrap();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    // One server also logs how to reach it, a little later than it listens.
+    // The server of one recipe also logs how to reach it, shortly after it listens.
     let is_open = format!("(: < /dev/tcp/127.0.0.1/{port}) 2> /dev/null");
     let listening = match section.contains("server.log") {
         true => "until grep -q SHA256 server.log; do sleep 0.05; done".to_owned(),
@@ -47,7 +47,7 @@ fn count(text: &str, word: &str) -> usize {
 }
 
 #[test]
-fn one_machine_one_token() {
+fn the_recipe_for_one_machine_works() {
     let home = home();
     let outcome = recipe("One machine, one token", home.path());
     assert_eq!(count(&outcome.stdout, "GNU/Linux"), 1, "{outcome:?}");
@@ -55,7 +55,7 @@ fn one_machine_one_token() {
 }
 
 #[test]
-fn a_self_signed_server_for_a_team() {
+fn the_recipe_for_a_self_signed_server_works() {
     let home = home();
     let outcome = recipe("A self-signed server for a team", home.path());
     assert!(outcome.stdout.contains("--tls-fingerprint SHA256:"), "{outcome:?}");
@@ -63,7 +63,7 @@ fn a_self_signed_server_for_a_team() {
 }
 
 #[test]
-fn tokens_from_your_own_issuer() {
+fn the_recipe_for_your_own_issuer_works() {
     let home = home();
     let outcome = recipe("JWTs from your own issuer", home.path());
     let demo = home.path().join("exec-server-demo");
@@ -74,7 +74,7 @@ fn tokens_from_your_own_issuer() {
     for said in ["subject    agent-7", "signed by PyJWT", "signed by openssl"] {
         assert!(outcome.stdout.contains(said), "{said}: {outcome:?}");
     }
-    // In the output of `run` and in the list of alice, but not in that of the agent.
+    // The process is in the list of alice, but not in that of the agent.
     let lists = outcome.stdout.split_once("\nbuild\n").map_or("", |(_, rest)| rest);
     assert_eq!(count(lists, "build"), 1, "{outcome:?}");
 }

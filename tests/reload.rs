@@ -77,7 +77,7 @@ fn reloaded_secrets_are_named_even_with_a_changed_setting() {
     let mut reloaded = Reloaded::with(&config);
     let line = reloaded.reload(&config);
     assert!(line.contains("reloaded the token or secret; no setting"), "{line}");
-    // Another file is another setting: the running server reads the old one.
+    // The name of the file is a setting: without a restart, the server reads the old file.
     let other = format!("{auth}{:?}\n", reloaded.file("token"));
     let line = reloaded.reload(&other);
     assert!(line.contains("need a restart") && line.contains("ws_token_file"), "{line}");

@@ -80,7 +80,8 @@ fn the_operator_sees_health_and_a_status_page() {
     service.stop();
     let told = run_program(&["rendezvous", "status", "--data", data]);
     assert_eq!(told.code, Some(1));
-    assert!(told.stderr.contains("no rendezvous is running there"), "{}", told.stderr);
+    let expected = format!("no rendezvous is running in {data}");
+    assert!(told.stderr.contains(&expected), "{}", told.stderr);
 }
 
 #[test]
@@ -210,7 +211,7 @@ fn invalid_arguments_are_refused() {
 }
 
 #[test]
-fn a_store_has_one_service() {
+fn a_second_rendezvous_on_one_store_is_refused() {
     let data = tempfile::tempdir().unwrap();
     let service = Rendezvous::start(data.path());
     let second = run_program(&[

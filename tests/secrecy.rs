@@ -106,7 +106,7 @@ fn a_child_of_an_embedded_server_inherits_no_credentials() {
     for flags in [&["run", "--server-env"][..], &["run", "--server-env", "-t"]] {
         let mut run = command(PROGRAM);
         run.args(flags).args(["--", "env"]).env("ORDINARY", "inherited");
-        // The last variable alone is an error.
+        // Without the last variable, which is an error unless two others are set.
         run.envs(CREDENTIALS[..4].iter().map(|name| (name, SECRET)));
         let outcome = run_command(run);
         assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);

@@ -91,7 +91,7 @@ fn a_server_listens_on_passed_sockets() {
     let descriptors = shell(&server, "exec 2>&-; for fd in /proc/$$/fd/*; do echo ${fd##*/}; done");
     let is_inherited = |line: &&str| matches!(line.parse(), Ok(3..=9));
     assert_eq!(descriptors.lines().find(is_inherited), None, "{descriptors}");
-    // The socket file belongs to the service manager.
+    // The socket file belongs to the service manager, so the server leaves it.
     server.signal(Signal::TERM);
     assert_eq!(server.wait().code(), Some(0));
     assert!(socket.exists());
@@ -130,7 +130,7 @@ fn unusable_passed_sockets_are_refused_with_the_reason() {
     assert_eq!(outcome.code, Some(1));
     assert!(outcome.stderr.contains("LISTEN_FDS is not set"), "{outcome:?}");
     assert!(outcome.stderr.contains(".socket unit"), "{outcome:?}");
-    // A server without such a listener ignores the variables.
+    // A server without a `systemd` listener ignores the variables.
     let server = passing("a=127.0.0.1", "LISTEN_PID=1").start();
     assert_eq!(server.get("/healthz"), 200);
 }

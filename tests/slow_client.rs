@@ -128,7 +128,7 @@ fn a_process_that_may_discard_never_blocks_and_declares_the_gap() {
 #[test]
 fn a_process_that_must_not_lose_output_blocks_when_its_log_is_full() {
     const LEN: usize = 16 << 20;
-    /// The log, a grown pipe, a read in progress and the buffer of the socket.
+    /// More than fits into the log, a grown pipe, a read in progress and the socket's buffer.
     const HELD: u64 = 6 << 20;
     let server = server_with_small_logs();
     let mut client = server.client_with(&json!({"acks": true}));

@@ -160,9 +160,9 @@ fn unawaited_writes_exhaust_no_memory_and_do_not_delay_terminate() {
     let accepted = |outcome: &&Result<Value, _>| {
         outcome.as_ref().is_ok_and(|result| result["status"] == "accepted")
     };
-    // The pipe holds a little more.
+    // The queue accepts 4 MiB. The pipe holds a little more, so a fifth write may fit.
     assert!((4..=5).contains(&outcomes.iter().filter(accepted).count()), "{outcomes:?}");
-    // As many writes waited. The server refused all others and does not keep them.
+    // Another 4 MiB waited for room. The server refused all others and does not keep them.
     let taken = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
     assert!((8..=9).contains(&taken), "{taken} MiB were taken: {outcomes:?}");
     for failure in outcomes.into_iter().filter_map(Result::err) {

@@ -73,7 +73,7 @@ fn a_terminal_has_the_requested_size_and_can_be_resized() {
     let server = Server::start();
     let mut client = server.client();
     let size = json!({"rows": 33, "cols": 101});
-    // A busy loop: in `read`, a signal that arrives just before it would wait for a line.
+    // A busy loop: the trap for a signal that arrives just before `read` would wait for a line.
     let script = "trap 'stty size' WINCH; stty size; while :; do :; done";
     client.start(&shell("tty", script).tty().with("size", size));
     let mut inbox = AckingInbox::new("tty");

@@ -371,7 +371,8 @@ fn usage(pid: u32) -> (f64, f64) {
     (resident / 1024.0, ticks / 100.0)
 }
 
-/// Prints figures: `just soak-counts -E 'test(soak_a_thousand)' --no-capture`.
+/// Prints figures: `cargo nextest run --profile soak --release -p exec-server --run-ignored only
+/// --no-capture -E 'test(soak_a_thousand)'`.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes the whole machine and prints figures: just soak-counts"]
 async fn soak_a_thousand_sessions_with_tls_and_tokens() {
@@ -420,7 +421,7 @@ async fn soak_a_thousand_sessions_with_tls_and_tokens() {
     let megabytes = (STREAMS * STREAMED) as f64 / f64::from(1 << 20);
     println!(
         "{STREAMS} streams: {:.0} MiB/s together, server {memory:.1} MiB, {:.1} s of processor; \
-         a request meanwhile p50 {:?}, p99 {:?}",
+         a request under this load p50 {:?}, p99 {:?}",
         megabytes / elapsed.as_secs_f64(),
         cpu - before,
         latencies[ASKED / 2],

@@ -48,7 +48,7 @@ fn both_streams_and_the_exit_have_their_v0_names() {
         json!({"processId": "old", "running": true, "exitCode": null, "stdout": null, "stderr": null})
     );
     assert_eq!(finish(&mut client, "old"), ("out\n".into(), "err\n".into(), json!(5)));
-    // The server sends no notification under the new names: the next one is of the next process.
+    // The server sends no notification under the new names: the next one is about the next process.
     client.call("command/exec", exec("next", "true", false));
     assert_eq!(client.notification()["params"]["processId"], "next");
 }
@@ -85,7 +85,7 @@ fn a_write_that_is_impossible_is_refused() {
 }
 
 #[test]
-fn the_output_cap_limits_retained_and_not_sent_output() {
+fn the_output_cap_limits_retained_output_but_not_sent_output() {
     const LEN: usize = 4_000_000;
     /// Whole chunks are retained, and the head of the stream.
     const KEPT: usize = 4096 + (256 << 10);

@@ -1,4 +1,4 @@
-"""The Python client of the benchmark; `run` says what it measures."""
+"""The Python client that `clients/bench/run` measures."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-//! The Rust client of the benchmark; `run` says what it measures.
+//! The Rust client that `clients/bench/run` measures.
 
 #![expect(clippy::print_stdout, reason = "the result of a measurement")]
 
@@ -12,7 +12,7 @@ use exec_server::{ExecProcessEvent, ExecServerClient};
 async fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [url, task, count] = &arguments[..] else {
-        anyhow::bail!("usage: rust_client URL run|output COUNT");
+        anyhow::bail!("usage: bench_client URL run|output COUNT");
     };
     let client = ExecServerClient::connect(url, "benchmark").await?;
     let count: u64 = count.parse()?;
@@ -31,7 +31,7 @@ async fn main() -> anyhow::Result<()> {
             anyhow::ensure!(bytes == count, "{bytes} of {count} bytes arrived");
             start.elapsed().as_secs_f64()
         }
-        other => anyhow::bail!("unknown task {other:?}"),
+        other => anyhow::bail!("unknown task {other:?}; expected run or output"),
     };
     client.close().await?;
     println!("{seconds}");
@@ -41,7 +41,7 @@ async fn main() -> anyhow::Result<()> {
 /// Runs a program to its end; returns the length of its output.
 async fn run(client: &ExecServerClient, argv: &[&str]) -> anyhow::Result<u64> {
     let id = uuid::Uuid::new_v4().to_string();
-    let cwd = PathUri::from_path("/").context("the root directory is absolute")?;
+    let cwd = PathUri::from_path("/").context("/ is not an absolute path")?;
     let start = StartParams {
         env: [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into(),
         ..StartParams::new(id, argv.iter().copied(), cwd)

@@ -1,4 +1,4 @@
-// The TypeScript client of the benchmark; `run` says what it measures.
+// The TypeScript client that `clients/bench/run` measures.
 import { Machine } from "../typescript/dist/index.js";
 
 const [url, task, count] = process.argv.slice(2);

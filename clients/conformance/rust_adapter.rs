@@ -1,4 +1,4 @@
-//! The conformance adapter of the Rust client; see README.md.
+//! The conformance adapter of the Rust client: see clients/conformance/README.md.
 
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -35,7 +35,7 @@ struct Process {
 /// The reading position in the standard output of a process.
 struct Output {
     events: ProcessEvents,
-    /// Received, not yet returned.
+    /// Output that was received and not yet returned.
     buffer: Vec<u8>,
     /// The last event that was returned in full, and the number of bytes returned after it.
     after_seq: u64,
@@ -64,7 +64,7 @@ async fn main() -> anyhow::Result<()> {
                     Ok(result) => json!({"id": id, "ok": result}),
                     Err(error) => json!({"id": id, "error": describe(&error)}),
                 };
-                // The driver may have closed the pipe.
+                // The test may have closed the pipe.
                 let _ = writeln!(std::io::stdout(), "{response}");
             });
         }
@@ -90,7 +90,10 @@ impl Adapter {
             command[member].as_str().with_context(|| format!("the command has no {member}"))
         };
         let data = || anyhow::Ok(Base64Bytes::from(BASE64.decode_to_vec(text("data")?)?));
-        let path = || PathUri::from_path(text("path")?).context("the path is not absolute");
+        let path = || {
+            let path = text("path")?;
+            PathUri::from_path(path).with_context(|| format!("{path:?} is not an absolute path"))
+        };
         match text("do")? {
             "start" => {
                 let process = self.start(command).await?;
@@ -98,7 +101,9 @@ impl Adapter {
             }
             "write" => {
                 let status = self.process(command)?.handle.write(data()?.into_bytes()).await?;
-                anyhow::ensure!(status == WriteStatus::Accepted, "the write was not accepted");
+                let accepted = status == WriteStatus::Accepted;
+                let name = text("process")?;
+                anyhow::ensure!(accepted, "the write to {name} was refused: {status:?}");
             }
             "closeStdin" => drop(self.process(command)?.handle.close_stdin().await?),
             "readLines" => {
@@ -193,7 +198,7 @@ impl Adapter {
     async fn start(&self, command: &Value) -> anyhow::Result<Process> {
         let client = self.client().await?.clone();
         let argv: Vec<String> = serde_json::from_value(command["argv"].clone())?;
-        let cwd = PathUri::from_path("/").context("the root directory is absolute")?;
+        let cwd = PathUri::from_path("/").context("/ is not an absolute path")?;
         let params = StartParams {
             env: [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into(),
             tty: command["tty"] == true,
@@ -236,7 +241,7 @@ impl Process {
 }
 
 impl Output {
-    /// Reads the next lines, fewer at the end.
+    /// Returns the next `count` lines, or fewer at the end of the output.
     async fn lines(&mut self, count: u64) -> Result<Vec<String>, ExecServerError> {
         let mut lines = Vec::new();
         for _ in 0..count {

@@ -1,5 +1,5 @@
-//! `decode` accepts a message if `decode_unchecked` does and it is within the bounds, with the same
-//! result. Params and notifications never panic, and survive a round trip.
+//! `decode` agrees with `decode_unchecked`, except that it also refuses messages that exceed the
+//! bounds. Decoding params and notifications never panics; they survive a round trip.
 #![no_main]
 
 use exec_server_protocol::{
@@ -57,5 +57,6 @@ fn decode_notification(notification: &Notification<'_>) {
     let Ok(Message::Notification(again)) = decode_unchecked(&encoded) else {
         panic!("an encoded notification cannot be decoded: {decoded:?}")
     };
-    assert_eq!(ServerNotification::decode(&again).expect("it was encoded"), Some(decoded));
+    let again = ServerNotification::decode(&again).expect("an encoded notification can be decoded");
+    assert_eq!(again, Some(decoded));
 }

@@ -1,5 +1,5 @@
 //! Policies with few names over a small tree with symlinks. Each resolves or is refused, and the
-//! intersection of two grants the lesser access.
+//! intersection of two policies grants the lesser access of the two.
 #![no_main]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -131,7 +131,7 @@ impl Names for Tree<'_> {
         match self.0.get(path) {
             Some(Node::Symlink { target, relative: false }) => Ok(target.path()),
             Some(Node::Symlink { target, relative: true }) => {
-                Ok(target.path().strip_prefix("/").expect("it is absolute").to_owned())
+                Ok(target.path().strip_prefix("/").expect("every target is absolute").to_owned())
             }
             _ => Err(io::ErrorKind::InvalidInput.into()),
         }

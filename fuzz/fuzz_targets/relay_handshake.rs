@@ -3,9 +3,7 @@
 
 use std::sync::OnceLock;
 
-use exec_server_relay::noise::{
-    EnvironmentHandshake, HarnessHandshake, Identity, OsRng, Prologue,
-};
+use exec_server_relay::noise::{EnvironmentHandshake, HarnessHandshake, Identity, OsRng, Prologue};
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 
@@ -16,8 +14,14 @@ enum Input<'a> {
     /// Any bytes as message 2.
     Second(&'a [u8]),
     /// A valid message 1, partly overwritten with these bytes.
-    AlteredFirst { at: u16, bytes: &'a [u8] },
-    AlteredSecond { at: u16, bytes: &'a [u8] },
+    AlteredFirst {
+        at: u16,
+        bytes: &'a [u8],
+    },
+    AlteredSecond {
+        at: u16,
+        bytes: &'a [u8],
+    },
 }
 
 const PROLOGUE: Prologue<'static> =
@@ -40,7 +44,7 @@ fn start() -> (HarnessHandshake, Vec<u8>) {
     let Ends { harness, environment } = ends();
     let key = environment.public_key();
     let (handshake, message) =
-        HarnessHandshake::start(harness, key, &PROLOGUE, "authorization").expect("it is valid");
+        HarnessHandshake::start(harness, key, &PROLOGUE, "authorization").expect("a valid key");
     (handshake, message.to_vec())
 }
 
@@ -60,7 +64,7 @@ fn alter(message: &mut [u8], at: u16, bytes: &[u8]) -> bool {
 
 fuzz_target!(|input: Input<'_>| match input {
     Input::First(message) => {
-        // Only the owner of a harness key can create a message 1, so these are refused.
+        // Only the owner of a harness key can create a valid message 1, so any bytes are refused.
         assert!(read(message).is_none());
     }
     Input::Second(message) => assert!(start().0.finish(message).is_err()),
@@ -71,7 +75,8 @@ fuzz_target!(|input: Input<'_>| match input {
     }
     Input::AlteredSecond { at, bytes } => {
         let (handshake, message) = start();
-        let (answer, _) = read(&message).expect("it is valid").accept().expect("it is valid");
+        let read = read(&message).expect("message 1 is valid");
+        let (answer, _) = read.accept().expect("message 1 is valid");
         let mut answer = answer.to_vec();
         let is_altered = alter(&mut answer, at, bytes);
         assert_eq!(handshake.finish(&answer).is_err(), is_altered);

@@ -14,9 +14,9 @@ use crate::support::{eventually, random_file};
 const FILES: usize = 300;
 /// Files copied concurrently.
 const AT_ONCE: usize = 16;
-/// Each of these is a message of about 27 KiB.
+/// The size of a small file, which is sent as one message of about 27 KiB.
 const SMALL: usize = 20_000;
-/// Copied in blocks.
+/// The size of a file that is copied in blocks.
 const MEDIUM: usize = 300_000;
 /// Bytes that a connection moves before it is cut: a medium block and some small files, or fewer
 /// than twenty small files.
@@ -40,7 +40,8 @@ impl Told {
         told
     }
 
-    /// Every copy but the first few begins after another one has finished.
+    /// Returns how many copies have begun. After the first [`AT_ONCE`], a copy begins when another
+    /// has finished.
     fn begun(&self) -> usize {
         let lines = self.0.lock().unwrap();
         lines.iter().filter(|line| !line.contains(": ")).count()
@@ -62,8 +63,8 @@ impl Drop for Ended {
     }
 }
 
-/// Cuts as often as the copy has advanced since the last cut. A network without any progress is not
-/// tested here.
+/// Cuts the connection each time that the copy has advanced since the last cut. A network without
+/// any progress is not tested here.
 fn every_file_survives_many_cuts(way: Way) {
     let mut copy = OnTheWay::with_bytes(way, MEDIUM);
     copy.proxy.hold_after(PER_CONNECTION);
@@ -92,7 +93,7 @@ fn every_file_survives_many_cuts(way: Way) {
         eventually("the command reconnects", || copy.proxy.connections() > cuts);
     };
     let mut begun = AT_ONCE;
-    // The last files begin without another one after them.
+    // Once the last file has begun, no further file shows progress.
     while begun < FILES {
         eventually("another file is copied", || told.begun() > begun);
         cut();
@@ -116,7 +117,7 @@ fn every_file_of_a_download_survives_many_cuts() {
     every_file_survives_many_cuts(Way::Down);
 }
 
-/// `cat` of a large file whose first megabytes were printed.
+/// A running `cat` of a large file, which has printed the first megabytes.
 struct Printing {
     copy: OnTheWay,
     cat: Child,
@@ -134,7 +135,8 @@ impl Printing {
         printing
     }
 
-    /// Only a few blocks are read ahead of the output, so the copy is far from the end of the file.
+    /// Reads more of the output. `cat` reads only a few blocks ahead of its output, so it is far
+    /// from the end of the file.
     fn read_on(&mut self) {
         let mut part = vec![0; PART];
         self.cat.stdout.as_mut().unwrap().read_exact(&mut part).unwrap();

@@ -17,7 +17,7 @@ use crate::support::tmux::Tmux;
 use crate::support::{PROGRAM, Running, eventually, random_file};
 
 const LARGE: usize = 24 << 20;
-/// More than is ever written again after an interruption.
+/// Half of the file: more than the blocks in flight, which an interruption loses.
 const HALFWAY: u64 = 12 << 20;
 /// Bytes on the wire, where base64 turns three into four: enough for half of the file, but not for
 /// all of it.
@@ -77,7 +77,7 @@ impl OnTheWay {
         Running::start(self.machines.server.command(&arguments))
     }
 
-    /// Returns the size of the temporary files beside the destination.
+    /// Returns the size of the largest temporary file beside the destination.
     pub(super) fn partial_bytes(&self) -> Option<u64> {
         partial_bytes(self.to.parent().unwrap())
     }
@@ -242,7 +242,7 @@ fn a_source_that_hides_its_change_is_copied_from_the_start() {
 }
 
 #[test]
-fn a_source_overwritten_meanwhile_is_copied_again() {
+fn a_source_overwritten_during_the_copy_is_copied_again() {
     for way in [Way::Up, Way::Down] {
         let copy = OnTheWay::new(way);
         let running = copy.start(&[]);
@@ -316,8 +316,8 @@ fn a_symlink_does_not_replace_a_directory() {
 }
 
 impl Machines {
-    /// Copies the last of these arguments to a server that is a child of the copy. Also returns how
-    /// to find its pid.
+    /// Copies the last of these arguments to a server that is a child of `cp`. Also returns a
+    /// function that finds the pid of the server.
     fn copy_to_child(&self, arguments: &[&str]) -> (Running, impl Fn() -> Pid + '_) {
         let (pid, environments) = (self.here("pid"), self.here("environments.toml"));
         let script = format!("echo $$ > {}; exec {PROGRAM} --listen stdio", pid.display());
@@ -401,7 +401,7 @@ fn a_terminal_shows_the_progress() {
     tmux.wait_for("MiB/s\n");
     tmux.wait_for("code-0-narrow");
     let screen = tmux.screen();
-    assert!(!screen.contains('%'), "also from a narrow terminal: {screen}");
+    assert!(!screen.contains('%'), "the bar disappears from a narrow terminal too: {screen}");
 
     tmux.resize(100, 30);
     run("-q", "quiet");

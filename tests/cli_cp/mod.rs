@@ -1,5 +1,5 @@
-//! `exec-server cp`: copies in both directions; `interrupted` copies, also at a terminal; copies
-//! with connection `cuts`; and directories whose copy is `unfinished`.
+//! `exec-server cp` in both directions. `interrupted` tests interrupted copies and the output on a
+//! terminal, `cuts` cut connections, and `unfinished` directories that were copied only in part.
 
 mod cuts;
 mod interrupted;
@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 use crate::support::{Server, random_file, run_command};
 
-/// A file, as far as a copy preserves it.
+/// The properties of a file that a copy preserves.
 #[derive(Debug, PartialEq, Eq)]
 enum Thing {
     Directory { mode: u32 },
@@ -161,7 +161,7 @@ fn a_tree_survives_a_round_trip() {
     assert_eq!(tree(&machines.here("down")), original);
     machines.copied(&["-r", &machines.remote("up"), &machines.remote("beside")]);
     assert_eq!(tree(&machines.there("beside")), original);
-    // Once more over itself: existing symlinks and directories are not in the way.
+    // Copies the tree over its copy: existing symlinks and directories are not in the way.
     fs::remove_file(machines.there("up/link")).unwrap();
     symlink("elsewhere", machines.there("up/link")).unwrap();
     // Only root can write in a closed directory.
@@ -231,7 +231,7 @@ fn destinations_work_as_in_cp() {
 
     machines.refused(&[&a, &b, &new], "is not a directory");
     machines.refused(&[&a, &machines.remote("missing/x")], "No such file");
-    machines.refused(&[&a, &machines.remote("missing/")], "is not a directory");
+    machines.refused(&[&a, &machines.remote("missing/")], "does not exist");
     let nothing = machines.local("nothing");
     machines.refused(&[&nothing, &new], &format!(" {nothing}: No such file or directory\n"));
     machines.refused(&[&dir, &machines.local("x")], "is a directory; use -r");

@@ -48,7 +48,7 @@ impl Killed {
         assert_eq!((status.code(), errors.as_str()), (Some(0), ""));
     }
 
-    /// Counts the hidden names beside the new one.
+    /// Counts the notes, hidden files beside the new directory that mark its copy as unfinished.
     fn notes(&self) -> usize {
         let entries = fs::read_dir(self.new.parent().unwrap()).unwrap().map(Result::unwrap);
         let names = entries.map(|entry| entry.file_name().into_string().unwrap());
@@ -102,8 +102,8 @@ fn another_directory_of_the_same_name_is_copied_into() {
     assert_eq!(killed.notes(), 0);
 }
 
-/// A copy to `new`, or into it. The server has created the directory, but the command has not
-/// received the response.
+/// Starts a copy to `new`, or into it. Returns once the server has created the directory, before
+/// the command receives the response.
 fn copy_on_one_machine(into: bool) -> (OnTheWay, Running) {
     let mut copy = OnTheWay::with_bytes(Way::Up, 1);
     let machines = &copy.machines;

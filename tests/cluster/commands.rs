@@ -49,7 +49,7 @@ fn the_operator_sees_the_nodes_of_a_cluster() {
     let Some(cluster) = Cluster::start() else { return };
     let none = cluster.run(&["rendezvous", "status", "--json"]);
     assert_eq!((none.code, &*none.stdout), (Some(1), ""));
-    assert!(none.stderr.contains("no rendezvous is running there"), "{}", none.stderr);
+    assert!(none.stderr.contains("no rendezvous is running in the cluster"), "{}", none.stderr);
 
     let nodes = [Node::start(&cluster), Node::start(&cluster)];
     let mut urls = nodes.each_ref().map(|node| node.url.replace("http", "ws"));

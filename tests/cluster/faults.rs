@@ -35,9 +35,9 @@ enum Fault {
 const FAULTS: [Fault; 5] =
     [Fault::Kill, Fault::Drain, Fault::KillNats, Fault::NatsAway, Fault::Hang];
 const PARTITIONS: [Fault; 2] = [Fault::IsolateNode, Fault::IsolateNats];
-/// Nodes notice within 10 s that a NATS server is silent.
+/// Nodes notice within 10 s that a NATS server is silent, so an outage must last longer.
 const NATS_OUTAGE: Duration = Duration::from_secs(12);
-/// Lines that had passed the fault have arrived by then.
+/// Lines that were in flight when the fault began arrive within this time.
 const IN_FLIGHT: Duration = Duration::from_secs(1);
 
 impl Fault {
@@ -98,7 +98,7 @@ fn run(routing: Routing, rounds: Rounds) {
         clients.printing.push(Printing::start(printing));
         clients.echoing.push(Echoing::start(site.client(environment, &["cat"])));
     }
-    // All clients have their streams; a first connection would not be retried.
+    // Waits until all clients have their streams: a failed first connection would not be retried.
     Progress::begin(&clients).follow(Duration::ZERO);
     let mut faults = match site.has_partitions() {
         true => [&PARTITIONS[..], &FAULTS].concat(),
@@ -106,7 +106,7 @@ fn run(routing: Routing, rounds: Rounds) {
     };
     if let Ok(chosen) = std::env::var("SOAK_FAULTS") {
         faults.retain(|fault| chosen.split(',').any(|name| name == format!("{fault:?}")));
-        assert!(!faults.is_empty(), "SOAK_FAULTS names no fault: {chosen}");
+        assert!(!faults.is_empty(), "SOAK_FAULTS={chosen} names none of {FAULTS:?} {PARTITIONS:?}");
     }
     let count = match rounds {
         Rounds::Each => faults.len(),

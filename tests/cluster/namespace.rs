@@ -60,7 +60,7 @@ impl Namespace {
         command
     }
 
-    /// Drops all packets that match one of these rules of nftables.
+    /// Drops all incoming packets that match one of these nftables expressions, one per line.
     pub(super) fn drop_packets(&self, matches: &str) -> Result<(), String> {
         let rules: String = matches
             .lines()

@@ -30,7 +30,7 @@ pub(super) enum Routing {
 }
 
 pub(super) struct Site {
-    /// Counts the sites of this process.
+    /// The number of this site in this process.
     number: usize,
     routing: Routing,
     environments: Vec<Running>,
@@ -129,8 +129,9 @@ impl Site {
         self.nodes[number].running = self.start_node(number);
     }
 
-    /// Waits until the load balancer has all nodes, and each NATS server reaches the others and the
-    /// state of the cluster. Earlier, the cluster would still be recovering from the previous fault.
+    /// Waits until the load balancer has all nodes, the NATS servers can reach each other, and each of
+    /// them serves the state of the cluster. Before that, the cluster is still recovering from the
+    /// previous fault.
     pub(super) fn wait_until_whole(&self) {
         eventually("all nodes are ready", || self.balancer.ready() == self.nodes.len());
         let servers: Vec<SocketAddr> = (0..NODES)

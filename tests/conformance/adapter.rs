@@ -20,7 +20,7 @@ pub(super) enum Language {
     TypeScript,
 }
 
-/// The command line of an adapter, and a variable.
+/// The command line of an adapter, and an environment variable for it.
 #[derive(Debug)]
 pub(super) struct AdapterProgram {
     argv: Vec<PathBuf>,
@@ -36,7 +36,7 @@ impl Language {
                 let examples = Path::new(PROGRAM).with_file_name("examples");
                 let adapter = examples.join("conformance_adapter");
                 let how = "cargo build --package exec-server --example conformance_adapter";
-                assert!(adapter.exists(), "the adapter is not built: {how}");
+                assert!(adapter.exists(), "{} is missing: {how}", adapter.display());
                 Ok(AdapterProgram { argv: vec![adapter], variable: None })
             }
             Self::Python => {
@@ -74,7 +74,7 @@ pub(super) struct Adapter {
     last_id: u64,
 }
 
-/// Responses awaited, by the id of the command.
+/// Awaited responses, by the id of the command.
 type Waiting = Arc<Mutex<HashMap<u64, oneshot::Sender<Value>>>>;
 
 impl Adapter {

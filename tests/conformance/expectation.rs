@@ -41,7 +41,7 @@ pub(super) fn check(step: &Value, response: &Value) {
     }
 }
 
-/// Returns whether a response is an error of this kind, or with this code of the server.
+/// Returns whether a response is an error of this kind, or a server error with this code.
 pub(super) fn is_error(response: &Value, kind: &Value) -> bool {
     let error = &response["error"];
     error["kind"] == *kind || (error["kind"] == "server" && error["code"] == *kind)

@@ -159,7 +159,7 @@ impl<'a> Player<'a> {
             let argument = text(step, "of").unwrap();
             until(async || self.running(argument).await == count).await;
         } else {
-            panic!("an unknown step: {step}");
+            panic!("unknown step: {step}");
         }
     }
 
@@ -262,7 +262,7 @@ fn how(text: &Value) -> Cut {
         "rst" => Cut::Rst,
         "midFrame" => Cut::MidFrame,
         "midFrameRst" => Cut::MidFrameRst,
-        other => panic!("an unknown cut: {other}"),
+        other => panic!("unknown cut: {other}"),
     }
 }
 
@@ -270,6 +270,6 @@ fn way(text: &Value) -> Way {
     match text.as_str().unwrap() {
         "toServer" => Way::ToServer,
         "toClient" => Way::ToClient,
-        other => panic!("an unknown direction: {other}"),
+        other => panic!("unknown direction: {other}"),
     }
 }

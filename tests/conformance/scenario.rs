@@ -30,7 +30,7 @@ pub(super) struct Scenario {
 #[serde(untagged)]
 pub(super) enum Values {
     Each(Vec<Value>),
-    /// Includes both ends.
+    /// The numbers from `from` to `to`, both included.
     Range {
         from: u64,
         to: u64,
@@ -70,8 +70,8 @@ impl Values {
     }
 }
 
-/// Replaces each `${name}`, in names of members too. A text that consists of one variable becomes
-/// its value.
+/// Replaces each `${name}`, in names of members too. A text that is just one variable becomes the
+/// value of that variable, of any type.
 pub(super) fn substituted(value: &Value, variables: &Variables) -> Value {
     match value {
         Value::String(text) => {

@@ -101,7 +101,7 @@ async fn streams_end_at_once_with_an_error() {
     proxy.resume();
     let file = environment.read_file(FsReadFileParams::new(place.uri("file"))).await.unwrap();
     assert_eq!(file.len(), 20 << 20);
-    // The server has cancelled the download at the end of the connection.
+    // The server cancels the download when the connection ends.
     web.body_ended.notified().await;
     let (_, mut body) = environment.request_streamed(web.get("/stream")).await.unwrap();
     web.push("again").await;

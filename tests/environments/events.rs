@@ -206,7 +206,7 @@ async fn discarded_output_is_a_declared_gap() {
             start(&backend, &shell("other", &script)).await.wait().await.unwrap();
             let story = Story::of(events).await;
             assert!(story.lost > 0);
-            // A gap may also count bytes that have arrived: the server does not always know.
+            // A gap may also count bytes that have arrived: the server may not know which did.
             assert!(story.lost + story.stdout.len() as u64 >= BYTES, "{story:?}");
             assert_eq!(story.exit_code, Some(0));
         })

@@ -112,7 +112,7 @@ async fn lines_are_found_with_their_context(environment: Environment) {
 async fn a_search_that_cannot_start_is_an_error(environment: Environment) {
     let place = Place::new();
     let error = environment.search(FsSearchParams::new(place.uri(""), "(")).await.unwrap_err();
-    assert!(error.to_string().contains("("), "{error}");
+    assert!(error.to_string().contains("invalid pattern \"(\""), "{error}");
     let nowhere = FsSearchParams::new(place.uri("nowhere"), "x");
     let error = environment.search(nowhere).await.unwrap_err();
     assert!(error.to_string().contains("nowhere"), "{error}");

@@ -35,7 +35,7 @@ in_every_environment! {
     an_impossible_request_is_an_error,
 }
 
-/// The ceiling of the operator denies HTTP requests, not the environment as a whole.
+/// The operator's ceiling denies HTTP requests, but the environment itself works.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_environment_without_network_opens_and_refuses_requests() {
     let sandbox =
@@ -201,7 +201,7 @@ async fn redirects_are_followed_or_shown(environment: Environment) {
     assert_eq!((response.status, header(&response, "location")), (302, Some("/here")));
 }
 
-/// As with server-sent events: each arrives before the next is sent.
+/// As with server-sent events: each piece arrives before the next is sent.
 async fn a_body_arrives_as_it_is_sent(environment: Environment) {
     let web = WebServer::start().await;
     let (head, mut body) = environment.request_streamed(web.get("/stream")).await.unwrap();
@@ -230,7 +230,7 @@ async fn a_large_body_arrives_whole(environment: Environment) {
 async fn a_slow_reader_throttles_the_download(environment: Environment) {
     const PIECE: usize = 64 << 10;
     const PIECES: usize = 1024;
-    /// The total of the window, the buffers of the kernel and those of all parties.
+    /// More than the delivery window and all buffers of kernel, client, server and web server.
     const UNDER_WAY: usize = 24 << 20;
     let web = WebServer::start().await;
     let (_, mut body) = environment.request_streamed(web.get("/stream")).await.unwrap();

@@ -1,5 +1,5 @@
 //! The promises of every environment: the same tests for this machine, for a server over a
-//! WebSocket, for a server that is launched on demand, and for one behind a relay.
+//! WebSocket, for a server that is launched on demand, and for a server behind a relay.
 
 mod connecting;
 mod cuts;
@@ -195,7 +195,7 @@ async fn start(backend: &Backend, start: &Start) -> Arc<dyn ExecProcess> {
 /// All events of a process.
 #[derive(Debug, Default, PartialEq)]
 struct Story {
-    /// Numbers of all events but gaps.
+    /// The numbers of all events except gaps.
     seqs: Vec<u64>,
     stdout: Vec<u8>,
     stderr: Vec<u8>,

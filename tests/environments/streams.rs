@@ -16,7 +16,7 @@ in_every_environment! {
     an_open_file_is_not_affected_by_a_rename,
     a_new_file_is_invisible_until_it_is_committed,
     an_uncommitted_file_leaves_nothing,
-    a_commit_of_a_file_that_exists_by_then_is_refused,
+    a_commit_is_refused_if_the_file_was_created_in_the_meantime,
     dropped_handles_are_closed,
 }
 
@@ -122,7 +122,7 @@ async fn an_uncommitted_file_leaves_nothing(environment: Environment) {
     assert_eq!(place.read("file"), b"old");
 }
 
-async fn a_commit_of_a_file_that_exists_by_then_is_refused(environment: Environment) {
+async fn a_commit_is_refused_if_the_file_was_created_in_the_meantime(environment: Environment) {
     let place = Place::new();
     let params = FsCreateParams { create_new: true, ..creating(place.uri("file")) };
     let mut writer = environment.write_file_stream(params.clone()).await.unwrap();

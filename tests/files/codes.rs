@@ -1,5 +1,5 @@
-//! The error codes that existing clients map to kinds of errors: -32600 for a bad value, -32004 for
-//! a missing file, -32602 for params that do not decode.
+//! The error codes that some deployed clients map to kinds of errors: -32600 for a bad value,
+//! -32004 for a missing file, -32602 for params that do not decode.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ const NOT_FOUND: i64 = -32004;
 fn refused_with(cases: Vec<(&str, Value)>, code: i64) {
     let server = Server::start();
     for (method, params) in cases {
-        // A new client for each: a request that is wrongly accepted takes no id from the next.
+        // A new client for each case: a wrongly accepted request must not take an id from the next.
         let refused = server.client().refused(method, params.clone());
         assert_eq!(refused.code, code, "{method} {params}: {refused:?}");
     }
@@ -144,7 +144,7 @@ fn only_params_that_do_not_decode_are_invalid_params() {
     refused_with(cases, INVALID_PARAMS);
 }
 
-/// Existing clients look for these words.
+/// Some deployed clients look for the words "Permission denied".
 #[test]
 fn a_sandbox_refusal_contains_permission_denied() {
     let scene = Scratch::new();
@@ -169,7 +169,7 @@ fn a_sandbox_refusal_contains_permission_denied() {
     };
     for path in ["outside/file", "outside/missing"] {
         for (method, mut params) in calls_on(&scene.uri(path)) {
-            // The other path may be changed, so only this one is refused.
+            // Replaces the other path with a permitted one, so only `path` can be refused.
             for (member, name) in
                 [("sourcePath", "granted/source"), ("destinationPath", "granted/new")]
             {

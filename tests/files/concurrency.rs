@@ -7,9 +7,9 @@ use serde_json::json;
 use super::{Scratch, uri};
 use crate::support::{Server, decoded, encoded};
 
-/// With one concurrent request, a client may send a write and a read that depends on it together.
+/// A client may then send a read without waiting for the write on which it depends.
 #[test]
-fn one_request_at_a_time_means_in_order() {
+fn requests_run_in_order_if_only_one_may_run_at_a_time() {
     let scene = Scratch::new();
     let path = scene.uri("file");
     let server = Server::with(&["--concurrent-requests", "1"]);

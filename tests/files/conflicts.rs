@@ -46,7 +46,7 @@ fn count(mut client: Client, path: &str, atomic: bool) -> usize {
         let seen = client.call("fs/getMetadata", json!({"path": path}));
         let content = client.call("fs/readFile", json!({"path": path}));
         let content = String::from_utf8(decoded(&content["dataBase64"])).unwrap();
-        // Half written: the other client is writing, so this write would be refused.
+        // Half of the content is new: the other client is writing, so this write would be refused.
         let Ok(number) = content.parse::<usize>() else { continue };
         let written = client.try_call(
             "fs/writeFile",

@@ -12,7 +12,7 @@ use super::{Scratch, read, uri, write};
 use crate::support::{Server, decoded, encoded};
 
 #[test]
-fn metadata_has_the_fields_that_existing_clients_read() {
+fn metadata_has_the_fields_that_deployed_clients_read() {
     let scene = Scratch::new();
     fs::write(scene.path("file"), "12345").unwrap();
     fs::set_permissions(scene.path("file"), Permissions::from_mode(0o640)).unwrap();

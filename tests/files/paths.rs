@@ -54,7 +54,7 @@ fn a_path_that_is_not_a_string_is_refused() {
     }
 }
 
-/// Creates `a/b/file`, and for each of its components a path in which that one is a symlink.
+/// Creates `a/b/file`, and for each of its components a path in which that component is a symlink.
 fn scene_with_links() -> (Scratch, [String; 3]) {
     let scene = Scratch::new();
     std::fs::create_dir_all(scene.path("a/b")).unwrap();
@@ -85,7 +85,7 @@ fn a_symlink_anywhere_in_a_path_is_followed_unless_forbidden() {
     client.call("fs/readFile", null);
 }
 
-/// Each of these methods would otherwise change or return a file behind the link.
+/// Without the refusal, each method would change or return a file behind the link.
 #[test]
 fn every_method_refuses_symlinks_above_the_name_on_request() {
     let (scene, _) = scene_with_links();
@@ -93,7 +93,7 @@ fn every_method_refuses_symlinks_above_the_name_on_request() {
     let mut client = server.client();
     let path = scene.uri("first/b/file");
     for (method, params) in calls_on(&path) {
-        // These have no such member: they return where a path leads, or work on the tree below it.
+        // These have no `followSymlinks`: they return where a path leads, or work on a tree.
         if ["canonicalize", "readDirectory", "walk", "glob", "search", "watch", "copy"]
             .contains(&method.trim_start_matches("fs/"))
         {

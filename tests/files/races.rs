@@ -1,5 +1,6 @@
-//! A directory is exchanged with a symlink to another one while files in it are used. Crate `host`
-//! has the thorough race test; this one shows that `followSymlinks` takes effect for each method.
+//! A directory is exchanged with a symlink to another directory while files in it are used. Crate
+//! `host` has the thorough race test; this one shows that `followSymlinks` takes effect for each
+//! method.
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,8 +11,9 @@ use serde_json::{Value, json};
 use super::{Scratch, without_symlinks};
 use crate::support::{Client, Server, decoded, encoded};
 
-/// Content, size and mode that exist only outside.
+/// The content of the file that requests may reach.
 const INSIDE: &str = "inside";
+/// The content of the file that requests must not reach. It is longer, so its size reveals it.
 const OUTSIDE: &str = "the outside, which must stay secret";
 
 #[test]
@@ -51,7 +53,7 @@ fn race(rounds: usize) {
                         done += 1;
                     }
                     Err(failure) if failure.kind.as_deref() == Some("symlink") => refused += 1,
-                    // Names come and go; only their place matters.
+                    // Other failures are expected: names are created and removed all the time.
                     Err(_) => {}
                 }
             }

@@ -18,12 +18,13 @@ const SMALL: usize = 256 << 10;
 const TOO_MUCH: usize = 1 << 20;
 
 /// Runs a server that sees a file system of 256 KiB in a directory, in a private mount namespace.
-/// `None` if that is not allowed.
+/// `None` if mounts are not allowed.
 fn server_with_small_storage(directory: &Path) -> Option<Server> {
     server_with(&format!("mount -t tmpfs -o size={SMALL} tmpfs {}", directory.display()))
 }
 
-/// The same with 1 MiB, on a file system that cannot reserve space.
+/// Runs a server that sees a file system of 1 MiB in a directory. The file system cannot reserve
+/// space. `None` if mounts are not allowed.
 fn server_without_reservation(image: &Path, directory: &Path) -> Option<Server> {
     let (image, directory) = (image.display(), directory.display());
     let make = format!("mkfs.ext2 -q -F -b 1024 {image} 1024");
@@ -83,7 +84,7 @@ fn a_full_disk_leaves_no_partial_or_temporary_files() {
         "fs/writeBlock",
         json!({"handleId": "up", "offset": 0, "chunk": much}),
     );
-    // A file with a hole must not take its name.
+    // A file with a hole must not appear under its path.
     let close = client.refused("fs/close", json!({"handleId": "up"}));
     assert_eq!(close.kind.as_deref(), Some("storageFull"), "{close:?}");
     assert_eq!(read(&mut client, &old), b"old content");
@@ -124,7 +125,7 @@ fn a_write_without_space_leaves_the_old_content() {
     // The reserved space is free again.
     let rest = vec![b'r'; SMALL / 4];
     write(&mut client, &scene.uri("rest"), &rest);
-    // The same content fits over the existing one.
+    // Content of the same size fits over the existing content.
     let same = vec![b's'; content.len()];
     write(&mut client, &old, &same);
     assert!(read(&mut client, &old) == same);
@@ -180,7 +181,7 @@ fn a_write_into_holes_without_space_leaves_them() {
 }
 
 #[test]
-fn without_reservation_space_is_tested_with_a_temporary_file() {
+fn a_temporary_file_tests_for_space_that_cannot_be_reserved() {
     let (scene, elsewhere) = (Scratch::new(), Scratch::new());
     let image = elsewhere.path("image");
     let Some(server) = server_without_reservation(&image, scene.root()) else { return };
@@ -282,7 +283,7 @@ fn the_server_does_not_reveal_its_own_memory() {
     client.call("fs/readFile", json!({"path": "/proc/meminfo"}));
 }
 
-/// Starts a server of an ordinary user, with a directory of that user.
+/// Starts a server as an ordinary user, who owns one of the directories.
 fn server_of_an_ordinary_user(scene: &Scratch) -> (Server, [TemporaryMode; 2]) {
     let mode = |name: &str, mode| {
         std::fs::set_permissions(scene.path(name), Permissions::from_mode(mode)).unwrap();
@@ -365,7 +366,7 @@ fn an_ordinary_user_gets_permission_denied() {
     assert_eq!(errors[0]["path"], scene.uri("unreadable"));
 }
 
-/// Killed once a certain part of the new content has been written.
+/// The server is killed once a certain part of the new content has been written.
 #[test]
 fn a_server_killed_in_an_atomic_write_leaves_a_complete_file() {
     const LEN: usize = 4 << 20;

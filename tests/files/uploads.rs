@@ -32,7 +32,7 @@ fn blocks(count: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_file_takes_its_name_only_when_it_is_closed() {
+fn an_uploaded_file_appears_only_when_it_is_closed() {
     let scene = Scratch::new();
     fs::write(scene.path("file"), "old").unwrap();
     let server = Server::start();
@@ -159,10 +159,10 @@ fn an_upload_with_a_key_resumes_after_a_cut() {
     }
 }
 
-/// The killed server cannot remove the file. With a key the next server continues it; without, the
-/// next write to the name replaces it.
+/// If the upload has a key, the next server continues the temporary file. Otherwise, the next write
+/// to the name replaces it.
 #[test]
-fn a_server_that_is_killed_leaves_a_temporary_file_and_the_old_one() {
+fn a_killed_server_leaves_the_old_file_and_a_temporary_file() {
     let scene = Scratch::new();
     fs::write(scene.path("file"), "old").unwrap();
     let server = Server::start();

@@ -131,7 +131,7 @@ fn files_of_a_recreated_directory_are_reported() {
         fs::remove_dir_all(scene.path("src")).unwrap();
         fs::create_dir(scene.path("src")).unwrap();
         fs::write(scene.path("src/a"), "1").unwrap();
-        // If a window ends in between, the removal is reported first.
+        // The removal is reported first if a notification is sent before the new file exists.
         while change_of(&mut client, &scene.uri("src/a"))["kind"] == "removed" {}
     }
 }
@@ -156,7 +156,7 @@ fn changes_that_the_kernel_dropped_are_declared() {
     }
     server.signal(Signal::CONT);
     while client.notification()["params"]["rescan"] != true {}
-    // It continues to watch once it has emptied the queue.
+    // The server continues to watch once it has emptied the queue.
     let told = (0..).find(|number| {
         let name = format!("after{number}");
         fs::create_dir(scene.path(&name)).unwrap();

@@ -1,4 +1,4 @@
-"""Uses a server as existing clients do, with only the websockets package.
+"""Uses a server as some deployed clients do, with only the websockets package.
 
 It never confirms output: after a cut it resumes its session and reads the missed events once.
 """
@@ -57,7 +57,8 @@ class Client:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         # Ends the library's reading thread, which then closes the socket.
         raw.shutdown(socket.SHUT_RD)
-        # Data that the library has read, with pongs sent, counts as received.
+        # Data that the library has already read counts as received: the library answers pings while
+        # it reads.
         with contextlib.suppress(ConnectionClosed):
             while True:
                 self.receive()

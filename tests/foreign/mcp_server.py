@@ -62,7 +62,7 @@ class Server:
         elif tool == "next":
             self.answer_text(request, str(next(self.calls_of_next)))
         elif tool == "slow":
-            # Other calls overtake it.
+            # Other calls overtake this one.
             ms = arguments["ms"]
             threading.Timer(ms / 1000, self.answer_text, (request, f"{ms} ms later")).start()
         elif tool == "large":

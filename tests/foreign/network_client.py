@@ -1,6 +1,6 @@
-"""Starts processes with managed networking as existing clients do, and responds to policy requests.
+"""Starts processes with managed networking as some deployed clients do, and responds to policy requests.
 
-Usage: network_client.py SOCKET. Uses only the contract; the hosts are those of `tests/network/world.py`.
+Usage: network_client.py SOCKET. The hosts are those of `tests/network/world.py`.
 """
 
 import base64
@@ -83,7 +83,7 @@ class Client:
             self.send({"id": message["id"], **self.answer})
 
     def run(self, process, script, env=None, **fields):
-        """Runs a process and returns its output. Records the requests and decisions meanwhile."""
+        """Runs a process and returns its output. Records the policy requests and decisions."""
         self.asked, self.decided, self.output[process] = [], [], ""
         params = {
             "processId": process,
@@ -114,7 +114,7 @@ class Client:
 
 
 def network(domains, timeout=None, **changed):
-    """Returns all fields, as existing clients send them."""
+    """Returns all fields, as some deployed clients send them."""
     proxy = {
         "enabled": True,
         "enableSocks5": True,
@@ -185,7 +185,7 @@ def variables(client):
 
 
 def questions(client):
-    # Long enough: each of these requests gets a response.
+    # The timeout does not expire: each of these policy requests gets a response.
     asking = network({"allowed.test": "allow"}, timeout=600_000)
     decision = lambda kind, **more: {"result": {"decision": {"type": kind, **more}}}
     client.answer = decision("allow")

@@ -149,7 +149,7 @@ fn a_header_takes_its_value_from_the_servers_environment() {
     }
     assert_eq!(web.asked().len(), 1);
 
-    // The redirecting server must not obtain the value for another one.
+    // A redirect must not send the value to another server.
     let away = with_variable(&format!("/to?{}", other.at("/echo")), "SERVICE_TOKEN");
     let response = client.call("http/request", away);
     assert_eq!(response["status"], 302);

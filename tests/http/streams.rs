@@ -62,7 +62,7 @@ fn an_incomplete_stream_ends_with_an_error() {
     assert!(last["error"].is_string(), "{last}");
 }
 
-/// The timeout of a stream covers only its headers. Another request shows that it has passed.
+/// The timeout of a stream covers only its headers. Another request shows when the timeout ends.
 #[test]
 fn a_stream_outlives_its_timeout() {
     let web = Web::start();
@@ -110,7 +110,7 @@ fn a_stream_ends_with_its_connection_or_when_it_is_cancelled() {
     client.call("http/request", streamed(&web, "/stall"));
     assert_eq!(client.call("http/cancel", json!({"requestId": "r"})), json!({}));
     eventually("the request to the web server is cancelled", || web.abandoned() == before + 1);
-    // Cancels before the headers, too.
+    // Also cancels a request whose headers have not arrived.
     let asked = web.asked().len();
     let id = client.request("http/request", streamed(&web, "/never"));
     eventually("the web server received the request", || web.asked().len() > asked);
@@ -183,7 +183,7 @@ fn expect_pattern(mut at: u64, mut bytes: &[u8]) {
     }
 }
 
-/// The client reads its socket for other messages, and still the body waits for confirmations.
+/// The client reads other messages from its socket, but the body still waits for confirmations.
 #[test]
 fn a_confirming_client_receives_one_window_ahead() {
     const LEN: u64 = 32 << 20;

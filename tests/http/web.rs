@@ -1,4 +1,4 @@
-//! A web server that responds by path, and records requests and the fate of its responses.
+//! A web server that responds by path, records requests, and counts abandoned responses.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -276,7 +276,7 @@ impl Body for Answer {
         }
     }
 
-    /// A connection drops a body of known length as soon as it has all of it.
+    /// False: on true, a connection would drop the body before its end is counted.
     fn is_end_stream(&self) -> bool {
         false
     }

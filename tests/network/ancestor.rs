@@ -1,4 +1,4 @@
-//! A client of another implementation that relies only on the contract.
+//! A client in another language manages networks as some deployed clients do.
 
 use std::path::Path;
 

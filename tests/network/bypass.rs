@@ -1,4 +1,4 @@
-//! Every attempt reaches a server without a policy, and none under one.
+//! Without a policy, every attempt reaches a server; under its policy, only allowed servers.
 
 use std::collections::BTreeSet;
 
@@ -64,7 +64,7 @@ fn no_attempt_bypasses_the_policy_without_namespaces() {
     }
 }
 
-/// Starts an unrestricted process of the same user that has a socket. Returns its pid.
+/// Starts an unrestricted process with a socket, as the same user. Returns its pid.
 fn start_victim(world: &mut World, client: &mut Client) -> String {
     let program = "
 import os, socket
@@ -136,10 +136,10 @@ fn attack_in(world: Result<World, String>, attempts: &[Attempt]) {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// The outcome of a run without a policy, unless it shows that the attempt does not work.
+/// The outcome of a run without a policy. An attempt that does not work is an error instead.
 enum Control {
     Succeeded,
-    /// Reaches no server for other users, with or without a policy.
+    /// Reaches a server only as root, even without a policy.
     OnlyForRoot,
     /// This machine lacks a requirement.
     Impossible,

@@ -23,7 +23,7 @@ NAMES = {
     "x.localhost": ["127.0.0.1"],
     "zero.test": ["0.0.0.0"],
 }
-# The first query of an attempt gets one answer, every later one another.
+# DNS rebinding: the first A query of an attempt gets the first address, later ones the second.
 REBINDING = "rebind.test"
 REBINDING_ANSWERS = ["93.184.216.34", "10.0.0.5"]
 TYPES = {1: "A", 28: "AAAA", 16: "TXT", 15: "MX", 33: "SRV", 10: "NULL", 255: "ANY", 5: "CNAME"}
@@ -63,7 +63,7 @@ class Names:
             return [(16, b"\x07reached")]
         addresses = NAMES.get(name, [])
         if name == REBINDING:
-            # Resolvers query both address families at once.
+            # Only A queries count, because resolvers query both address families at once.
             addresses = [REBINDING_ANSWERS[min(self.asked, 1)]]
             self.asked += kind == "A"
         version = {"A": 4, "AAAA": 6}.get(kind)

@@ -214,7 +214,7 @@ print(refused)"
         let facts = json!([decided["decision"], decided["source"], decided["scope"]]);
         assert_eq!(facts, json!(["deny", "proxy_state", "non_domain"]));
     }
-    // Neither other processes nor the client wait for them.
+    // Neither other processes nor the client wait for the open questions.
     assert_eq!(client.run(&shell("other", "echo fine")).text(), "fine\n");
     for question in std::mem::take(&mut listener.questions) {
         answer(&mut client, &question, &json!({"type": "deny", "reason": "no"}));
@@ -224,7 +224,7 @@ print(refused)"
     assert_eq!(world.leaks(), []);
 }
 
-/// Each process may ask a few questions, but their total is limited to what the client accepts.
+/// Each process may have 32 open questions, and all processes of a client 256 in total.
 #[test]
 fn processes_share_the_limit_of_questions() {
     const EACH: usize = 32;

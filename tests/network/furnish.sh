@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Creates the content of a world for programs, below DIRECTORY/www: a repository, and packages for
-# pip, npm and cargo.
+# furnish.sh DIRECTORY: creates what the servers of a world offer to programs: a git repository, and
+# packages for pip, npm and cargo, below DIRECTORY/www.
 set -euo pipefail
 cd -- "$1"
 www="$PWD/www"

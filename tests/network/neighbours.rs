@@ -24,7 +24,8 @@ with socket.create_connection((os.environ["HOST"], int(os.environ["PORT"])), 30)
     blocked(data)
 "#;
 
-/// The connection would come from the server itself, which the server has no reason to refuse.
+/// Through the gate, the connection would come from the server, which would have no reason to
+/// refuse it.
 #[test]
 fn a_process_cannot_reach_its_server_through_the_gate() {
     try_to_reach_the_server("");
@@ -56,8 +57,8 @@ fn try_to_reach_the_server(without: &str) {
     let binding = json!({"networkProxy": {"proxy": {
         "allowLocalBinding": true, "domains": {format!("loopback.test:{port}"): "allow"},
     }}});
-    // Only with namespaces: Landlock alone would open the ports on every host, so the start is
-    // refused.
+    // This policy needs namespaces: Landlock alone would open the ports on every host, so without
+    // namespaces the start is refused.
     let loopback = without.is_empty().then_some(("127.0.0.1", loopback));
     let ways = [("127.0.0.1", literal), ("localhost", localhost), ("loopback.test", binding)];
     for (host, fields) in ways.into_iter().chain(loopback) {

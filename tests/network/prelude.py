@@ -1,4 +1,5 @@
-# Shared by the attempts. Exit codes: 0 escaped, 42 refused, 43 sent without expecting a response.
+# Shared by the attempts. Exit codes: 0 escaped, 42 refused, 43 sent without expecting a response,
+# 77 impossible on this machine.
 import errno, os, socket, struct, sys
 
 V4, V6, TCP, UDP = socket.AF_INET, socket.AF_INET6, socket.SOCK_STREAM, socket.SOCK_DGRAM
@@ -38,7 +39,7 @@ def judge(data):
 
 
 def sent(data):
-    """For attempts whose first of two requests may get a response."""
+    """Ends an attempt that sends two requests. Only the first may get a response."""
     leave(43, f"sent, and got {data[-300:]}")
 
 
@@ -66,7 +67,7 @@ def named(host, port=80, data=None):
 
 
 def proxy(data):
-    """Sends to the HTTP proxy and ends the direction."""
+    """Sends data to the HTTP proxy, closes the sending direction, and returns the response."""
     with socket.create_connection(PROXY, 30) as connection:
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
@@ -117,7 +118,7 @@ def query(name, kind):
 
 
 def dns(name, kind, server="93.184.216.53"):
-    """Sends one query over UDP; every server responds."""
+    """Sends one query over UDP to this server, and returns its response."""
     with socket.socket(V4, UDP) as question:
         question.settimeout(30)
         question.connect((server, 53))

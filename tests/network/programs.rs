@@ -61,11 +61,11 @@ const USES: &[Use] = &[
         .allowing(&["10.0.0.5"]),
     using("curl to a subdomain", &["curl"], "curl -s --noproxy '*' http://SUB.allowed.test./")
         .allowing(&["*.allowed.test"]),
-    using("curl to another port by the proxy", &["curl"], "curl -s http://allowed.test:8080/"),
+    using("curl to another port through the proxy", &["curl"], "curl -s http://allowed.test:8080/"),
     using("wget", &["wget"], "wget --tries=1 -qO - --no-proxy http://allowed.test/"),
     using("wget through the proxy", &["wget"], "wget --tries=1 -qO - http://allowed.test/"),
     using(
-        "Python by its resolver",
+        "Python without the proxy",
         &["python3"],
         "python3 -c 'import urllib.request as u
 print(u.build_opener(u.ProxyHandler({})).open(\"http://allowed.test/\").read())'",

@@ -41,7 +41,7 @@ def target_of(words, request):
     for scheme in (b"http://", b"https://", b"//", b"ftp://"):
         if uri.lower().startswith(scheme):
             uri = uri[len(scheme) :].split(b"/")[0]
-            # A frontend trusts the URI, a backend the header.
+            # A frontend may trust the URI, and a backend the header.
             return host[-1] if host and host[-1] != uri else uri
     return host[-1]
 

@@ -1,7 +1,7 @@
-"""The servers of the network tests, in a network namespace of their own. They record every contact.
+"""The servers of the network tests, in their own network namespace. They record every contact.
 
 Usage: world.py DIRECTORY, inside of new network and mount namespaces. DIRECTORY has `certificate.pem`, its key, and
-`www`. Prints "ready"; then answers each line on standard input with a line of JSON: what has been recorded since.
+`www`. Prints "ready"; then answers each line on standard input with a line of JSON: the new contacts.
 """
 
 import json
@@ -153,7 +153,7 @@ class World:
         if kind == "tcp":
             connection = key.fileobj.accept()[0]
             connection.settimeout(20)
-            # Proxies are not targets; they only lead to one.
+            # Proxies are not targets; they only lead to targets.
             if service not in (http_proxy, socks_proxy):
                 self.records.add(label(connection), "connected")
             self.records.spawn(self.guarded, service, connection)

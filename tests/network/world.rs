@@ -45,17 +45,17 @@ pub(super) struct World {
 }
 
 impl World {
-    /// Creates a world with a server. `Err` contains the reason why that is impossible here.
+    /// Creates a world with a server. Returns the reason if this machine cannot.
     pub(super) fn new() -> Result<Self, String> {
         Self::build(&[], "")
     }
 
-    /// The same without namespaces for sandboxes.
+    /// Creates a world whose server has no namespaces for sandboxes.
     pub(super) fn without_namespaces() -> Result<Self, String> {
         Self::build(&[], "namespaces,bubblewrap")
     }
 
-    /// With a server of an ordinary user.
+    /// Creates a world whose server runs as an ordinary user.
     pub(super) fn of_nobody() -> Result<Self, String> {
         if !is_root() {
             return Err("only root can become another user".to_owned());
@@ -74,7 +74,7 @@ impl World {
         Ok(Self::around(server, servers, directory, true))
     }
 
-    /// With these arguments for the server, which does not use these mechanisms.
+    /// Creates a world whose server has these arguments and lacks the mechanisms in `without`.
     pub(super) fn build(arguments: &[&str], without: &str) -> Result<Self, String> {
         let (servers, directory) = start_servers()?;
         let socket = format!("unix://{}/server.sock", directory.path().display());

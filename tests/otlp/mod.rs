@@ -155,7 +155,7 @@ fn hostile_names_reach_neither_spans_nor_metrics() {
         let known = ["initialize", "unknown", "fs/readFile", "file operation", "process/wait"];
         assert!(known.contains(&name), "{span}");
         assert_eq!(span["traceState"], "");
-        // Only the last trace of each is valid.
+        // For each text, only the trace of `process/wait` is valid.
         assert_eq!(span["traceId"] == TRACE_ID, name == "process/wait", "{span}");
     }
     assert_eq!(named(&spans, "unknown").len(), 4 * hostile.len());

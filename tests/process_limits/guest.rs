@@ -79,7 +79,7 @@ fn the_kernel_enforces_limits_in_a_scope_of_the_user_manager() {
     );
     let result = |name| results.get(name);
     assert_eq!(result("end"), "ok");
-    // The server stays in its session, and so do programs without limits.
+    // The server and programs without limits stay in the cgroup of the session.
     assert_eq!(result("server_group"), "/first.service");
     let group = "manager/app.slice/RUN/process-PID";
     assert_eq!(result("group"), group);
@@ -87,7 +87,7 @@ fn the_kernel_enforces_limits_in_a_scope_of_the_user_manager() {
         assert_eq!(result(name), "tier systemd", "{name}");
     }
     assert_eq!(result("answer"), r#""limits":{"tier":"systemd","pids":9}"#);
-    // No variables, and only the descriptors of a spawner.
+    // The spawner has an empty environment and the descriptors 0 to 3.
     assert!(result("spawner").starts_with("exec-server: spawner __spawner __in-scope 0 0 1 2 3"));
     results.expect_limits_to_hold();
     assert_eq!((result("stopped"), result("again")), ("0 0", group));
@@ -122,7 +122,7 @@ fn guest_file(name: &str) -> PathBuf {
 /// Returns the kernel of the guest, or what is missing to run it.
 fn machine() -> Result<PathBuf, String> {
     if !cfg!(target_arch = "x86_64") {
-        return Err("the kernel is one for x86_64".to_owned());
+        return Err("its kernel runs only on x86_64".to_owned());
     }
     let is_program = |name: &str| {
         let path = std::env::var_os("PATH").unwrap_or_default();

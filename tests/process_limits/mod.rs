@@ -22,7 +22,7 @@ fn set_off(server: &Server, id: &str, script: &str, limits: &Value) -> Value {
     let answer = bomber.start(&bomb.variable("EXEC_SERVER_TEST", &marker(id)));
     assert_eq!(answer["limits"]["tier"], "rlimit", "{answer}");
     let waiting = bomber.request("process/wait", json!({ "processId": id }));
-    // Any duration will do: other requests get responses during the bomb.
+    // However long the bomb runs, other requests get responses in the meantime.
     for round in 0.. {
         let name = format!("{id}{round}");
         assert_eq!(other.run(&shell(&name, "echo served")).text(), "served\n");
@@ -96,7 +96,7 @@ fn settings_and_tokens_lower_limits() {
     assert_eq!(granted(&mut agent, "a", &greedy), by_token);
     let by_default = json!({ "tier": "rlimit", "memoryBytes": 1024 * MEBIBYTE, "pids": 200 });
     assert_eq!(granted(&mut developer, "b", &json!({})), by_default);
-    // The limit holds, not only its report.
+    // The limit is enforced, not only reported.
     let bomb = shell("bomb", "while :; do sleep 1000 & done").with("limits", json!({}));
     agent.start(&bomb);
     let exit = agent.call("process/wait", json!({ "processId": "bomb" }));

@@ -40,7 +40,7 @@ fn run(cuts: u32) {
     let script = numbered_lines_until(&stop);
     let printing = Printing::start(site.client(Host::FirstClient, &["sh", "-c", &script]));
     let echoing = Echoing::start(site.client(Host::SecondClient, &["cat"]));
-    // Both clients have their streams; a first connection would not be retried.
+    // Waits until both clients have their streams: a failed first connection would not be retried.
     wait_for_progress(&printing, &echoing, [0, 0]);
     let mut choices = Choices::new(u64::from(cuts));
     for round in 0..cuts {
@@ -55,7 +55,7 @@ fn run(cuts: u32) {
             let seen = [printing.seen(), echoing.seen()];
             networks.cut(host);
             if choices.below(4) == 0 {
-                // At once, during the recovery from the first cut.
+                // A second cut at once, during the recovery from the first.
                 networks.cut(Host::ALL[choices.below(3) as usize]);
             }
             wait_for_progress(&printing, &echoing, seen);
@@ -71,7 +71,7 @@ fn run(cuts: u32) {
     printing.finish();
 }
 
-/// Waits until both clients have seen more than they had `seen`.
+/// Waits until both clients are more than ten lines beyond `seen`.
 fn wait_for_progress(printing: &Printing, echoing: &Echoing, seen: [u64; 2]) {
     eventually("both clients continue", || {
         printing.seen() > seen[0] + 10 && echoing.seen() > seen[1] + 10
@@ -116,7 +116,7 @@ impl<'a> Site<'a> {
     fn restart_rendezvous(&mut self) {
         // `ip netns exec` becomes the program, so this is the rendezvous itself.
         self.rendezvous.signal(Signal::KILL);
-        // Only then are its port and its store free.
+        // Its port and its store are free only after its end.
         eventually("the rendezvous has ended", || self.rendezvous.has_ended());
         self.rendezvous = start_rendezvous(self.networks, &self.directory.join("data"));
     }

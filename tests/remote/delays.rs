@@ -20,7 +20,7 @@ async fn a_stream_survives_delays_stalls_and_cuts() {
     let data = scratch.path().join("data");
     let first = Rendezvous::start(&data);
     let listen = first.url.clone();
-    // Bound before the port of the rendezvous is free, so that it gets another one.
+    // Starts while the rendezvous still holds its port, so that the link gets another port.
     let link = FaultProxy::start(listen.strip_prefix("http://").unwrap().parse().unwrap()).await;
     first.end_by(Signal::TERM);
     let url = format!("http://{}", link.address());

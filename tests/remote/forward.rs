@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use crate::support::relay::ENVIRONMENT_ID;
 use crate::support::{Choices, HANG, Relay, Running, Server, random_file, run_with_input};
 
-/// More than one record holds, and more than all buffers on the way hold.
+/// More than fits into one record, or into all buffers on the way.
 const LARGE: usize = 8 << 20;
 
 /// Starts an environment whose streams are forwarded to the server at this URL.
@@ -101,7 +101,7 @@ async fn the_last_messages_of_a_server_arrive_after_it_has_closed() {
         send(&mut server.outgoing, &message(number, len), 1).await;
     }
     drop(server);
-    // Writing these shows `forward` that the socket is closed, while it still has to read from it.
+    // Writing these shows `forward` that the socket is closed, while messages are still unread.
     for _ in 0..20 {
         send(&mut client.outgoing, b"unread", 1).await;
     }

@@ -90,7 +90,7 @@ impl Networks {
         run(ss).unwrap();
     }
 
-    /// Returns a program on the host of the rendezvous.
+    /// Returns a command that runs a program on the host of the rendezvous.
     pub(super) fn in_the_middle(&self, program: &str) -> Command {
         self.command(&self.rendezvous(), program)
     }
@@ -117,7 +117,7 @@ impl Networks {
 impl Drop for Networks {
     fn drop(&mut self) {
         for name in Host::ALL.map(|host| self.name(host)).into_iter().chain([self.rendezvous()]) {
-            // The setup may have failed before this one.
+            // The setup may have failed before it created this namespace.
             let _ = ip(&["netns", "del", &name]);
         }
     }

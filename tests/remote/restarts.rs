@@ -15,7 +15,7 @@ const ROUNDS: u32 = 6;
 async fn a_hundred_streams_survive_kills_of_the_rendezvous() {
     let mut relay = Relay::start();
     let server = relay.remote_server();
-    // All streams, and the task that kills.
+    // All streams, and the task that kills the rendezvous.
     let barrier = Arc::new(Barrier::new(STREAMS + 1));
     let mut clients = tokio::task::JoinSet::new();
     for number in 0..STREAMS {
@@ -42,7 +42,7 @@ async fn a_hundred_streams_survive_kills_of_the_rendezvous() {
     for round in 0..ROUNDS {
         barrier.wait().await;
         if round % 2 == 1 {
-            // While all streams are in use.
+            // All streams are in use.
             relay.end_rendezvous(Signal::KILL);
             relay.start_rendezvous();
         }

@@ -20,8 +20,8 @@ use crate::support::{AckingInbox, Client, Inbox as _, Server, Start, eventually,
 /// The mechanisms that enforce the policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tier {
-    /// Landlock and seccomp. They suffice for policies without carve-outs, which make nothing
-    /// writable.
+    /// Landlock and seccomp. They suffice for policies that make nothing writable and have no
+    /// carve-outs.
     Direct,
     Namespaces,
     Bubblewrap,

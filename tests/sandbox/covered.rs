@@ -1,4 +1,4 @@
-//! Denied and protected paths, accessed by processes and by file requests. Both must see the same.
+//! Denied and protected paths, accessed by processes and by file requests, with equal results.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};

@@ -119,9 +119,9 @@ fn attack(user: User, tier: Tier) {
 
 enum Held {
     Blocked,
-    /// Its first step needs write access that this policy does not grant.
+    /// The first step of the attempt needs write access that this policy does not grant.
     NotTried,
-    /// It fails without a sandbox as well, for this user or on this machine.
+    /// The attempt fails without a sandbox as well, for this user or on this machine.
     NothingToHold,
 }
 
@@ -152,7 +152,7 @@ fn judge(
 }
 
 impl Tier {
-    /// Returns why this tier cannot be tested here, if it cannot.
+    /// Returns the reason if this tier cannot be tested here.
     pub(super) fn obstacle(self) -> Option<&'static str> {
         let is_missing = !["/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap"]
             .iter()

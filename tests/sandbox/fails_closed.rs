@@ -16,7 +16,7 @@ use crate::support::{Client, Server, ServerBuilder, Start, program, shell};
 const INVALID_REQUEST: i64 = -32600;
 const INVALID_PARAMS: i64 = -32602;
 
-/// A server with a scene, and checks whether anything ran.
+/// A server with a scene, and checks of whether anything ran.
 struct Stage {
     _directory: tempfile::TempDir,
     server: Server,

@@ -23,7 +23,7 @@ use crate::support::{
 const ATTEMPT: &str =
     "cd \"$RUNTIME\" && : > free && mkdir -p exec-server && : > exec-server/server.json";
 
-/// A runtime directory that every workspace may write, like `/tmp` if there is no other.
+/// A runtime directory in `/tmp`, which every sandbox with a writable workspace may write.
 struct Place {
     runtime: TempDir,
     workspace: TempDir,

@@ -1,6 +1,6 @@
 //! Attacks on the sandbox: small programs that try to escape, as root and as an ordinary user. Each
-//! one also runs without a sandbox, where it must succeed, so that a test that can only pass is
-//! noticed. Also tests that common tools still work inside.
+//! also runs without a sandbox, where it must succeed, so that an attempt that can never succeed is
+//! noticed. Other tests show that common tools still work inside.
 
 #![expect(
     clippy::print_stdout,
@@ -41,7 +41,7 @@ enum User {
 }
 
 impl User {
-    /// Returns why this user cannot be tested, if it cannot.
+    /// Returns the reason if this user cannot be tested.
     fn obstacle(self) -> Option<&'static str> {
         (self == Self::Nobody && !is_root()).then_some("only root can become another user")
     }
@@ -68,7 +68,7 @@ impl User {
         self.server_through(directory, &[])
     }
 
-    /// Returns the same server, started through a wrapper that executes it.
+    /// Returns a server of this user, started through a wrapper that executes it.
     fn server_through(self, directory: &Path, wrapper: &[&str]) -> ServerBuilder {
         let builder = ServerBuilder::new().variable("TMPDIR", "/tmp").through(wrapper);
         match self {

@@ -33,7 +33,7 @@ fn names_and_locks_in_tmp_do_not_block_a_sandbox() {
         let plant = PLANT.replace("$OWNER", &owner.to_string());
         let builder =
             user.server_through(directory.path(), &["unshare", "-m", "sh", "-c", &plant, "sh"]);
-        // The target directory may be below the /tmp that is hidden.
+        // The target directory may be below `/tmp`, which the private one hides.
         let server = builder.copied_to(directory.path()).start();
         assert_ne!(server.url(), "", "no private /tmp");
         let mut client = server.client();

@@ -19,8 +19,8 @@ use crate::support::{
 
 pub(super) const NO_PLACE: &str = "only root has a directory that is neither temporary nor in use";
 
-/// A home directory with a project, where only the write history shows which directories a sandbox
-/// could write.
+/// A home directory with a project, where only the write history shows to which directories a
+/// sandbox could write.
 pub(super) struct Home {
     directory: TempDir,
     pub(super) user: User,
@@ -28,8 +28,8 @@ pub(super) struct Home {
     count: Cell<u32>,
 }
 
-/// Links in temporary directories are never followed, so the history would not matter there. The
-/// working copy may be in one.
+/// Returns a directory that is not temporary, if possible. Links in temporary directories are never
+/// followed, so the history would not matter there, and the repository may be in one.
 fn place_outside_of_temporary_directories() -> PathBuf {
     if is_root() && Path::new("/srv").is_dir() {
         return "/srv".into();
@@ -101,8 +101,8 @@ impl Home {
         assert_eq!(fs::read_to_string(self.path("home/.ssh/id")).unwrap(), "secret");
     }
 
-    /// Whether only the history shows which directories a sandbox could write: links in temporary
-    /// directories are never followed.
+    /// Whether only the history shows which directories a sandbox could write. Not so in a
+    /// temporary directory, in which links are never followed.
     pub(super) fn needs_memory(&self) -> bool {
         self.directory.path().starts_with("/srv")
     }
@@ -269,7 +269,7 @@ fn protected_names_do_not_become_implicit_roots() {
         let start = start.with("cwd", uri(&home.path("home/proj"))).with("sandbox", sandbox);
         refused(&mut client, "process/start", start.params());
         assert_eq!(fs::read_dir(&hooks).unwrap().count(), 0);
-        // An explicit entry grants it.
+        // An explicit entry grants the write.
         let start = shell("meant", "echo x > pre-commit").with("cwd", uri(&hooks));
         let sandbox = json!({"type": "workspace-write", "cwd": uri(&home.path("home/elsewhere")),
             "writable_roots": [uri(&hooks)]});

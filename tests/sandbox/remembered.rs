@@ -1,5 +1,5 @@
 //! The write history of earlier sandboxes: all servers of a user share it, no sandbox can change
-//! it, and no sandbox can write where it cannot be recorded.
+//! it, and no sandbox can write where its access cannot be recorded.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
@@ -14,7 +14,7 @@ use crate::cli_sandbox::no_sandbox;
 use crate::support::machine::is_root;
 use crate::support::{HISTORY_VARIABLE, Server, ServerBuilder, command, run_command, shell};
 
-/// Returns why a server cannot have private mounts, if it cannot.
+/// Returns the reason if a server cannot have private mounts.
 fn no_own_mounts() -> Option<&'static str> {
     let mut unshare = command("unshare");
     unshare.args(["--mount", "true"]);
@@ -120,7 +120,7 @@ fn with_a_damaged_history_no_link_is_trusted_and_the_damage_is_reported() {
     assert!(said.contains("sandbox-roots is damaged in line 1"), "{said}");
 }
 
-/// Expects that a process which may write in an unrecorded directory is refused.
+/// Expects that the start of a process that may write in an unrecorded directory is refused.
 #[track_caller]
 fn refused_by(home: &Home, server: &Server) -> String {
     let start = shell("p", "true").with("cwd", uri(&home.path("home/elsewhere")));
@@ -153,7 +153,7 @@ fn without_a_place_for_the_history_writable_sandboxes_are_refused() {
 }
 
 #[test]
-fn an_entry_that_cannot_be_added_to_one_file_is_refused() {
+fn a_sandbox_that_one_history_file_cannot_record_is_refused() {
     if let Some(why) = no_sandbox().or(no_own_mounts().map(str::to_owned)) {
         return skipped(why);
     }
@@ -173,7 +173,7 @@ fn an_entry_that_cannot_be_added_to_one_file_is_refused() {
             assert!(message.contains("state/exec-server/sandbox-roots"), "{message}");
             assert!(message.contains(why), "{user:?}: {message}");
         }
-        // A place without a file in which none can be created is left out.
+        // A state directory that has no history file, and in which none can be created, is skipped.
         let empty = "mount -t tmpfs -o ro none $STATE";
         for mounts in ["true", empty] {
             let server = by_itself(&home, mounts).start();

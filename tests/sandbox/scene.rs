@@ -24,8 +24,8 @@ struct Sight {
     mode: u32,
     owner: (u32, u32),
     links: u64,
-    /// The ctime, which shows changes without another trace: extended attributes, flags, a change
-    /// that was undone.
+    /// The ctime. It shows changes that leave no other trace here: changes of extended attributes
+    /// and flags, and changes that were undone.
     changed: (i64, i64),
     content: Vec<u8>,
 }

@@ -106,7 +106,7 @@ fn work(user: User) {
     let (mut worked, mut failures) = (0, Vec::new());
     for (number, tool) in TOOLS.iter().enumerate() {
         if !workshop.has(number, tool) {
-            skipped(format_args!("{user:?} has no {}", tool.program));
+            skipped(format_args!("the user {user:?} has no {}", tool.program));
             continue;
         }
         let plain = workshop.run(&format!("plain-{number}"), tool, false);

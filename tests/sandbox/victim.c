@@ -42,8 +42,8 @@ int main(void) {
     listen_at(datagram, strlen(datagram), SOCK_DGRAM);
     char *abstract = path("%cexec-server-victim-%d", 0, getpid());
     listen_at(abstract, 1 + strlen(abstract + 1), SOCK_STREAM);
-    // It is destroyed with the last process that uses it; until then any process that knows the
-    // number can attach.
+    // The segment is destroyed with the last process that uses it; until then any process that
+    // knows its number can attach.
     int segment = shmget(IPC_PRIVATE, 4096, 0600);
     if (shmat(segment, NULL, 0) == (void *)-1) _exit(1);
     shmctl(segment, IPC_RMID, NULL);

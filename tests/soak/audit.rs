@@ -10,7 +10,7 @@ use super::site::Metrics;
 
 #[derive(Default)]
 pub(super) struct AuditLog {
-    /// The last renamed log. The server may still have been writing to it.
+    /// The last renamed log. The server may have written to it even after the renaming.
     rotated: Option<PathBuf>,
     /// Processes that have started and not ended, by session and name.
     running: BTreeSet<(String, String)>,

@@ -26,7 +26,7 @@ pub(super) fn lag(site: &Site, load: &Load, count: usize) {
     clients.into_iter().for_each(SlowClient::read_everything);
 }
 
-/// Does the same while the disk is full: processes block, and no output is lost.
+/// Like `lag`, but with a full disk: processes block, and no output is lost.
 pub(super) fn lag_without_room(site: &Site, load: &Load, count: usize) {
     let full = FullDisk::new(site, Disk::Spill);
     let clients = SlowClient::start(site, count);
@@ -57,7 +57,8 @@ pub(super) fn fill_the_disk_of_the_audit_log(site: &Site) {
     assert_eq!(client.run(&shell("recorded", "echo fine")).text(), "fine\n");
 }
 
-/// Starts programs until one is refused. The last block of the log may hold some more records.
+/// Starts programs until one is refused. The first ones may still start: the last disk block of the
+/// audit log may have room for a few records.
 fn refuse_to_start(client: &mut Client, directory: &Path) {
     let mut attempts = 0..1000;
     let (witness, refused) = loop {

@@ -57,7 +57,7 @@ pub(super) const FAULTS: [Fault; 11] = [
     Fault::Hangup,
 ];
 
-/// How often a fault is repeated.
+/// How many times a fault is repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Severity {
     /// Once and briefly: other tests run at the same time.

@@ -7,7 +7,7 @@ use crate::support::{Choices, Outcome, random_file, run_command};
 
 /// Large enough to be copied in several messages.
 const FILE_BYTES: usize = 300_000;
-/// The exit code of a command that failed itself.
+/// The exit code of `exec-server` if it fails itself.
 const FAILED: Option<i32> = Some(125);
 
 pub(super) struct Job {
@@ -80,7 +80,7 @@ impl Job {
     }
 
     fn run_program(&mut self) -> Done {
-        // Higher codes are those of the command itself.
+        // Below 100, because higher codes may be those of `exec-server` itself.
         let (word, code) = (self.choices.next(), self.choices.below(100) as i32);
         let script = format!("echo {word}; exit {code}");
         let outcome = self.client.run(&["run", "-n", "--on", DIRECT, "--", "sh", "-c", &script]);

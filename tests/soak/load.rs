@@ -11,7 +11,7 @@ use super::site::{DIRECT, RELAYED, Site};
 use crate::support::eventually;
 use crate::support::numbered_lines::{Echoing, Printing, numbered_lines_until};
 
-/// The pause between two runs of a job: the server needs CPU time, too.
+/// The pause between two runs of a job: the server needs CPU time too.
 const PAUSE: Duration = Duration::from_millis(50);
 /// The number of lines that prove that a stream continues.
 const SOME_LINES: u64 = 10;
@@ -44,7 +44,7 @@ struct Counts {
 
 #[derive(Default)]
 struct Shared {
-    /// Even while every job must succeed. Incremented with each change.
+    /// An even number while every job must succeed. Incremented with each change.
     epoch: AtomicU64,
     stop: AtomicBool,
 }

@@ -37,7 +37,7 @@ pub(super) struct Site {
     pub(super) listener: String,
     audit_log: AuditLog,
     rotations: u64,
-    /// The server exports metrics and traces to it.
+    /// Receives the metrics and traces of the server.
     collector: Collector,
     pub(super) place: Place,
 }
@@ -97,7 +97,7 @@ impl Site {
         self.client_with(json!({}))
     }
 
-    /// Connects such a client with more params of `initialize`.
+    /// Like `client`, with more params of `initialize`.
     pub(super) fn client_with(&self, mut params: Value) -> Client {
         params["detachedTtlMs"] = 0.into();
         self.server.client_with(&params)

@@ -1,4 +1,4 @@
-//! How clients put the events of a process in order: as the protocol intends, and as existing
+//! How clients put the events of a process in order: as the protocol intends, and as some deployed
 //! clients do.
 
 use std::collections::BTreeMap;
@@ -150,8 +150,8 @@ impl Inbox for AckingInbox {
     }
 }
 
-/// Behaves like existing clients: never confirms, reads missed events once, keeps early events in a
-/// small window and fails at a hole.
+/// Behaves like some deployed clients: never confirms, reads missed events once, keeps early events
+/// in a small window and fails at a hole.
 pub(crate) struct OldStyleInbox {
     process: String,
     transcript: Transcript,
@@ -181,10 +181,14 @@ impl OldStyleInbox {
             self.transcript.take(event);
         }
         let bytes: usize = self.early.values().map(Event::size).sum();
-        assert!(self.early.len() <= WINDOW_EVENTS && bytes <= WINDOW_BYTES, "too much came early");
+        let events = self.early.len();
+        assert!(
+            events <= WINDOW_EVENTS && bytes <= WINDOW_BYTES,
+            "{events} events of {bytes} bytes came early"
+        );
     }
 
-    /// Exit and close use numbers that a response to `process/read` does not list: the holes.
+    /// Inserts exit and close. Their numbers are the holes in a response to `process/read`.
     fn insert_end(&mut self, read: &Value) {
         let next = read["nextSeq"].as_u64().unwrap();
         let is_hole = |seq: &u64| !self.early.contains_key(seq);

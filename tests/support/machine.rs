@@ -64,7 +64,7 @@ pub(crate) fn parent(pid: u32) -> u32 {
     living_parent(pid).expect("the process lives")
 }
 
-/// Returns `None` for a process that has ended.
+/// Returns the parent of a process, or `None` if the process has ended.
 pub(crate) fn living_parent(pid: u32) -> Option<u32> {
     stat(pid).map(|stat| stat.parent)
 }
@@ -91,7 +91,7 @@ impl Watched {
         for pidfd in self.0 {
             let patience = Timespec::try_from(HANG).unwrap();
             let ready = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&patience)).unwrap();
-            assert_ne!(ready, 0, "a process does not end");
+            assert_ne!(ready, 0, "a process has not ended within {HANG:?}");
         }
     }
 }
@@ -109,7 +109,8 @@ pub(crate) fn cpu_ticks(pid: u32) -> u64 {
     stat(pid).expect("the process lives").cpu_ticks
 }
 
-/// Returns `None` if the kernel denies access: the server is not dumpable, so only root may look.
+/// Counts the descriptors of a process. `None` if the kernel denies access: the server is not
+/// dumpable, so only root may look.
 pub(crate) fn descriptors(pid: u32) -> Option<usize> {
     fs::read_dir(format!("/proc/{pid}/fd")).ok().map(Iterator::count)
 }

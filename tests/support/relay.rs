@@ -24,7 +24,7 @@ pub(crate) struct Relay {
     url: String,
     rendezvous: Rendezvous,
     environment: Running,
-    /// The log of the environment until it was online, and from then on.
+    /// The log of the environment: until it was online, and after that.
     logs: (String, JoinHandle<String>),
     /// The credentials of the environment and of its clients.
     credentials: [String; 2],

@@ -119,7 +119,7 @@ impl Server {
         client
     }
 
-    /// Sends a request as it is and returns the status and the whole response.
+    /// Sends a request verbatim, and returns the status and the whole response.
     pub(crate) fn http(&self, request: &str) -> (u16, String) {
         let mut stream = tcp(&self.url).unwrap();
         stream.write_all(request.as_bytes()).unwrap();
@@ -235,7 +235,7 @@ impl ServerBuilder {
         // The target directory may be closed to others.
         std::fs::set_permissions(directory, PermissionsExt::from_mode(0o755)).unwrap();
         self = self.copied_to(directory);
-        // That user cannot write the directory of the history or the runtime directory.
+        // That user cannot write to the directory of the history or to the runtime directory.
         self = self.variable(HISTORY_VARIABLE, "");
         self.arguments.extend(["--discoverable", "false"].map(str::to_owned));
         let ids = [format!("--reuid={uid}"), format!("--regid={uid}")];

@@ -12,7 +12,7 @@ use super::{Server, eventually};
 /// After this time, a key is pressed again.
 const PRESSED_AGAIN: Duration = Duration::from_secs(5);
 
-/// A shell in a window of its own tmux server.
+/// A shell in a window of a separate tmux server.
 pub(crate) struct Tmux {
     directory: TempDir,
 }

@@ -52,7 +52,7 @@ impl Issuer {
         self.secret.sign(&claims)
     }
 
-    /// Writes such a token to a file.
+    /// Writes a token with these claims, valid for an hour, to a file.
     pub(crate) fn token_file(&self, name: &str, claims: &Value) -> PathBuf {
         let path = self.directory.path().join(name);
         std::fs::write(&path, self.token(claims)).unwrap();

@@ -1,4 +1,4 @@
-//! Runs work as a user who is subject to permissions.
+//! Runs work as a user who is subject to permission checks.
 
 use rustix::io::Errno;
 use rustix::thread::{Gid, Uid};
@@ -8,9 +8,9 @@ use crate::skipped;
 /// The user and group `nobody`, which own nothing.
 pub const NOBODY: u32 = 65_534;
 
-/// Runs `work` as a user who is subject to permissions, on a thread of its own. The kernel keeps
-/// credentials per thread, so a test that runs as root needs no other process. Skips the work if
-/// this process may not change its credentials.
+/// Runs `work` as a user who is subject to permission checks. If this process is root, the work
+/// runs on a thread that becomes `nobody`: the kernel keeps credentials per thread. Skips the work
+/// if the thread may not change its credentials.
 pub fn as_nobody(work: impl FnOnce() + Send) {
     if !rustix::process::geteuid().is_root() {
         return work();

@@ -31,7 +31,8 @@ impl TestAuthority {
     pub fn new() -> Self {
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // OpenSSL considers a certificate self-signed if its issuer has the same name.
+        // The default name would be that of the issued certificates too, and OpenSSL considers a
+        // certificate self-signed if it has the same name as its issuer.
         params.distinguished_name.push(DnType::CommonName, "test authority");
         let key = KeyPair::generate().unwrap();
         let certificate = params.self_signed(&key).unwrap().pem();

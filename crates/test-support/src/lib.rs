@@ -1,7 +1,7 @@
 //! Fixtures and clients for the tests of several crates. Depends on the crate `transport` and, with
 //! the feature `server`, on the crates needed to create a server.
 
-#![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails its test")]
 
 mod as_nobody;
 mod certificates;

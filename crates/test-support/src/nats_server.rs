@@ -16,7 +16,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 pub enum NatsVersion {
     /// The version in Debian, 2.9. Its replicas lose updates.
     Debian,
-    /// The newest version on PyPI.
+    /// Version 2.15.1 or later, from PyPI.
     Current,
 }
 
@@ -129,7 +129,7 @@ impl NatsServers {
         self.servers.iter().map(|server| format!("nats://{address}:{}", server.port)).collect()
     }
 
-    /// Returns the ports for clients and for the other servers.
+    /// Returns the ports of a server: one for clients, and one for the other servers.
     #[must_use]
     pub fn ports(&self, number: usize) -> [u16; 2] {
         let NatsServer { port, route_port, .. } = self.servers[number];
@@ -150,7 +150,7 @@ impl NatsServers {
             starts.push((store.clone(), times_ready(store) + 1));
             *process = self.launcher.launch(store, *port, *route_port);
         }
-        // A lone server does not become ready.
+        // Wait only after all have started: one server of several does not become ready alone.
         starts.iter().for_each(|(store, times)| wait_until_ready(store, *times));
     }
 }
@@ -183,7 +183,7 @@ impl Launcher {
         if let Some(routes) = &self.routes {
             let own = format!("nats://{address}:{route_port}");
             command.args(["--server_name", &format!("server-{port}"), "--cluster_name", "test"]);
-            // Clients use the addresses that they were given.
+            // With `--no_advertise`, clients use only the addresses that they were given.
             command.args(["--cluster", &own, "--routes", routes, "--no_advertise"]);
         }
         let log = OpenOptions::new().create(true).append(true).open(log_of(store)).unwrap();
@@ -192,7 +192,8 @@ impl Launcher {
     }
 }
 
-/// Returns ports that were free a moment ago. Another program is unlikely to take one so quickly.
+/// Returns ports that were free a moment ago. Another program is unlikely to take one before the
+/// server does.
 fn free_ports(count: usize) -> Vec<u16> {
     let listeners: Vec<_> =
         (0..count).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()).collect();
@@ -211,7 +212,11 @@ fn times_ready(store: &Path) -> usize {
 fn wait_until_ready(store: &Path, times: usize) {
     let deadline = Instant::now() + START_TIMEOUT;
     while times_ready(store) < times {
-        assert!(Instant::now() < deadline, "nats-server does not become ready");
+        assert!(
+            Instant::now() < deadline,
+            "nats-server is not ready after {START_TIMEOUT:?}; its log:\n{}",
+            std::fs::read_to_string(log_of(store)).unwrap_or_default()
+        );
         sleep(Duration::from_millis(10));
     }
 }

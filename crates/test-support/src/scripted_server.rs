@@ -18,7 +18,7 @@ impl ScriptedServer {
     pub async fn receive(&mut self) -> Value {
         match self.connection.incoming.recv().await {
             Some(Received::Message(message)) => serde_json::from_slice(&message).unwrap(),
-            other => panic!("{other:?} instead of a message"),
+            other => panic!("expected a message, received {other:?}"),
         }
     }
 

@@ -2,9 +2,8 @@ use std::fs::{Permissions, metadata, set_permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
-/// A mode that a file or directory has until this is dropped. An ordinary user cannot remove a tree
-/// that contains an inaccessible directory, so a test that makes one must restore its mode, even
-/// when it fails.
+/// Changes the mode of a file or directory, and restores it on drop, even if the test fails. An
+/// ordinary user cannot remove a tree that contains an inaccessible directory.
 #[derive(Debug)]
 #[must_use = "the former mode is restored when this is dropped"]
 pub struct TemporaryMode {
@@ -24,7 +23,7 @@ impl TemporaryMode {
         });
         match changed {
             Ok(former) => Self { path, former },
-            Err(error) => panic!("cannot set the mode of {}: {error}", path.display()),
+            Err(error) => panic!("cannot set mode {mode:o} on {}: {error}", path.display()),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Checks the messages of a connection against `docs/openrpc.json`.
 //!
 //! Tests also send invalid requests on purpose, and the server judges those. So the params of a
-//! request are checked only once the server has accepted them: a document that forbids what the
-//! server allows is wrong. The server's own messages must always match, without extra members.
+//! request are checked only once the server has accepted them: a document that forbids accepted
+//! params is wrong. The server's own messages must always match, without extra members.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex};
@@ -15,7 +15,7 @@ const CHECKED_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Default)]
 pub(crate) struct WireSchema {
-    /// Method and params of each request without a response.
+    /// Method and params of each request that has no response yet.
     requests: HashMap<String, (String, Value)>,
 }
 
@@ -61,7 +61,7 @@ static DOCUMENT: LazyLock<Document> = LazyLock::new(|| {
 
 struct Document {
     document: Value,
-    /// For values that the server reads. It ignores members that it does not know.
+    /// For values that the server reads. Unknown members are valid: the server ignores them.
     read: Schemas,
     /// For values that the server writes.
     written: Schemas,

@@ -1,6 +1,6 @@
 //! The proxy between plain sockets: the effect of each fault on both sides.
 
-#![expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails its test")]
 
 use std::io;
 use std::time::Duration;
@@ -65,7 +65,7 @@ async fn rest(socket: &mut TcpStream) -> (Vec<u8>, End) {
     let end = match socket.read_to_end(&mut bytes).await {
         Ok(_) => End::Fin,
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset => End::Rst,
-        Err(error) => panic!("{error}"),
+        Err(error) => panic!("cannot read to the end: {error}"),
     };
     (bytes, end)
 }
@@ -140,7 +140,8 @@ fn end_of(cut: Cut) -> End {
     }
 }
 
-/// Unread bytes can turn a close into a reset, and unsent data a reset into an orderly end.
+/// Without care, unread bytes turn a close into a reset, and unsent data turns a reset into an
+/// orderly end.
 #[tokio::test]
 async fn full_buffers_do_not_change_the_kind_of_a_cut() {
     for cut in Cut::ALL {

@@ -1,5 +1,5 @@
 //! Attempts to bypass a network policy. Each is a small program that reaches a server without a
-//! policy, and none with one.
+//! policy. Under its policy, it reaches only servers that the policy allows.
 
 mod addresses;
 mod kernel;
@@ -24,22 +24,22 @@ pub(super) struct Attempt {
     pub(super) code: &'static str,
     pub(super) policy: Policy,
     pub(super) proof: Proof,
-    /// Servers that the policy allows it to reach. All others must receive nothing.
+    /// Servers that the policy allows the attempt to reach. All others must receive nothing.
     pub(super) may_reach: &'static [&'static str],
-    /// It succeeds where there are no namespaces, which `enforcement` reports: Landlock restricts
-    /// ports but not addresses, and root without a file sandbox may write every file, including
-    /// those of the kernel.
+    /// Whether only namespaces stop the attempt. Without namespaces (`enforcement` reports that),
+    /// Landlock restricts ports but not addresses, and root without a file sandbox may write every
+    /// file, including those of the kernel.
     pub(super) needs_namespaces: bool,
 }
 
 /// How a run without a policy proves that the attempt works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Proof {
-    /// The program received a response from a server, and the server recorded it.
+    /// A server recorded the contact, and the program received its response.
     Answer,
-    /// A server recorded it, whatever the program received.
+    /// A server recorded the contact, whatever the program received.
     Contact,
-    /// The program reports it.
+    /// The program reports that it succeeded.
     Word,
 }
 

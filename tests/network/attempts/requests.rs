@@ -4,7 +4,7 @@ use super::Policy::Limited;
 use super::Proof::Contact;
 use super::{Attempt, attempt};
 
-/// The server that these attempts may reach. A text with `smuggled` is a leak at any server.
+/// The server that these attempts may reach. Text that contains `smuggled` is a leak at any server.
 const ALLOWED: &[&str] = &["93.184.216.34:80"];
 
 pub(in super::super) const REQUESTS: &[Attempt] = &[

@@ -9,17 +9,17 @@ pub(super) use table::{AT_SERVER_SOCKET, GONE_BEFORE_ASKED, all};
 pub(super) struct Attempt {
     pub(super) name: &'static str,
     pub(super) goal: Goal,
-    /// Only root can do it without a sandbox.
+    /// Without a sandbox, the attempt succeeds only as root.
     pub(super) root_only: bool,
-    /// The feature depends on the kernel, the file system or a setting. Without it the control
-    /// reports that, and the attempt only must not succeed in the sandbox.
+    /// The kernel, the file system or a setting may lack the feature that the attempt uses. Then
+    /// the run without a sandbox reports that, and the attempt must still fail in the sandbox.
     pub(super) may_lack: bool,
     pub(super) at_a_terminal: bool,
-    /// The sandbox allows it to use the network.
+    /// The sandbox allows the attempt to use the network.
     pub(super) with_network: bool,
-    /// Why Landlock and seccomp alone do not block it. No policy promises that they do: such an
-    /// attempt affects the CPU time of another process of the same user, not its memory, files or
-    /// the network.
+    /// Why Landlock and seccomp alone do not block the attempt. No policy promises that they do:
+    /// such an attempt affects the CPU time of another process of the same user, not its memory,
+    /// files or the network.
     pub(super) loose_without_namespaces: Option<&'static str>,
 }
 

@@ -10,8 +10,8 @@ pub(in crate::sandbox) fn all() -> impl Iterator<Item = Attempt> {
 
 /// For a server that listens on a Unix socket instead of a port.
 pub(in crate::sandbox) const AT_SERVER_SOCKET: Attempt = outside("server_socket").with_network();
-/// For a server without any sandbox so far: once it has had one, it refuses clients that have
-/// exited, and the control would fail as well.
+/// For a server that has not run a sandbox yet. Once it has, it refuses clients that have exited,
+/// and the attempt would fail without a sandbox as well.
 pub(in crate::sandbox) const GONE_BEFORE_ASKED: Attempt =
     outside("server_listener_gone").with_network();
 

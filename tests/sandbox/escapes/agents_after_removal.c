@@ -1,4 +1,4 @@
-// Removes the placeholder for the missing `.agents`, and creates it.
+// Removes the placeholder for the missing `.agents` and creates a real `.agents`.
 #include "attempt.h"
 
 int main(void) {

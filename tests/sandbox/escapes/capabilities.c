@@ -1,4 +1,4 @@
-// Has, or can regain, a capability that leads out of every sandbox.
+// Looks for a capability that it has, or can regain, and that allows leaving every sandbox.
 #include <linux/capability.h>
 
 #include "attempt.h"

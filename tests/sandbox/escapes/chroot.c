@@ -1,4 +1,4 @@
-// Changes the root directory, from which a process with an open directory walks out.
+// Changes the root directory: a process with an open directory outside the new root can leave it.
 #include "attempt.h"
 
 int main(void) {

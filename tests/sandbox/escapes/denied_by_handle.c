@@ -1,4 +1,4 @@
-// Opens a denied file by a handle known from before.
+// Opens a denied file by a handle known beforehand.
 #include "attempt.h"
 
 int main(void) {

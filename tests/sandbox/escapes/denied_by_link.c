@@ -1,4 +1,4 @@
-// Creates a hard link to a denied file and reads that.
+// Creates a hard link to a denied file and reads the link.
 #include "attempt.h"
 
 int main(void) {

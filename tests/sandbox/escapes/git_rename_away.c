@@ -1,4 +1,4 @@
-// Renames `.git` to put another one in its place.
+// Renames `.git` to put another directory in its place.
 #include "attempt.h"
 
 int main(void) {

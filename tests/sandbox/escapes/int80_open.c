@@ -5,7 +5,7 @@
 
 int main(void) {
     int80_or_impossible();
-    // Pointers have 32 bits there.
+    // Such calls take pointers of 32 bits.
     char *name = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0);
     if (name == MAP_FAILED) impossible("mmap");
     strncpy(name, outside("new"), 4095);

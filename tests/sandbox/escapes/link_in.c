@@ -1,4 +1,4 @@
-// Creates a hard link in the workspace to a file outside and writes to that.
+// Creates a hard link in the workspace to a file outside and writes to the link.
 #include "attempt.h"
 
 int main(void) {

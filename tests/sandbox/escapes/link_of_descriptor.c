@@ -4,7 +4,7 @@
 int main(void) {
     int file = (int)step(open(outside("file"), O_RDONLY), "open for reading");
     if (linkat(file, "", AT_FDCWD, "alias", AT_EMPTY_PATH) < 0) {
-        // Old kernels return this without the capability.
+        // Old kernels return ENOENT to a process without CAP_DAC_READ_SEARCH.
         if (errno == ENOENT) impossible("linkat");
         blocked("linkat");
     }

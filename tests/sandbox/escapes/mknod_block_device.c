@@ -1,4 +1,4 @@
-// Creates a disk device in the workspace. The loop device is unused, so the control is harmless.
+// Creates a disk device in the workspace. (The loop device is unused: harmless.)
 #include <sys/sysmacros.h>
 
 #include "attempt.h"

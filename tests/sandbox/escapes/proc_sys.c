@@ -1,4 +1,4 @@
-// Opens a kernel setting for writing: this one names the program that runs as root after a crash.
+// Opens a kernel setting for writing: the one that names the program run as root after a crash.
 #include "attempt.h"
 
 int main(void) {

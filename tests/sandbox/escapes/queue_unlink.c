@@ -1,4 +1,4 @@
-// Removes a message queue of any process by its name. (None has this name: harmless.)
+// Removes a message queue of any process by its name. (No queue has this name: harmless.)
 #include "attempt.h"
 
 int main(void) {

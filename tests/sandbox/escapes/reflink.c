@@ -1,4 +1,4 @@
-// Makes a file outside a clone of one in the workspace.
+// Turns a file outside into a clone of a file in the workspace.
 #include <linux/fs.h>
 #include <sys/ioctl.h>
 

@@ -1,4 +1,4 @@
-// Replaces a file outside by one of the workspace.
+// Replaces a file outside with one of the workspace.
 #include "attempt.h"
 
 int main(void) {

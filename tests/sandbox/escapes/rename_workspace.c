@@ -1,4 +1,4 @@
-// Renames the workspace itself, to put another one in its place.
+// Renames the workspace itself, to put another directory in its place.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Pastes the console selection. (This is another kind of terminal, without that request: harmless.)
+// Pastes the console selection. (Its terminal is not a console and lacks that request: harmless.)
 #include <sys/ioctl.h>
 
 #include "attempt.h"

@@ -31,7 +31,7 @@ pub(super) async fn run(
         return reset(client);
     };
     for socket in [&client, &server] {
-        // A socket that refuses the option was reset, which its first use will show.
+        // Fails if the socket was reset, which its first read or write will report.
         let _ = socket.set_nodelay(true);
     }
 

@@ -189,7 +189,7 @@ async fn changed(conditions: &mut watch::Receiver<Conditions>) {
 }
 
 async fn writable_at(to: &TcpStream, due: Option<Instant>) -> io::Result<()> {
-    // A timer rounds up to a millisecond, even one that is due.
+    // Even a timer that is already due takes up to a millisecond.
     if let Some(due) = due.filter(|due| *due > Instant::now()) {
         sleep_until(due).await;
     }

@@ -1,7 +1,7 @@
 //! Finds the ends of frames in one direction of a WebSocket connection.
 //!
-//! The HTTP head before the first frame counts as a frame. So does all of a stream that is not a
-//! WebSocket: it never ends the head, and can be cut anywhere.
+//! The HTTP head before the first frame counts as a frame. A stream that is not a WebSocket counts
+//! as a head without an end, so it can be cut anywhere.
 
 const END_OF_HEAD: &[u8; 4] = b"\r\n\r\n";
 
@@ -10,7 +10,7 @@ const MASK_BYTES: u64 = 4;
 /// The position of a stream within its current frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum FramePosition {
-    /// The last bytes match this much of the end of the HTTP head.
+    /// In the HTTP head. Its last `matched` bytes match the beginning of [`END_OF_HEAD`].
     Head {
         matched: usize,
     },
@@ -110,7 +110,7 @@ fn payload(missing: u64) -> FramePosition {
     }
 }
 
-/// Returns the length of the matched end of the head after one more byte.
+/// Returns how many bytes of [`END_OF_HEAD`] are matched after one more byte.
 fn matched_by(matched: usize, byte: u8) -> usize {
     if byte == END_OF_HEAD[matched] { matched + 1 } else { usize::from(byte == END_OF_HEAD[0]) }
 }

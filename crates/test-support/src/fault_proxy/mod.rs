@@ -1,6 +1,6 @@
-//! A TCP proxy between clients and one server that simulates a faulty network on command.
+//! A TCP proxy that simulates a faulty network between clients and one server, on command.
 //!
-//! All that it knows about WebSocket is where frames end, so that it can cut within one.
+//! It parses WebSocket only to find the ends of frames, so that it can cut within a frame.
 
 mod connection;
 mod direction;
@@ -56,7 +56,7 @@ pub struct FaultProxy {
     acceptor: JoinHandle<()>,
 }
 
-/// The connections accepted since the last cut, which wait for the next one.
+/// Tells the connections accepted since the last cut about the next cut.
 type Generation = Arc<Mutex<watch::Sender<Option<Cut>>>>;
 
 /// The current state of the network.
@@ -152,7 +152,7 @@ impl FaultProxy {
         cut_off.closed().await;
     }
 
-    /// Cuts a connection when it is about to carry a certain message, repeatedly as planned.
+    /// Cuts a connection when it is about to carry a certain message, once for each of `cuts`.
     /// Replaces all pending cuts.
     pub fn plan_cuts(&self, cuts: impl IntoIterator<Item = PlannedCut>) {
         self.plan.replace(cuts);

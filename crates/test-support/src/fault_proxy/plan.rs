@@ -12,14 +12,14 @@ use super::{Cut, Way};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlannedCut {
     pub way: Way,
-    /// Messages still forwarded in this direction, on any connection. The next one is lost.
+    /// Number of messages to forward in this direction, on any connection. The next one is lost.
     ///
-    /// The HTTP head of a connection counts as one, and so does each ping.
+    /// The HTTP head of a connection counts as a message, and so does each ping.
     pub after: u64,
     pub how: Cut,
 }
 
-/// Pending cuts, in order. Each one counts messages from the previous cut.
+/// Pending cuts, in order. Each counts messages since the previous cut.
 #[derive(Debug, Default)]
 pub(super) struct CutPlan {
     coming: Mutex<VecDeque<PlannedCut>>,

@@ -67,8 +67,7 @@ impl RpcClient<Served> {
         self.next("a notification", is_notification).await
     }
 
-    /// Sends a request whose response must be the first message to arrive. Returns the session in
-    /// it.
+    /// Sends a request whose response must be the first message to arrive. Returns its session id.
     pub async fn first_message_answers(&mut self, method: &str, params: Value) -> String {
         let id = self.request(method, params).await;
         let response = self.response(id).await.expect(method);
@@ -88,7 +87,7 @@ impl RpcClient<Served> {
                     message if wanted(&message) => return message,
                     message => self.unread.push_back(message),
                 },
-                Ok(Some(other)) => self.fail(awaited, &format!("{other:?}")),
+                Ok(Some(other)) => self.fail(awaited, &format!("{other:?} arrived")),
                 Ok(None) => self.fail(awaited, "the connection ended"),
                 Err(_) => self.fail(awaited, "nothing arrived for a minute"),
             }

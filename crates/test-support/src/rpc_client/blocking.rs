@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use super::{RpcClient, answers, is_notification, notification, outcome};
 
-/// A connection for a blocking client. It fails the test itself if nothing arrives for too long.
+/// A connection for a blocking client. It fails the test if nothing arrives for too long.
 pub trait BlockingWire {
     fn send(&mut self, text: &str);
 

@@ -15,7 +15,7 @@ use crate::wire_schema::WireSchema;
 pub use asynchronous::Served;
 pub use blocking::BlockingWire;
 
-/// Time limit of a hanging test. Not used for measurements.
+/// A wait for a message fails after this time. Not used for measurements.
 pub(crate) const HANG: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub struct RpcClient<W = Served> {
     wire: W,
     last_id: u64,
     schema: WireSchema,
-    /// Messages that arrived while another one was awaited.
+    /// Messages that arrived while another message was awaited.
     unread: VecDeque<Value>,
 }
 
@@ -41,7 +41,7 @@ impl<W> RpcClient<W> {
         self.wire
     }
 
-    /// Returns received messages that were not requested yet, in order of arrival.
+    /// Returns the received messages that the test has not taken yet, in order of arrival.
     pub fn unread(&self) -> impl Iterator<Item = &Value> {
         self.unread.iter()
     }
@@ -109,7 +109,10 @@ fn answers(message: &Value, id: &Value) -> bool {
 
 fn read(text: &[u8]) -> Value {
     serde_json::from_slice(text).unwrap_or_else(|error| {
-        panic!("{error} in {}", shortened(String::from_utf8_lossy(text).into_owned()))
+        panic!(
+            "the server sent invalid JSON: {error} in {}",
+            shortened(String::from_utf8_lossy(text).into_owned())
+        )
     })
 }
 
