@@ -31,7 +31,7 @@ const OWN_LOOKUPS: [&str; 14] = [
     "second.test",
 ];
 
-/// One contact: the server, and the data that it received.
+/// The name of a contacted test server, such as "dns", and the data that it received.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 pub(crate) struct Contact(pub(crate) String, pub(crate) String);
 

@@ -6,7 +6,6 @@ export function isReplayable(method: Method, params: object): boolean {
   return method === "process/write" ? "writeId" in params : IDEMPOTENT.has(method);
 }
 
-/** Doing one of these twice is the same as doing it once. */
 const IDEMPOTENT = new Set<Method>([
   "session/list",
   "environment/info",

@@ -135,8 +135,8 @@ async def glob(
     result: FsWalkResponse = await connection.call("fs/glob", params)
     if result["truncated"]:
         raise ExecServerError(
-            f"more than {len(result['entries'])} paths below {from_uri(root)} match; "
-            "narrow the pattern"
+            f"the server reached a limit below {from_uri(root)} after "
+            f"{len(result['entries'])} matches; narrow the pattern, or start at a lower directory"
         )
     return [from_uri(entry["path"]) for entry in result["entries"]]
 

@@ -121,7 +121,7 @@ fn given(text: &String) -> Option<&String> {
     Some(text).filter(|text| !text.is_empty())
 }
 
-/// Returns an absolute path, so that it has the same meaning in a sandbox.
+/// Returns an absolute path, because sandbox policies that protect the file need one.
 fn path(text: &String) -> Option<PathBuf> {
     given(text).map(|text| std::path::absolute(text).unwrap_or_else(|_| text.into()))
 }

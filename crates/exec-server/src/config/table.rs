@@ -146,7 +146,7 @@ pub(super) const CLIENT_SECTION: &str = "exec_server";
 /// property of a server.
 pub(crate) const SERVER_URL_KEY: &str = "exec_server.url";
 pub(crate) const SERVER_URL_VARIABLE: &str = "EXEC_SERVER_URL";
-/// The tables of the file. Their keys are written with a dot.
+/// The TOML tables of the file. This module names their keys with a dot: `sandbox.require`.
 pub(super) const SECTIONS: &[&str] =
     &[CLIENT_SECTION, "audit", "http", "limits", "network", "sandbox"];
 pub(super) const LISTEN_KEY: &str = "listen";

@@ -224,7 +224,8 @@ impl State {
             Phase::ResetSent | Phase::Over => return None,
         }
         let (transmit, ack) = self.reliable.poll_transmit(now)?;
-        // A flush to a peer that does not acknowledge waits until all records are sent.
+        // The socket takes a frame now. That may complete a flush to a peer that does not
+        // acknowledge (see `poll_flush`), so wake the writer.
         self.news.wakers[1] = self.writer.take().or(self.news.wakers[1].take());
         let body = match transmit {
             Transmit::Data { seq, record } => {

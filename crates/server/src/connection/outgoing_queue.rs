@@ -2,7 +2,7 @@
 //!
 //! Most are small, and one thread makes them while another sends them. If one thread frees memory
 //! that another allocated, both contend in the allocator. So small messages are copied into one
-//! text, which the writer takes whole and returns.
+//! buffer. The writer swaps it for the buffer that it sent last, so the memory is reused.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -265,7 +265,7 @@ impl Shared {
             self.table().handle(descriptor, flags, event.cookie(), event.file_name());
         });
         if let Err(error) = read {
-            tracing::error!(%error, "the inotify queue failed; files are no longer watched");
+            tracing::error!(%error, "cannot read inotify events, so all file watches end, and new ones end at once; restart the server");
         }
         self.closing.store(true, Ordering::Relaxed);
         let mut table = self.table();

@@ -110,13 +110,13 @@ pub enum Requirement {
     #[error("the policy protects {} inside a granted directory", path.display())]
     CarveOut { path: PathBuf },
     #[error(
-        "every sandbox must confine signals, which Landlock of this kernel (ABI {abi}) cannot do"
+        "every sandbox must confine signals, which this kernel's Landlock (ABI {abi}) cannot do"
     )]
     Signals { abi: u32 },
     #[error("managed networking must see every connection (network.require = transparent)")]
     EveryConnection,
     #[error(
-        "managed networking must restrict ports, which Landlock of this kernel (ABI {abi}) cannot do"
+        "managed networking must restrict ports, which this kernel's Landlock (ABI {abi}) cannot do; Linux 6.7 or later can"
     )]
     Ports { abi: u32 },
 }

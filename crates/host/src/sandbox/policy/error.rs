@@ -44,7 +44,7 @@ pub enum PolicyError {
     #[error("invalid sandbox glob {pattern:?}: {why}")]
     InvalidGlob { pattern: String, why: String },
     #[error(
-        "the sandbox denies more than {max} globs, counted once per start directory; deny directories by path"
+        "the sandbox denies more than {max} globs (a relative glob counts once for the working directory and once for each workspace root); deny directories by path"
     )]
     TooManyGlobs { max: usize },
     #[error("glob_scan_max_depth must be at least 1")]
@@ -62,7 +62,7 @@ pub enum PolicyError {
     )]
     TooManyMatches { pattern: String, max: usize },
     #[error(
-        "the globs of the sandbox exceed {max} characters in total, counted once per alternative and start directory; use fewer or shorter globs"
+        "the globs of the sandbox exceed {max} characters in total, counted once for each alternative and, if relative, for the working directory and each workspace root; use fewer or shorter globs"
     )]
     GlobsTooLong { max: usize },
     #[error(

@@ -72,12 +72,13 @@ impl Rejection {
                 "blocked-by-policy",
                 "leads to a private address; allow the address itself with --allow-host",
             ),
-            Refusal::Client { .. } => {
-                ("blocked-by-policy", "was refused by the client; allow it with --allow-host")
-            }
+            Refusal::Client { .. } => (
+                "blocked-by-policy",
+                "was refused by the exec-server client; allow it with --allow-host",
+            ),
             Refusal::TooManyQuestions => (
                 "blocked-by-policy",
-                "was refused: the client has too many unanswered questions about hosts; try again \
+                "was refused: the exec-server client has too many unanswered questions about hosts; try again \
                  later, or allow it with --allow-host",
             ),
         };

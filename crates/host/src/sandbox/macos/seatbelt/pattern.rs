@@ -13,7 +13,8 @@ pub(super) fn exceptions(globs: &[DeniedGlob]) -> Vec<String> {
     globs.iter().map(exception).collect()
 }
 
-/// Returns a filter for the name in any case, and everything below it.
+/// Returns a filter that matches the path and everything below it. The last component matches
+/// regardless of ASCII case.
 pub(super) fn name_in_any_case(path: &Path) -> Option<String> {
     let mut regex = String::from("^");
     for letter in path.parent()?.to_str()?.trim_end_matches('/').chars() {

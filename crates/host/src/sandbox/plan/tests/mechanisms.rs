@@ -61,7 +61,7 @@ fn refusals_name_the_missing_mechanism_and_its_remedy() {
     );
     let no_scopes = |abi| {
         format!(
-            "every sandbox must confine signals, which Landlock of this kernel (ABI {abi}) cannot do; {no_isolation}"
+            "every sandbox must confine signals, which this kernel's Landlock (ABI {abi}) cannot do; {no_isolation}"
         )
     };
     for abi in [1, 3, 5] {
