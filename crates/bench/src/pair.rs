@@ -41,7 +41,7 @@ impl<T> Pair<T> {
         Ok(Pair { ours: ours.median(), limit: limit.median() })
     }
 
-    /// Like [`Self::time`], for short work: the number of rounds is that of process starts.
+    /// Like [`Self::time`], for short work: measures `scale.starts` rounds.
     pub(super) fn time_starts<R>(
         &mut self,
         scale: Scale,

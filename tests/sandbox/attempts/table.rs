@@ -15,7 +15,7 @@ pub(in crate::sandbox) const AT_SERVER_SOCKET: Attempt = outside("server_socket"
 pub(in crate::sandbox) const GONE_BEFORE_ASKED: Attempt =
     outside("server_listener_gone").with_network();
 
-/// Ways to create, change or remove files outside.
+/// Ways to create, change or remove files that no restricted policy allows writing to.
 const WRITES: &[Attempt] = &[
     outside("open_create"),
     outside("open_write"),

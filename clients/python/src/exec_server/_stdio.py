@@ -24,7 +24,7 @@ def find_binary() -> str:
     if found is None:
         raise ConnectFailed(
             "the program exec-server is neither in this installation nor on PATH; "
-            f"install a wheel that has it, or name it in {BINARY_VARIABLE}",
+            f"install the wheel for this platform, or set {BINARY_VARIABLE} to its path",
             permanent=True,
         )
     return found

@@ -113,7 +113,7 @@ class Http:
         follow_redirects: bool = True,
         header_env: Mapping[str, str] | None = None,
     ) -> HttpStream:
-        """The response with its body in pieces."""
+        """Sends a request and returns once the response head arrives; the body is a stream."""
         lease = self._lease()
         params = _params(lease, method, url, headers, body, timeout, follow_redirects, header_env)
         params["streamResponse"] = params["acks"] = True

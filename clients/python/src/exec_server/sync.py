@@ -306,7 +306,7 @@ class Http:
         follow_redirects: bool = True,
         header_env: Mapping[str, str] | None = None,
     ) -> HttpStream:
-        """The response with its body in pieces."""
+        """Sends a request and returns once the response head arrives; the body is a stream."""
         return HttpStream(
             run(
                 self._async.stream(

@@ -208,7 +208,8 @@ fn with_origin(name: &str, mut row: Value) -> Value {
     row
 }
 
-/// OpenRPC lists params one by one. Each refers to a member of the type named by `x-params`.
+/// Sets `params` of each method: one entry per member of the type that `x-params` names, because
+/// OpenRPC has no schema for the params as a whole.
 fn with_params(mut methods: Vec<Value>, schemas: &Map<String, Value>) -> Vec<Value> {
     for method in &mut methods {
         let reference = method["x-params"]["$ref"].as_str().expect("params have a name");

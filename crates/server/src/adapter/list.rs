@@ -35,7 +35,9 @@ impl Counted {
         let bytes: usize = argv.map(String::len).sum();
         if bytes > MAX_ARGV_BYTES {
             let message = format!(
-                "the arguments of these processes total {bytes} bytes; the limit is {MAX_ARGV_BYTES}"
+                "the arguments of the session's {} processes total {bytes} bytes; the limit is \
+                 {MAX_ARGV_BYTES}; list again after some have been forgotten",
+                self.0.len()
             );
             return Err(RpcError::internal(message).with_kind(ErrorKind::AnswerTooLarge));
         }

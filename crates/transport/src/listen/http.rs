@@ -194,7 +194,8 @@ struct HandlerAdmission<H> {
     gate: Gate,
     handler: H,
     failed_attempts: Mutex<FailedAttempts>,
-    /// A refusal after the handshake timeout would not arrive.
+    /// Maximum delay of a 401 response. Below the handshake timeout, after which the response would
+    /// not arrive.
     longest_delay: Duration,
 }
 

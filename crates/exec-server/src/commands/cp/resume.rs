@@ -58,8 +58,8 @@ fn key<'a>(
     word(digest)
 }
 
-/// Derives a word from these paths, the first of which is on this endpoint.
-pub(super) fn word_of(endpoint: &str, paths: &[&PathUri]) -> String {
+/// Returns a short hexadecimal hash of the endpoint and the paths, for use in a file name.
+pub(super) fn hash_of(endpoint: &str, paths: &[&PathUri]) -> String {
     word(digest_of(endpoint, paths))
 }
 

@@ -27,7 +27,7 @@ impl UnfinishedMarker {
     /// exists and has no parent.
     pub(super) fn of(source: &EndpointPath, directory: &PathUri) -> Option<Self> {
         let parent = directory.as_path().parent()?;
-        let word = resume::word_of(&source.endpoint.identity, &[&source.path, directory]);
+        let word = resume::hash_of(&source.endpoint.identity, &[&source.path, directory]);
         let path = PathUri::from_path(parent.join(format!(".exec-server-cp-{word}.tmp")))?;
         Some(Self { path, directory: directory.clone() })
     }

@@ -100,7 +100,7 @@ fn is_open(pending: &Pending) -> bool {
     pending.borrow().is_none() && pending.has_changed().is_ok()
 }
 
-/// Returns false if nothing was decided, so the question must be asked again.
+/// Returns false if the question ended without Allow or Deny, so it must be asked again.
 fn is_open_or_decided(pending: &Pending) -> bool {
     let is_decided = matches!(*pending.borrow(), Some(Answer::Allow | Answer::Deny { .. }));
     is_decided || is_open(pending)

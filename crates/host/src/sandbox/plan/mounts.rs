@@ -41,7 +41,7 @@ fn cover(
     };
     let found = match kind_of(&carve_out.path, names.names) {
         // The process runs as the same user as the server, so it cannot reach the path either,
-        // unless it may change the mode of the obstacle.
+        // unless it can change the mode of the directory that is in the way.
         Err(error) if error.is_permission_denied() && !is_in_writable_place(policy, carve_out) => {
             return Ok(None);
         }

@@ -25,7 +25,7 @@ impl<'a> PlainPath<'a> {
         Some(ask(PlainPath::of_rule(&path)))
     }
 
-    /// Requires a path that is already plain, as those of rules are.
+    /// The path must already be in plain form, as the paths of rules are. Not checked.
     pub(super) fn of_rule(path: &'a Path) -> Self {
         let bytes = path.as_os_str().as_bytes();
         Self(if bytes == b"/" { b"" } else { bytes })

@@ -59,7 +59,11 @@ impl Ceiling {
             return Ok(Vec::new());
         }
         for missing in self.writable_roots.iter().filter(|root| !root.is_dir()) {
-            tracing::warn!(root = %missing.display(), "a writable root of the sandbox is not a directory");
+            tracing::warn!(
+                root = %missing.display(),
+                "a path in sandbox.writable_roots (of the server or of a token) is missing or not a \
+                 directory; create the directory, or correct the setting"
+            );
         }
         if !self.writable_roots.is_empty() {
             return Ok(self.writable_roots.clone());

@@ -8,7 +8,7 @@ use std::path::Path;
 use super::{expressible, quoted};
 use crate::sandbox::policy::DeniedGlob;
 
-/// Returns one filter per glob, which is true where the glob denies.
+/// Returns one Seatbelt filter per glob. It matches at least the paths that the glob denies.
 pub(super) fn exceptions(globs: &[DeniedGlob]) -> Vec<String> {
     globs.iter().map(exception).collect()
 }
