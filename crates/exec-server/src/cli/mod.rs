@@ -15,11 +15,11 @@ mod signal;
 pub(crate) mod token;
 pub(crate) mod values;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 
 use clap::builder::PossibleValuesParser;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
 
@@ -127,7 +127,11 @@ pub(crate) fn parse(
     arguments: impl IntoIterator<Item = OsString>,
 ) -> Result<CommandLine, clap::Error> {
     let mut program = program();
-    let matches = program.try_get_matches_from_mut(signal::with_signal_flags(arguments))?;
+    let arguments: Vec<_> = arguments.into_iter().collect();
+    let command = arguments.get(index_of_command(&arguments)).cloned();
+    let matches = program
+        .try_get_matches_from_mut(signal::with_signal_flags(arguments))
+        .map_err(|error| with_tip_to_run(error, command.as_deref()))?;
     let mut line = CommandLine::from_arg_matches(&matches)?;
     let name = matches.subcommand_name();
     line.refuse_early_options(name)
@@ -152,8 +156,19 @@ pub(crate) fn parse(
     Ok(line)
 }
 
-/// Returns the description of the command line, from which parsing, help, completions and manual
-/// pages are derived.
+/// Tells users who type `exec-server make` how to run `make`. `exec-server token make` gets no tip.
+fn with_tip_to_run(mut error: clap::Error, command: Option<&OsStr>) -> clap::Error {
+    if let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand)
+        && command == Some(OsStr::new(name))
+    {
+        let tip = format!("to run a program, use 'exec-server run -- {name}'");
+        let tips = ContextValue::StyledStrs(vec![tip.into()]);
+        error.insert(ContextKind::Suggested, tips);
+    }
+    error
+}
+
+/// Parsing, help, completions and manual pages are derived from this description.
 pub(crate) fn program() -> clap::Command {
     let program = CommandLine::command();
     let commands = program.get_subcommands().map(|command| command.get_name().to_owned());
@@ -271,6 +286,16 @@ mod tests {
         }
         let help = program().render_help().to_string();
         assert!(!help.contains("--connect "), "{help}");
+    }
+
+    #[test]
+    fn the_error_for_an_unknown_command_says_how_to_run_a_program() {
+        for line in ["make -j4", "--config a make"] {
+            let error = parsed(line).unwrap_err().to_string();
+            assert!(error.contains("use 'exec-server run -- make'"), "{error}");
+        }
+        let error = parsed("token make").unwrap_err().to_string();
+        assert!(!error.contains("exec-server run"), "{error}");
     }
 
     #[test]

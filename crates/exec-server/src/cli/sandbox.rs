@@ -19,16 +19,15 @@ pub(crate) struct SandboxFlags {
     #[arg(
         long,
         value_name = "DIR",
-        requires = "sandbox",
         value_parser = OsStringValueParser::new().try_map(directory),
         value_hint = ValueHint::DirPath
     )]
     pub(crate) writable: Vec<OsString>,
     /// Deny the command this path or pattern (may be repeated)
-    #[arg(long, value_name = "GLOB", requires = "sandbox", value_parser = denial)]
+    #[arg(long, value_name = "GLOB", value_parser = denial)]
     pub(crate) deny: Vec<String>,
     /// Allow the network, which a sandbox otherwise denies
-    #[arg(long, requires = "sandbox")]
+    #[arg(long)]
     pub(crate) network: bool,
     #[command(flatten)]
     pub(crate) hosts: HostFlags,
@@ -52,8 +51,11 @@ impl SandboxFlags {
             ("--network", self.network),
         ];
         match (self.sandbox, given.iter().find(|(_, is_given)| *is_given)) {
-            (Some(SandboxMode::ReadOnly), Some(("--writable", _))) => {
+            (None | Some(SandboxMode::ReadOnly), Some(("--writable", _))) => {
                 Err("--writable needs --sandbox workspace-write".to_owned())
+            }
+            (None, Some((flag, _))) => {
+                Err(format!("{flag} needs --sandbox read-only or --sandbox workspace-write"))
             }
             (Some(SandboxMode::None), Some((flag, _))) => Err(format!(
                 "{flag} has no effect with --sandbox none; omit it, or choose another mode"
@@ -114,13 +116,13 @@ mod tests {
     #[test]
     fn contradictory_sandbox_flags_are_refused() {
         for (line, expected) in [
-            ("run --writable a true", "--sandbox <MODE>"),
-            ("run --deny a true", "--sandbox <MODE>"),
+            ("run --writable a true", "--writable needs --sandbox workspace-write"),
+            ("run --deny a true", "--deny needs --sandbox read-only or"),
             ("run --sandbox read-only --deny ~/.ssh true", "~ is not expanded here"),
             ("run --sandbox read-only --deny **.pem true", "** matches directories"),
             ("run --sandbox read-only --deny $HOME/.ssh true", "variables are not expanded here"),
             ("run --sandbox read-only --deny file:///etc true", "write the path without file://"),
-            ("shell --network", "--sandbox <MODE>"),
+            ("shell --network", "--network needs --sandbox read-only or"),
             (
                 "run --sandbox read-only --writable a true",
                 "--writable needs --sandbox workspace-write",
