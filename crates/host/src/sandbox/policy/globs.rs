@@ -127,5 +127,6 @@ pub(super) fn split(glob: &str) -> Result<(PathBuf, Pattern), PolicyError> {
     let start = names.iter().position(is_pattern).unwrap_or(last);
     let root = if glob.starts_with('/') { "/" } else { "" };
     let base = Path::new(root).join(names[..start].join("/"));
-    Ok((base, Pattern::new(&names[start..].join("/"))?))
+    let pattern = Pattern::new(&names[start..].join("/")).map_err(|why| invalid(&why))?;
+    Ok((base, pattern))
 }

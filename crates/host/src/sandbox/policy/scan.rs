@@ -3,9 +3,9 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::effort::Effort;
+use super::effort::{Effort, TooMuch};
 use super::pattern::Pattern;
-use super::{NameKind, Names, PolicyError};
+use super::{NameKind, Names};
 
 /// Returns matching directories and files, without symlinks and without anything below a match. An
 /// unreadable directory counts as empty.
@@ -15,8 +15,7 @@ pub(super) fn existing(
     pattern: &Pattern,
     max_depth: usize,
     effort: &mut Effort,
-) -> Result<Vec<(PathBuf, NameKind)>, PolicyError> {
-    let too_much = |limit| PolicyError::TooMuchToScan { pattern: pattern.text().to_owned(), limit };
+) -> Result<Vec<(PathBuf, NameKind)>, TooMuch> {
     let mut matches = Vec::new();
     let mut ahead = vec![(base.to_owned(), PathBuf::new(), 0)];
     while let Some((directory, way, depth)) = ahead.pop() {
@@ -24,12 +23,12 @@ pub(super) fn existing(
         if depth == max_depth || directory == Path::new("/proc") {
             continue;
         }
-        let max = effort.names_to_list().map_err(too_much)?;
+        let max = effort.names_to_list()?;
         for (name, kind) in names.list(&directory, max).unwrap_or_default() {
             let way = way.join(&name);
             let path = directory.join(&name);
             let bytes = way.as_os_str().as_bytes();
-            effort.spend(pattern.symbols(), bytes.len()).map_err(too_much)?;
+            effort.spend(pattern.symbols(), bytes.len())?;
             let is_match = pattern.matches(bytes);
             let leads_on = pattern.may_match_below(bytes);
             match kind {

@@ -10,7 +10,6 @@ mod parse;
 use std::sync::Arc;
 
 use self::name::NamePattern;
-use super::PolicyError;
 
 /// A glob relative to a directory: `*` matches any part of a name, `**` any number of names, `?`
 /// one character, `[a-z]` and `[!a-z]` a class, `{a,b}` alternatives, and `\` escapes the next
@@ -31,13 +30,10 @@ enum Part {
 }
 
 impl Pattern {
-    pub(super) fn new(text: &str) -> Result<Self, PolicyError> {
-        match parse::parse(text) {
-            Ok((alternatives, symbols)) => {
-                Ok(Self { text: text.into(), alternatives: alternatives.into(), symbols })
-            }
-            Err(why) => Err(PolicyError::InvalidGlob { pattern: text.to_owned(), why }),
-        }
+    /// Fails with the reason why the text is no glob.
+    pub(super) fn new(text: &str) -> Result<Self, String> {
+        let (alternatives, symbols) = parse::parse(text)?;
+        Ok(Self { text: text.into(), alternatives: alternatives.into(), symbols })
     }
 
     pub(super) fn text(&self) -> &str {

@@ -184,13 +184,14 @@ impl<N: Names> Resolver<'_, N> {
     }
 
     fn granted_glob(&mut self, glob: &str, access: Access) -> Result<(), PolicyError> {
+        let whole = || glob.to_owned();
         for (base, pattern) in self.bases(glob)? {
             let max_depth = pattern.reach(self.max_depth);
             let found =
-                scan::existing(self.names, &base.path, &pattern, max_depth, &mut self.effort)?;
+                scan::existing(self.names, &base.path, &pattern, max_depth, &mut self.effort)
+                    .map_err(|limit| PolicyError::TooMuchToScan { pattern: whole(), limit })?;
             if self.resolved.matches.len() + found.len() > MAX_MATCHES {
-                let pattern = pattern.text().to_owned();
-                return Err(PolicyError::TooManyMatches { pattern, max: MAX_MATCHES });
+                return Err(PolicyError::TooManyMatches { pattern: whole(), max: MAX_MATCHES });
             }
             for (path, kind) in found {
                 // Write access to a protected name needs an entry that names it explicitly.

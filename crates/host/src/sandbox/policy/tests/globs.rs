@@ -177,6 +177,17 @@ fn an_invalid_glob_is_an_error() {
 }
 
 #[test]
+fn errors_name_the_whole_glob() {
+    let names = (0..5000).fold(FakeNames::default(), |names, n| names.file(format!("/w/{n}")));
+    let invalid = asked(&["read root", "deny glob /w/[a"]).error();
+    let too_many = asked(&["read glob /w/*"]).on(names.clone()).error();
+    let too_much = asked(&["read glob /w/nothing*"; 67]).on(names).error();
+    for (error, glob) in [(invalid, "/w/[a"), (too_many, "/w/*"), (too_much, "/w/nothing*")] {
+        assert!(error.to_string().contains(&format!("{glob:?}")), "{error}");
+    }
+}
+
+#[test]
 fn a_relative_glob_without_a_start_is_an_error() {
     for access in ["deny", "write"] {
         let error = asked(&[&format!("{access} glob **/*.pem")]).error();
