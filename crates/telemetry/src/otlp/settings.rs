@@ -26,7 +26,6 @@ const DEFAULT_INTERVAL_MS: u32 = 60_000;
 const DEFAULT_QUEUE: u32 = 2_048;
 const DEFAULT_BATCH: u32 = 512;
 
-/// Why telemetry cannot be exported.
 #[derive(Debug, Error)]
 pub enum OtlpError {
     #[error(
@@ -38,8 +37,8 @@ pub enum OtlpError {
     Endpoint { variable: String },
     #[error("{variable} is not a list of headers such as key=value,key2=value2")]
     Headers { variable: String },
-    #[error("{certificate} and {key} must be set together; set both or neither")]
-    Identity { certificate: String, key: String },
+    #[error("{given} has no effect without {missing}; set both or neither")]
+    Identity { given: String, missing: String },
     #[error("cannot create an HTTP client for telemetry: {0}")]
     Client(#[source] reqwest::Error),
 }
@@ -52,7 +51,6 @@ pub struct Service {
     pub version: &'static str,
 }
 
-/// The exported signals and their destinations.
 #[derive(Debug)]
 pub struct OtlpSettings {
     pub traces: Option<TraceSettings>,
@@ -79,7 +77,6 @@ pub struct MetricSettings {
     pub(super) interval: Duration,
 }
 
-/// The destination of one signal.
 #[derive(Clone)]
 pub struct Destination {
     pub(super) url: Url,
@@ -99,8 +96,7 @@ pub struct TlsFiles {
 }
 
 impl OtlpSettings {
-    /// Reads the settings. Returns `None` if nothing is exported. `variable` looks up an
-    /// environment variable.
+    /// Returns `None` if nothing is exported. `variable` looks up an environment variable.
     pub fn read(
         service: Service,
         variable: impl Fn(&str) -> Option<String>,
@@ -172,7 +168,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Returns a variable. An empty variable counts as unset.
+    /// An empty variable counts as unset.
     fn get(&self, name: &str) -> Option<String> {
         (self.variable)(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
     }
@@ -214,7 +210,7 @@ impl Reader<'_> {
         Ok(Some(MetricSettings { destination, interval }))
     }
 
-    /// Returns the destination of a signal, or `None` if the signal is not exported.
+    /// Returns `None` if the signal is not exported.
     fn destination(
         &mut self,
         signal: Signal,
@@ -248,8 +244,7 @@ impl Reader<'_> {
         Ok(Some(Destination { url, headers, timeout, tls: self.tls(signal)? }))
     }
 
-    /// Returns the URL of a signal. The variable of a signal is used unchanged; the one for all
-    /// signals is a base URL.
+    /// The variable of a signal is used unchanged; the one for all signals is a base URL.
     fn url(&self, signal: Signal) -> Result<Option<Url>, OtlpError> {
         let own = format!("OTEL_EXPORTER_OTLP_{}_ENDPOINT", signal.word());
         let general = "OTEL_EXPORTER_OTLP_ENDPOINT";
@@ -283,18 +278,20 @@ impl Reader<'_> {
     }
 
     fn tls(&self, signal: Signal) -> Result<TlsFiles, OtlpError> {
-        let path = |option| self.get_for(signal, option).map(|(_, path)| PathBuf::from(path));
+        let file = |option| self.get_for(signal, option);
         let [certificate, key] = ["CLIENT_CERTIFICATE", "CLIENT_KEY"];
-        let identity = match (path(certificate), path(key)) {
-            (Some(certificate), Some(key)) => Some((certificate, key)),
-            (None, None) => None,
-            _ => {
-                let [certificate, key] =
-                    [certificate, key].map(|option| format!("OTEL_EXPORTER_OTLP_{option}"));
-                return Err(OtlpError::Identity { certificate, key });
-            }
+        let unpaired = |given: String, option, other| {
+            let missing = given.replace(option, other);
+            OtlpError::Identity { given, missing }
         };
-        Ok(TlsFiles { authorities: path("CERTIFICATE"), identity })
+        let identity = match (file(certificate), file(key)) {
+            (Some((_, certificate)), Some((_, key))) => Some((certificate.into(), key.into())),
+            (None, None) => None,
+            (Some((given, _)), None) => return Err(unpaired(given, certificate, key)),
+            (None, Some((given, _))) => return Err(unpaired(given, key, certificate)),
+        };
+        let authorities = file("CERTIFICATE").map(|(_, path)| path.into());
+        Ok(TlsFiles { authorities, identity })
     }
 
     fn sampler(&mut self) -> Sampler {
@@ -335,7 +332,7 @@ impl Reader<'_> {
         })
     }
 
-    /// Returns the attributes of the program. If a key has several values, the last one counts.
+    /// If a key has several values, the last one counts.
     fn resource(&mut self, service: Service) -> Vec<KeyValue> {
         let own = [
             ("service.name", service.name),

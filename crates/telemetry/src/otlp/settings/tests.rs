@@ -9,7 +9,6 @@ fn read(variables: &[(&str, &str)]) -> Result<Option<OtlpSettings>, OtlpError> {
     })
 }
 
-/// Reads settings with an endpoint.
 fn settings(variables: &[(&str, &str)]) -> OtlpSettings {
     read(&[&[ENDPOINT], variables].concat()).unwrap().unwrap()
 }
@@ -65,8 +64,9 @@ fn an_invalid_destination_is_an_error() {
     let told = error(&[("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "grpc")]);
     assert!(told.starts_with("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL is \"grpc\""), "{told}");
     assert!(read(&[ENDPOINT, ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")]).is_ok());
-    let told = error(&[("OTEL_EXPORTER_OTLP_CLIENT_KEY", "/key")]);
-    assert!(told.contains("must be set together"), "{told}");
+    let told = error(&[("OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", "/key")]);
+    let missing = "OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE";
+    assert!(told.contains(&format!("has no effect without {missing};")), "{told}");
 }
 
 #[test]
