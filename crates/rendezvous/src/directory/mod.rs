@@ -25,7 +25,7 @@ pub(crate) use nats::connect_with;
 pub use nats::{NatsDirectory, NatsOptions};
 pub use redb_directory::RedbDirectory;
 
-/// Attempts to replace a registration while others replace it.
+/// Limits the attempts to replace a registration while others replace it.
 const REGISTER_ATTEMPTS: usize = 16;
 
 /// The SHA-256 of a token, ticket, authorization or assertion. Only the hash is stored.
@@ -44,12 +44,11 @@ pub enum DirectoryError {
     Store(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// A registered environment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Registration {
     pub registration_id: String,
     pub public_key: PublicKey,
-    /// The node that the environment dials, as `ws://` or `wss://`.
+    /// The URL of the node that the environment dials, as `ws://` or `wss://`.
     pub node_url: String,
     pub credential: CredentialId,
     /// The hash of the ticket in the environment's URL.
@@ -143,7 +142,7 @@ pub trait Directory: Debug + Send + Sync + 'static {
         now: SystemTime,
     ) -> Result<(), DirectoryError>;
 
-    /// Takes a ticket. Only one of several callers gets it.
+    /// Only one of several callers gets the ticket.
     async fn take_ticket(
         &self,
         hash: SecretHash,
@@ -157,7 +156,7 @@ pub trait Directory: Debug + Send + Sync + 'static {
         now: SystemTime,
     ) -> Result<(), DirectoryError>;
 
-    /// Takes an authorization. Only one of several callers gets it.
+    /// Only one of several callers gets the authorization.
     async fn take_authorization(
         &self,
         hash: SecretHash,
@@ -173,7 +172,7 @@ pub trait Directory: Debug + Send + Sync + 'static {
 
     async fn list_credentials(&self) -> Result<Vec<Credential>, DirectoryError>;
 
-    /// Revokes a credential. Returns whether it existed.
+    /// Returns whether the credential existed.
     async fn revoke_credential(&self, id: &CredentialId) -> Result<bool, DirectoryError>;
 
     /// Subscribes to revocations from now on. A receiver that lags has missed some.
@@ -224,7 +223,7 @@ where
     L: Future<Output = Result<Option<Lease>, DirectoryError>>,
     R: Future<Output = Result<Lease, DirectoryError>>,
 {
-    for _ in 1..REGISTER_ATTEMPTS {
+    for _ in 0..REGISTER_ATTEMPTS {
         let expected = lookup().await?.map(|lease| lease.generation);
         match register(expected).await {
             Err(DirectoryError::Conflict) => {}
