@@ -1,7 +1,7 @@
 //! Follows a process while its connection is cut repeatedly, and gets every line once.
 //!
 //! ```sh
-//! cargo run --release -- --listen ws://127.0.0.1:7777     # in another terminal
+//! cargo run -- --listen ws://127.0.0.1:7777               # in another terminal
 //! cargo run --example survive_a_cut -- 127.0.0.1:7777
 //! ```
 
@@ -17,7 +17,7 @@ use exec_server_test_support::{Cut, FaultProxy};
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let server = std::env::args().nth(1).context("missing argument: HOST:PORT of the server")?;
-    // A proxy between this program and the server that cuts connections on command.
+    // This proxy cuts the connections to the server on command.
     let network = FaultProxy::start(server.parse()?).await;
     let args = RemoteExecServerConnectArgs::new(network.url(), "survive_a_cut");
     let client = ExecServerClient::connect_websocket(args).await?;
