@@ -19,7 +19,7 @@ pub(crate) struct ChildStack {
 }
 
 impl ChildStack {
-    /// Maps a stack. `len` must be a multiple of 64 KiB.
+    /// `len` must be a multiple of 64 KiB.
     pub(crate) fn new(len: usize) -> Result<Self, Errno> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK;
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
@@ -85,7 +85,6 @@ mod tests {
         assert_eq!(stack.top().addr(), bottom + LEN);
     }
 
-    /// Returns the permissions of the mapping at an address, from `/proc/self/maps`.
     fn access_of(address: usize) -> String {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let found = maps.lines().find_map(|line| {

@@ -42,7 +42,6 @@ thread_local! {
 #[derive(Debug)]
 pub struct Confinement {
     policy: Policy,
-    /// A Landlock ruleset.
     ruleset: OwnedFd,
     /// The root directory.
     pub(super) top: OwnedFd,
@@ -79,11 +78,10 @@ pub enum ConfinementError {
     Restrict { source: io::Error },
     #[error("cannot confine file operations to a sandbox: cannot open {path}: {source}", path = .path.display())]
     Grant { path: PathBuf, source: io::Error },
-    #[error("this thread is already confined")]
+    #[error("this thread is already confined to a sandbox")]
     Confined,
 }
 
-/// The access that an operation needs to a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RequiredAccess {
     /// The existence of the path may be revealed: it is readable, or an ancestor of a readable
@@ -216,8 +214,8 @@ fn failed(path: &Path, errno: Errno) -> ConfinementError {
     ConfinementError::Grant { path: path.to_owned(), source: errno.into() }
 }
 
-/// Restricts this thread. The handled access rights were fixed when the ruleset was made, so the
-/// kernel enforces all of them or fails.
+/// The handled access rights were fixed when the ruleset was made, so the kernel enforces all of
+/// them or fails.
 fn restrict_this_thread(ruleset: BorrowedFd<'_>) -> io::Result<()> {
     // Without `no_new_privs` only a privileged thread may restrict itself.
     rustix::thread::set_no_new_privs(true)?;
@@ -238,14 +236,11 @@ fn drop_capabilities() -> Result<(), Errno> {
     set_capabilities(None, kept)
 }
 
-/// Whether this thread is confined to a policy. A confined thread must start neither threads nor
-/// programs.
 #[must_use]
 pub fn is_confined() -> bool {
     IN_FORCE.with(|in_force| in_force.get().is_some())
 }
 
-/// Returns the confinement of this thread.
 pub(super) fn in_force() -> Option<Arc<Confinement>> {
     IN_FORCE.with(|in_force| in_force.get().cloned())
 }

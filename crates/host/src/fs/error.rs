@@ -11,7 +11,6 @@ use crate::fs::path::kind::FileKind;
 
 #[derive(Debug)]
 pub enum FsError {
-    /// A system call failed.
     Os {
         action: &'static str,
         path: PathBuf,
@@ -108,7 +107,6 @@ impl std::error::Error for FsError {
 }
 
 impl FsError {
-    /// Returns the path that the error concerns.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         match self {
@@ -202,7 +200,6 @@ impl FsError {
         matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM))
     }
 
-    /// Whether the name does not exist.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Os { source, .. } if source.kind() == io::ErrorKind::NotFound)

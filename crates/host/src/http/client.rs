@@ -35,7 +35,6 @@ impl HttpClient {
         Self::with_variables(|name| std::env::var_os(name))
     }
 
-    /// Creates a client that looks up environment variables with `variables`.
     #[must_use]
     pub fn with_variables(
         variables: impl Fn(&str) -> Option<OsString> + Send + Sync + 'static,

@@ -43,7 +43,6 @@ pub enum HttpError {
     BodyCutOff,
     #[error("the response body is larger than {max} bytes")]
     BodyTooLarge { max: usize },
-    /// The reader of the response has no budget left for it.
     #[error(
         "no memory left for the response body: other responses use the whole budget; try again later"
     )]
@@ -52,7 +51,6 @@ pub enum HttpError {
     Exchange { source: io::Error },
 }
 
-/// Why a request was not sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadRequest {
     #[error("the method is not allowed; use a name such as GET or POST, but not CONNECT")]

@@ -17,15 +17,13 @@ use super::error::{BadRequest, VariableProblem};
 use super::protected::ProtectedVariables;
 use super::request::Header;
 
-/// The maximum number of headers in a request.
 pub const MAX_HEADERS: usize = 256;
-/// The maximum size of a request's headers in bytes, including the values of variables.
+/// Includes the values of variables.
 pub const MAX_HEADER_BYTES: usize = 256 << 10;
 
 #[derive(Debug)]
 pub(super) struct CheckedHeaders {
     pub(super) map: HeaderMap,
-    /// Whether at least one value came from a variable.
     pub(super) holds_variable: bool,
 }
 

@@ -61,8 +61,8 @@ pub(super) fn sendable(mut url: Url) -> Result<Url, BadRequest> {
     Ok(url)
 }
 
-/// Checks a method. CONNECT is refused: it would turn the connection into a tunnel, whose traffic
-/// this module does not check.
+/// CONNECT is refused: it would turn the connection into a tunnel, whose traffic this module does
+/// not check.
 fn method(method: &str) -> Result<Method, BadRequest> {
     match Method::from_bytes(method.as_bytes()) {
         Ok(parsed) if method.len() <= MAX_METHOD_BYTES && parsed != Method::CONNECT => Ok(parsed),

@@ -95,14 +95,13 @@ pub struct ProtectedVariables {
 }
 
 impl ProtectedVariables {
-    /// Creates a list. The entries have the form of those in [`PROTECTED_VARIABLES`]. An entry that
-    /// is both added and removed is protected.
+    /// The entries have the form of those in [`PROTECTED_VARIABLES`]. An entry that is both added
+    /// and removed is protected.
     #[must_use]
     pub fn new(added: Vec<String>, removed: Vec<String>) -> Self {
         Self { added, removed }
     }
 
-    /// Checks the form of an entry. The error says what is wrong.
     pub fn check_entry(entry: &str) -> Result<(), String> {
         let name = entry.strip_suffix('*').unwrap_or(entry);
         let is_name = |name: &str| {

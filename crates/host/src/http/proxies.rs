@@ -34,7 +34,7 @@ pub(super) fn proxies(variables: &Variables) -> Result<Vec<Proxy>, HttpError> {
     Ok(proxies)
 }
 
-/// Parses a proxy URL. `HOST:PORT` means `http://HOST:PORT`.
+/// `HOST:PORT` means `http://HOST:PORT`.
 fn proxy_url(text: &str) -> Option<Url> {
     let url = match text.contains("://") {
         true => Url::parse(text),

@@ -21,7 +21,6 @@ use reqwest::{Method, StatusCode, Url};
 
 use super::outgoing::{Outgoing, sendable};
 
-/// The maximum number of redirects that one request follows.
 pub const MAX_REDIRECTS: usize = 10;
 
 const BOUND_TO_ORIGIN: [HeaderName; 4] = [AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION, HOST];
@@ -67,7 +66,7 @@ pub(super) fn next(sent: &Outgoing, status: StatusCode, answer: &HeaderMap) -> O
     Some(next)
 }
 
-/// Returns the method of the next request, by the rules of browsers, which servers rely on.
+/// Follows the rules of browsers, which servers rely on.
 fn next_method(sent: &Method, status: StatusCode) -> Option<Method> {
     match status {
         StatusCode::MOVED_PERMANENTLY | StatusCode::FOUND if *sent == Method::POST => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-/// A request as its caller wrote it. [`HttpClient::send`](super::HttpClient::send) checks it.
+/// Checked by [`HttpClient::send`](super::HttpClient::send).
 pub struct Request {
     pub method: String,
     /// `http` or `https`. The fragment is not sent; a user name and password become an
@@ -20,7 +20,6 @@ pub struct Request {
     pub redirects: Redirects,
 }
 
-/// One header of a request.
 pub struct Header {
     pub name: String,
     pub value: String,
@@ -33,7 +32,7 @@ pub struct Header {
 pub enum Redirects {
     #[default]
     Follow,
-    /// Do not follow: the redirect itself is the response.
+    /// The redirect itself is the response.
     Stop,
 }
 

@@ -9,7 +9,6 @@ use super::deadline::Deadline;
 use super::diagnosis;
 use super::error::HttpError;
 
-/// The maximum size of one chunk from [`Response::chunk`].
 pub const MAX_CHUNK_BYTES: usize = 1 << 20;
 
 pub struct Response {

@@ -12,8 +12,7 @@ use rustls_native_certs::{CertificateResult, load_certs_from_paths, load_native_
 use super::Variables;
 use super::error::HttpError;
 
-/// Creates the TLS configuration. Reads files. Without any authority every handshake fails, but
-/// plain http still works.
+/// Reads files. Without any authority every handshake fails, but plain http still works.
 pub(super) fn tls(variables: &Variables) -> Result<ClientConfig, HttpError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider)

@@ -13,7 +13,6 @@ pub struct Denial {
     /// As printed by the program.
     pub path: Option<String>,
     pub call: Option<String>,
-    /// The host that the network policy refused.
     pub host: Option<RefusedHost>,
 }
 
@@ -106,7 +105,7 @@ fn path_in(line: &str, refusal_at: usize) -> Option<String> {
     Some(word.trim_end_matches([',', ';']).to_owned())
 }
 
-/// Returns the quoted parts of a text. An apostrophe inside a word is not a quote.
+/// An apostrophe inside a word is not a quote.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     const QUOTES: [(char, char); 4] = [('\'', '\''), ('"', '"'), ('‘', '’'), ('`', '\'')];
     let mut rest = text;

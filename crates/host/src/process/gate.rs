@@ -9,7 +9,6 @@ use std::sync::Arc;
 use crate::network::gate::{Gate, GateListeners, GateSettings};
 use crate::sandbox::{GateSockets, NetworkNamespace, Plan};
 
-/// How to confine a program.
 #[derive(Debug)]
 pub struct Confinement {
     pub plan: Arc<Plan>,
@@ -28,7 +27,7 @@ pub struct PlannedGate {
 }
 
 impl PlannedGate {
-    /// Opens the gate. `sockets` arrived with the report of the start, in the order of the plan.
+    /// `sockets` arrived with the report of the start, in the order of the plan.
     pub(super) fn open(self, plan: &Plan, sockets: Vec<OwnedFd>) -> io::Result<Gate> {
         let listeners = match &plan.network_namespace {
             NetworkNamespace::Gated(layout) => listeners_of(layout, sockets)?,

@@ -33,7 +33,6 @@ pub struct Process {
     started_at: SystemTime,
 }
 
-/// How to end a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Terminate {
     Force,
@@ -43,9 +42,9 @@ pub enum Terminate {
 
 impl Process {
     /// Starts a program once its confinement is known. The handle works at once: input and orders
-    /// wait for the program to run. If the tree still lives `timeout` after the program started, it
-    /// gets TERM, and KILL after [`TIMEOUT_GRACE`]. If the program itself has exited by then, the
-    /// tree gets KILL at once.
+    /// wait for the program to run. If the tree still lives `timeout` after the program started,
+    /// the process group gets TERM, and after [`TIMEOUT_GRACE`] the whole tree gets KILL. If the
+    /// program itself has exited by then, the tree gets KILL at once.
     #[must_use]
     pub fn start(
         launcher: Launcher,
@@ -93,7 +92,6 @@ impl Process {
         self.shared.stdin.accepted_now(ticket)
     }
 
-    /// Waits until the queue has accepted the input.
     pub async fn accepted(&self, ticket: Ticket) -> Result<(), StdinClosed> {
         self.shared.stdin.accepted(ticket).await
     }
@@ -144,7 +142,6 @@ impl Process {
         *self.shared.gone.borrow()
     }
 
-    /// Waits until no descendant is left.
     pub async fn gone(&self) {
         let mut gone = self.shared.gone.subscribe();
         // The sender lives in `shared`, so this cannot fail during the wait.

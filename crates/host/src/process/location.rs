@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use super::orders::{Phase, Shared};
 use crate::sandbox::Network;
 
-/// Tells which keeper runs a process and whether it has a network. Does not keep the process alive.
+/// Does not keep the process alive.
 #[derive(Debug, Clone)]
 pub struct ProcessLocation {
     shared: Weak<Shared>,
@@ -16,7 +16,7 @@ pub struct ProcessLocation {
 /// Whether a sandboxed tree with network access exists, and which keeper it descends from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NetworkedTree {
-    /// The tree has no network, or is gone.
+    /// The tree has no network, has no sandbox, or is gone.
     No,
     /// The program may already be running.
     Starting,
@@ -37,8 +37,8 @@ impl ProcessLocation {
         self.shared.upgrade().is_none_or(|shared| *shared.gone.borrow())
     }
 
-    /// Whether the process may use the network. Decided before the program runs, and kept after it
-    /// ends.
+    /// Whether the process has a sandbox that lets it use the network. Decided before the program
+    /// runs, and kept after it ends.
     #[must_use]
     pub fn has_network(&self) -> bool {
         matches!(self.network.get(), Some(Network::Enabled | Network::Managed))

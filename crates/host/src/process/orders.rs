@@ -27,7 +27,7 @@ pub(super) struct Shared {
     pub(super) decided: watch::Sender<bool>,
     /// True once the last descendant has died.
     pub(super) gone: watch::Sender<bool>,
-    /// The network access of the sandbox; set before the program runs.
+    /// Set before the program runs, if it has a sandbox.
     pub(super) network: Arc<OnceLock<Network>>,
     /// Set before the exit is recorded.
     pub(super) denial: OnceLock<Denial>,
@@ -111,7 +111,6 @@ impl Shared {
         running
     }
 
-    /// Like `terminate`; the exit record states the reason.
     pub(super) fn terminate_because(&self, reason: EndedBy, how: Terminate) -> bool {
         if !self.exited() {
             let _ = self.ended_by.set(reason);

@@ -10,7 +10,6 @@ use tokio::time::Instant;
 use super::launch::{OutputPipe, PtyMaster};
 use super::log::{Log, Stream};
 
-/// The most bytes that are read into one chunk of the log.
 const MAX_CHUNK: usize = 256 << 10;
 const MIN_READ: usize = 8 << 10;
 const SMALL_CHUNK: usize = 2 << 10;
@@ -30,7 +29,6 @@ pub(super) enum Source {
     Pty(Arc<PtyMaster>),
 }
 
-/// One output stream of a child.
 #[derive(Debug)]
 pub(super) struct Output {
     stream: Stream,
@@ -48,7 +46,6 @@ struct Burst {
     latest: Instant,
     /// Whether the pipe was grown; `None` if not tried yet.
     grown: Option<bool>,
-    /// No read before this moment.
     next_read: Option<Instant>,
 }
 
@@ -87,7 +84,7 @@ impl Output {
         }
     }
 
-    /// Moves the available output into the log, as one chunk if it fits.
+    /// Moves available output into the log: at most one chunk.
     pub(super) async fn transfer(&mut self, log: &Log) {
         if let Some(chunk) = self.gather() {
             log.append_output(self.stream, chunk);

@@ -20,10 +20,8 @@ use super::launch::{PtyMaster, StdinPipe};
 
 /// The most accepted input that a process holds.
 pub const STDIN_QUEUE_BYTES: u64 = 4 << 20;
-/// The number of write ids that a process remembers.
 const REMEMBERED_WRITES: usize = 65_536;
 
-/// The child's standard input.
 #[derive(Debug)]
 pub(super) enum Sink {
     Pipe(StdinPipe),
@@ -89,7 +87,6 @@ pub struct Ticket(u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StdinClosed;
 
-/// Why an offer was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OfferError {
     #[error("stdin is closed")]
@@ -147,7 +144,7 @@ impl StdinQueue {
         }
         if !bytes.is_empty() {
             state.chunks.push_back(bytes);
-            // Behind other chunks it has to wait anyway.
+            // A chunk behind others has to wait anyway.
             if state.chunks.len() == 1 {
                 self.write_now(state);
             }
@@ -155,7 +152,6 @@ impl StdinQueue {
         Ok(ticket)
     }
 
-    /// Waits until an offer is accepted.
     pub(super) async fn accepted(&self, ticket: Ticket) -> Result<(), StdinClosed> {
         loop {
             let mut progressed = std::pin::pin!(self.progressed.notified());
@@ -213,7 +209,6 @@ impl StdinQueue {
         }
     }
 
-    /// Writes as much as the child takes without waiting.
     fn write_now(&self, mut state: MutexGuard<'_, State>) {
         let before = state.written;
         state.write();

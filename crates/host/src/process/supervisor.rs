@@ -92,7 +92,6 @@ struct Supervisor {
     /// Serves the tree until its last process is gone.
     gate: Option<Gate>,
     started: Instant,
-    /// When to end the tree if it still lives.
     deadline: Option<tokio::time::Instant>,
 }
 
@@ -259,7 +258,6 @@ async fn transfer(output: &mut Option<Output>, log: &Log) {
     }
 }
 
-/// Returns the future's output, or `None` if it panics.
 async fn unless_panicked<F: Future>(future: F) -> Option<F::Output> {
     let mut future = std::pin::pin!(future);
     poll_fn(|context| {

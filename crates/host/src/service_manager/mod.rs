@@ -15,7 +15,6 @@ const SOCKET_VARIABLES: [&str; 4] =
     ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PIDFDID"];
 const NOTIFY_VARIABLE: &str = "NOTIFY_SOCKET";
 
-/// The service manager that started this process.
 #[derive(Debug)]
 pub struct ServiceManager {
     pub notifier: Notifier,
@@ -23,7 +22,6 @@ pub struct ServiceManager {
 }
 
 impl ServiceManager {
-    /// Returns the value for a process without a service manager.
     #[must_use]
     pub fn none() -> Self {
         Self { notifier: Notifier::default(), sockets: Err(PassedSocketsError::NonePassed) }
@@ -60,6 +58,5 @@ fn require_single_thread() -> io::Result<()> {
     }
 }
 
-/// Looks up a variable.
 trait Variables: Fn(&str) -> Option<OsString> {}
 impl<F: Fn(&str) -> Option<OsString>> Variables for F {}

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// How long a send may wait for a manager whose queue is full.
 const SEND_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Sends notifications to the service manager. Does nothing if there is none.
+/// Does nothing if there is no service manager.
 #[derive(Debug, Clone, Default)]
 pub struct Notifier {
     socket: Option<Arc<NotifySocket>>,
@@ -25,9 +25,7 @@ struct NotifySocket {
 pub enum ServiceState {
     /// The service accepts connections. Also sent at the end of a reload.
     Ready,
-    /// The service is reloading its configuration files.
     Reloading,
-    /// The service is shutting down.
     Stopping,
 }
 
@@ -37,7 +35,7 @@ impl Notifier {
         Self { socket: Some(Arc::new(NotifySocket { name })) }
     }
 
-    /// Sends a state. `status` is one line for people.
+    /// `status` is one line for people.
     pub fn notify(&self, state: ServiceState, status: &str) -> io::Result<()> {
         let Some(socket) = &self.socket else { return Ok(()) };
         socket.send(message(state, status).as_bytes())

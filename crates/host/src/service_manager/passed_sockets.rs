@@ -20,14 +20,13 @@ pub struct PassedSocket {
     pub socket: ListeningSocket,
 }
 
-/// A listening socket: non-blocking, and close-on-exec.
+/// Non-blocking, and close-on-exec.
 #[derive(Debug)]
 pub enum ListeningSocket {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
 
-/// Why no sockets can be taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PassedSocketsError {
     #[error("no sockets were passed to this process (LISTEN_FDS is not set)")]
@@ -78,7 +77,7 @@ fn number<N: std::str::FromStr>(
     value.parse().map_err(|_| PassedSocketsError::NotANumber { variable, value })
 }
 
-/// Takes the descriptor with this number and sets close-on-exec. Returns `None` if it is not open.
+/// Returns `None` if the descriptor is not open.
 fn own_descriptor(number: RawFd) -> Option<OwnedFd> {
     // SAFETY: F_GETFD only reads the descriptor's flags, and fails if the number is not open.
     if unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {

@@ -65,7 +65,6 @@ fn listings_leave_out_denied_entries() {
     });
 }
 
-/// Returns the found paths relative to the scene.
 fn found(scene: &Scene, paths: impl Iterator<Item = PathBuf>) -> Vec<String> {
     let relative =
         |path: PathBuf| path.strip_prefix(scene.at("")).unwrap().to_string_lossy().into_owned();
@@ -127,7 +126,6 @@ fn a_search_reads_no_denied_file() {
     expect_nothing_secret("search", &found(&scene, paths.into_iter()));
 }
 
-/// Unreadable ignore files above the root of a search have no effect.
 #[test]
 fn a_search_does_not_use_ignore_files_outside() {
     let scene = Scene::new();

@@ -147,7 +147,6 @@ impl Arena {
         exchanges.into_inner()
     }
 
-    /// Runs every operation once.
     fn round(&self, round: usize) -> Vec<Result<(), FsError>> {
         self.tend();
         let changes = OPERATIONS.iter().filter(|(_, effect, _)| *effect == Effect::Changes);

@@ -39,7 +39,6 @@ pub(crate) enum User {
 }
 
 impl User {
-    /// The users that this run can test.
     pub(crate) fn all() -> &'static [Self] {
         if rustix::process::geteuid().is_root() {
             return &[Self::Own, Self::Nobody];
@@ -130,7 +129,7 @@ impl Scene {
         }
     }
 
-    /// Returns the whole tree as text. Two snapshots differ if anything was changed.
+    /// Two snapshots differ if anything was changed.
     pub(crate) fn snapshot(&self) -> Vec<String> {
         let mut lines: Vec<_> = ignore::WalkBuilder::new(self.0.root())
             .standard_filters(false)

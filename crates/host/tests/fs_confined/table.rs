@@ -12,12 +12,10 @@ use crate::scene::{Scene, User};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Expected {
     Done,
-    /// Readable but not writable.
     ReadOnly,
     Denied,
 }
 
-/// Returns the places with the expected result at each.
 fn places(scene: &Scene) -> Vec<(&'static str, PathBuf, Expected)> {
     use Expected::{Denied, Done, ReadOnly};
     let through_proc =
@@ -94,7 +92,6 @@ fn errors_do_not_reveal_whether_outside_paths_exist() {
     }
 }
 
-/// Links to outside or denied paths reveal nothing either.
 #[test]
 fn links_do_not_reveal_whether_their_targets_exist() {
     for (operation, _, run) in OPERATIONS {

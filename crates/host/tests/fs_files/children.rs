@@ -176,7 +176,7 @@ fn an_ordinary_user_gets_permission_errors() {
 }
 
 fn as_an_ordinary_user(directory: &Path) {
-    // As in the server. Root then owns /proc/self, through which files are reopened.
+    // The server does the same. Root then owns /proc/self, through which files are reopened.
     exec_server_host::protect_own_memory().unwrap();
     let path = |name: &str| directory.join(name);
     let public = OpenFile::open(&path("public"), Symlinks::Refuse).unwrap();

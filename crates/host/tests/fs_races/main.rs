@@ -23,7 +23,6 @@ fn soak_no_operation_escapes_while_a_directory_and_a_symlink_are_exchanged() {
     race(400_000);
 }
 
-/// Runs every operation once per round.
 fn race(rounds: usize) {
     let arena = Arena::new();
     let mut outcomes = vec![Outcomes::default(); OPERATIONS.len()];

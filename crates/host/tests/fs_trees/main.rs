@@ -49,7 +49,6 @@ fn file_in(directory: &OwnedFd, name: impl AsRef<OsStr>, content: &[u8]) {
     assert_eq!(rustix::io::write(&file, content), Ok(content.len()));
 }
 
-/// Makes `nobody` the owner of a directory.
 fn give_away(path: &Path) {
     if rustix::process::geteuid().is_root() {
         std::os::unix::fs::lchown(path, Some(NOBODY), Some(NOBODY)).unwrap();

@@ -135,7 +135,6 @@ fn permission_errors_are_reported() {
     });
 }
 
-/// Returns the entries of all pages, and the number of pages.
 fn in_pages(path: &Path, types: EntryTypes, limit: usize) -> (Vec<Entry>, usize) {
     let (mut entries, mut after, mut pages) = (Vec::new(), None, 0);
     loop {

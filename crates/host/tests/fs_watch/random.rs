@@ -91,7 +91,7 @@ fn covers(told: &Told, path: &Path) -> bool {
         })
 }
 
-/// Makes a random change. Returns its description, if a change was possible.
+/// Returns a description of the change, or `None` if no change was possible.
 fn change_at_random(
     scene: &WatchScene,
     random: &mut Random,

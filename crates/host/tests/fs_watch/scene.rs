@@ -81,7 +81,6 @@ pub(crate) fn on_this_thread(job: Job) {
     job();
 }
 
-/// A watch with all changes that it has reported so far.
 pub(crate) struct Told {
     pub(crate) watch: Watch,
     pub(crate) changes: Vec<Change>,

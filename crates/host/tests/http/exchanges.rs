@@ -111,7 +111,6 @@ async fn a_variable_of_the_machine_completes_a_header() {
     assert!(matches!(error, HttpError::BadRequest(problem) if problem == expected));
 }
 
-/// One client gets two responses over one connection.
 #[tokio::test]
 async fn requests_share_connections() {
     let server = TestServer::raw(|mut stream| async move {

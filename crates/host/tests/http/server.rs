@@ -49,7 +49,6 @@ impl TestServer {
         .await
     }
 
-    /// Passes each connection to `serve`.
     pub(crate) async fn raw<S, F>(serve: S) -> Self
     where
         S: Fn(TcpStream) -> F + Send + 'static,
@@ -99,7 +98,6 @@ pub(crate) fn answer(status: u16, headers: &[(&str, &str)], body: &str) -> Respo
     response.body(Full::from(body.to_owned())).unwrap()
 }
 
-/// Reads the head of a request as it was on the wire.
 pub(crate) async fn read_head(stream: &mut TcpStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {

@@ -171,8 +171,8 @@ pub(crate) async fn programs_are_the_first_to_be_killed_when_memory_runs_out(lau
     running.emptied().await;
 }
 
-/// If the end of a keeper went unnoticed, its tree could be anywhere, and a server would refuse
-/// every client that could be part of it.
+/// If a server did not notice the end of a keeper, it could not locate the keeper's tree, and would
+/// refuse every client that might belong to the tree.
 pub(crate) async fn the_end_of_a_keeper_is_noticed(launcher: Launcher) {
     let io = Io::Pipes { stdin: true };
     let mut running = Running::start(&launcher, Command { io, ..shell("read line") }).await;

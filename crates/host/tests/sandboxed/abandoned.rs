@@ -21,7 +21,6 @@ const MOUNTS: usize = 2_000;
 /// Enough changes of all mounts that the setup never finishes during a test.
 const CHANGES_OF_ALL: usize = 200_000;
 
-/// The name of the program in the workspace.
 pub(crate) const PROGRAM: &str = "program";
 
 /// Returns a plan whose setup creates the placeholders first and then practically never ends.
@@ -126,7 +125,6 @@ pub(crate) async fn a_process_still_being_planned_can_be_terminated(scene: &Scen
     assert!(process.is_gone());
 }
 
-/// The server is killed while it sets up a sandbox.
 pub(crate) async fn a_start_ends_with_its_server(scene: &Scene) {
     let program = Program::new(scene);
     let argv = vec![

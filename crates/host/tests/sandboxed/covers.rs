@@ -128,7 +128,6 @@ pub(crate) async fn a_pattern_may_deny_many_files(scene: &Scene) {
     scene.all_fail(&plan, &["cat sub/0/key.pem", "mv sub/1499 x", "grep -r original sub"]).await;
 }
 
-/// Covers do not require the rest to be read-only.
 pub(crate) async fn covers_hold_if_everything_else_is_writable(scene: &Scene) {
     let mut plan = (*scene.plan(&[("denied", Access::Deny)])).clone();
     assert_eq!(plan.mounts.remove(0).path(), Path::new("/"));
@@ -197,8 +196,8 @@ pub(crate) async fn covers_may_be_nested(scene: &Scene) {
             ],
         )
         .await;
-    // `mv` copies what it cannot rename. An ordinary user could not remove the copy of a closed
-    // cover.
+    // `mv` copies what it cannot rename, so `x/deep` has the mode of its cover. An ordinary user
+    // could not remove it.
     let _ = fs::set_permissions(scene.path("x/deep"), fs::Permissions::from_mode(0o755));
 }
 

@@ -19,7 +19,7 @@ pub(crate) async fn orphans_are_reaped(scene: &Scene) {
     assert_eq!(output.trim(), "collected");
 }
 
-/// Each plan has one step that must fail, and nothing may run.
+/// Each plan has one step that must fail.
 pub(crate) async fn a_plan_that_cannot_be_enforced_starts_nothing(scene: &Scene) {
     let plan = scene.plan(&[]);
     let mut broken = vec![Plan { seccomp: vec![], ..(*plan).clone() }];
@@ -38,7 +38,8 @@ pub(crate) async fn a_plan_that_cannot_be_enforced_starts_nothing(scene: &Scene)
     assert_eq!(scene.run(&plan, "exit 3").await.1.code, 3);
 }
 
-/// The search path is a directory with a fake `bwrap`, which `LD_PRELOAD` and `BWRAP` name as well.
+/// The search path is a directory with a fake `bwrap`. `LD_PRELOAD` and `BWRAP` name the fake as
+/// well.
 pub(crate) async fn the_search_path_of_the_program_does_not_affect_the_sandbox(scene: &Scene) {
     for name in ["bwrap", "true"] {
         let fake = scene.path(name);

@@ -10,7 +10,6 @@ use exec_server_host::sandbox::{GateSockets, NetworkNamespace, Plan};
 
 use super::scene::Scene;
 
-/// The sockets of a gate with one named port.
 fn sockets() -> GateSockets {
     GateSockets { dns: true, direct_ports: vec![443], http_proxy: true, ..GateSockets::default() }
 }

@@ -82,7 +82,6 @@ pub(crate) async fn the_next_process_removes_placeholders_left_behind(scene: &Sc
     assert!(!exist(scene));
 }
 
-/// The keeper does not remove directories that a user creates in place of placeholders.
 pub(crate) async fn directories_in_place_of_placeholders_stay(scene: &Scene) {
     let mut running = waiting(scene, &scene.plan(&[])).await;
     fs::remove_dir(scene.path(".codex")).unwrap();
@@ -93,7 +92,6 @@ pub(crate) async fn directories_in_place_of_placeholders_stay(scene: &Scene) {
     assert!(!scene.path(".agents").exists());
 }
 
-/// The server is killed, and its keepers remove the placeholders.
 pub(crate) async fn a_killed_server_leaves_no_placeholders(scene: &Scene) {
     let argv = vec![
         std::env::current_exe().unwrap().into(),

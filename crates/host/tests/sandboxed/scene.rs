@@ -92,7 +92,6 @@ impl Scene {
         (output, exit)
     }
 
-    /// Runs each attempt separately in the sandbox. None may succeed.
     pub(crate) async fn all_fail(&self, plan: &Arc<Plan>, attempts: &[&str]) {
         for attempt in attempts {
             let (output, exit) = self.run(plan, attempt).await;

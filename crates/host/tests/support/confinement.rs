@@ -34,7 +34,6 @@ pub(crate) fn current() -> Option<Arc<Plan>> {
     CURRENT.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Whether the test's programs are in a separate PID namespace.
 pub(crate) fn has_pid_namespace() -> bool {
     current().is_some_and(|plan| plan.enforcement().pid_namespace)
 }
@@ -82,7 +81,6 @@ impl Confinement {
         self.plan_with_gate(workspace, entries, None)
     }
 
-    /// Returns a plan, with a managed network if there is a gate.
     pub(crate) fn plan_with_gate(
         self,
         workspace: &Path,

@@ -71,7 +71,6 @@ impl Running {
         assert_eq!(self.next_event().await, TreeEvent::Emptied);
     }
 
-    /// Returns everything that the program writes to its output, and its exit.
     pub(crate) async fn output(&mut self) -> (String, ExitRecord) {
         while self.read_more().await > 0 {}
         (self.text(), self.exit().await)
@@ -225,7 +224,6 @@ pub(crate) fn watch(pids: &[u32]) -> Vec<OwnedFd> {
     pids.iter().map(|pid| pidfd_open(to_pid(*pid), PidfdFlags::empty()).unwrap()).collect()
 }
 
-/// Waits until the processes of all these pidfds are dead.
 pub(crate) async fn all_end(watched: Vec<OwnedFd>) {
     let wait = move || {
         for pidfd in watched {

@@ -20,7 +20,6 @@ use crate::fs::confinement::{Confinement, RequiredAccess};
 /// The kernel's limit on symlinks in one path.
 const MAX_LINKS: usize = 40;
 
-/// The result of resolving a path.
 #[derive(Debug)]
 pub(in crate::fs) struct Found<'p> {
     pub(in crate::fs) node: OwnedFd,
@@ -28,11 +27,9 @@ pub(in crate::fs) struct Found<'p> {
     pub(in crate::fs) place: Cow<'p, Path>,
 }
 
-/// Reasons why a path could not be resolved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::fs) enum Unresolved {
     Os(Errno),
-    /// Denied by the policy.
     Denied(RequiredAccess),
     /// The path goes through a magic link of procfs. The kernel follows such a link to a file that
     /// the link's text may not name.
@@ -46,7 +43,7 @@ impl From<Errno> for Unresolved {
 }
 
 impl Confinement {
-    /// Resolves a path. `flags` must contain `O_PATH`, or `O_DIRECTORY`, or both.
+    /// `flags` must contain `O_PATH`, or `O_DIRECTORY`, or both.
     pub(in crate::fs) fn open<'p>(
         &self,
         path: &'p Path,
@@ -76,7 +73,7 @@ impl Confinement {
 
     /// Tries one `openat2`. Returns `None` if the path has to be walked. If the policy grants the
     /// required access to the path as written, its ancestors may be revealed too. The kernel makes
-    /// sure that the path contains no symlinks, so it is the real path as written.
+    /// sure that the path contains no symlinks, so the path as written is the real path.
     fn open_at_once<'p>(
         &self,
         path: &'p Path,
@@ -104,7 +101,6 @@ const PASSING: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEX
 struct Walk<'c> {
     confinement: &'c Confinement,
     symlinks: Symlinks,
-    /// The current directory.
     here: OwnedFd,
     /// The path of `here`; at the end, the path of the result.
     place: PathBuf,
@@ -147,8 +143,7 @@ impl Walk<'_> {
         Ok(rustix::fs::openat(&self.here, ".", PASSING | OFlags::DIRECTORY, Mode::empty())?)
     }
 
-    /// Goes to the parent. Fails if the directory was moved during the walk: then `..` leads to
-    /// another directory.
+    /// Fails if the directory was moved during the walk: then `..` leads to another directory.
     fn up(&mut self) -> Result<(), Unresolved> {
         let Some(left) = self.above.pop() else { return Ok(()) };
         let above =
@@ -161,7 +156,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Follows a link; `place` is the path of the link.
+    /// `self.place` is the path of the link.
     fn follow(
         &mut self,
         name: &OsStr,
@@ -212,8 +207,7 @@ fn finish(node: OwnedFd, flags: OFlags) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Whether this is a magic link: the kernel follows it to a file that the link's text may not name.
-/// All such links are in procfs.
+/// Whether this is a magic link. All magic links are in procfs.
 fn is_of_kernel(
     directory: BorrowedFd<'_>,
     name: &OsStr,

@@ -31,7 +31,6 @@ struct Above {
     identity: Identity,
     /// `None`: closed, because it is far up.
     directory: Option<OwnedFd>,
-    /// The name of the subdirectory that was entered.
     entered: OsString,
 }
 
@@ -43,7 +42,7 @@ pub(in crate::fs) struct Left {
 }
 
 impl TreeDescent {
-    /// Starts at `root`, which is open. `path` appears in errors only.
+    /// `path` appears in errors only.
     pub(in crate::fs) fn new(path: &Path, root: OwnedFd) -> Self {
         Self { root: path.to_owned(), above: Vec::new(), here: root }
     }
@@ -52,7 +51,7 @@ impl TreeDescent {
         self.here.as_fd()
     }
 
-    /// Enters a subdirectory. Fails for a symlink with `ENOTDIR` or `ELOOP`.
+    /// Fails for a symlink, with `ENOTDIR` or `ELOOP`.
     pub(in crate::fs) fn enter(&mut self, name: &OsStr) -> Result<(), Errno> {
         let directory = open_directory(self.here.as_fd(), name)?;
         let identity = Identity::of(self.here.as_fd())?;
@@ -66,7 +65,7 @@ impl TreeDescent {
         Ok(())
     }
 
-    /// Returns to the parent directory. `None` at the root.
+    /// `None` at the root.
     pub(in crate::fs) fn leave(&mut self) -> Result<Option<Left>, FsError> {
         let Some(above) = self.above.pop() else { return Ok(None) };
         let directory = match above.directory {

@@ -19,7 +19,6 @@ use crate::fs::write::condition::Condition;
 /// The kernel's limit on symlinks in one path.
 const MAX_LINKS: usize = 40;
 
-/// Treatment of a symlink that is the last component of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::fs) enum LastLink {
     Followed,
@@ -35,7 +34,7 @@ impl LastLink {
     }
 }
 
-/// Finds the destination of a write. `None` if the path changed while it was followed.
+/// `None` if the path changed while it was followed.
 pub(in crate::fs) fn find(
     path: &Path,
     symlinks: Symlinks,
@@ -121,7 +120,6 @@ fn last_component(path: &OsStr) -> &[u8] {
     path.as_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default()
 }
 
-/// Returns the error for a symlink whose target ends in a slash, `.` or `..`.
 fn not_a_file(path: &Path) -> FsError {
     FsError::WrongKind {
         path: path.to_owned(),

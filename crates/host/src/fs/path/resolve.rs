@@ -25,7 +25,6 @@ use super::procfs;
 use crate::fs::confinement::{self, Confinement, RequiredAccess};
 use crate::fs::error::FsError;
 
-/// Treatment of symlinks in a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Symlinks {
     #[default]
@@ -384,8 +383,7 @@ fn symlink_or(errno: Errno, directory: BorrowedFd<'_>, component: Component<'_>)
     }
 }
 
-/// Turns a failed resolution into an error. `ELOOP` has three meanings: a refused symlink, a magic
-/// link, or an endless chain of symlinks.
+/// `ELOOP` has three meanings: a refused symlink, a magic link, or an endless chain of symlinks.
 pub(in crate::fs) fn explain(
     action: &'static str,
     path: &Path,

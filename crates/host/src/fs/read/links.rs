@@ -16,7 +16,7 @@ pub fn canonicalize(path: &Path) -> Result<PathBuf, FsError> {
     resolve::real_path(path)
 }
 
-/// Reads the target of a symlink. `symlinks` applies to the directories of the path.
+/// `symlinks` applies to the directories of the path.
 pub fn read_link(path: &Path, symlinks: Symlinks) -> Result<OsString, FsError> {
     let Parent { directory, name } = resolve::parent(path, symlinks, RequiredAccess::Read)?;
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;

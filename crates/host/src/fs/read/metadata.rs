@@ -12,7 +12,7 @@ use crate::fs::error::FsError;
 use crate::fs::path::kind::FileKind;
 use crate::fs::path::resolve::{self, Symlinks};
 
-/// Metadata of a file. Times are milliseconds since 1970, rounded down.
+/// Times are milliseconds since 1970, rounded down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Metadata {
     pub kind: FileKind,

@@ -28,7 +28,6 @@ pub struct Block {
     pub eof: bool,
 }
 
-/// The largest offset of any file.
 const MAX_OFFSET: u64 = i64::MAX as u64;
 /// Initial buffer size for content of unknown size.
 const MIN_ROOM: usize = 4 << 10;
@@ -55,7 +54,6 @@ impl OpenFile {
         &self.metadata
     }
 
-    /// Returns the path by which the file was opened.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

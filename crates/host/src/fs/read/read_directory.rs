@@ -40,14 +40,12 @@ pub struct Entry {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EntryDetails {
-    /// Permission bits.
     pub mode: u32,
     pub size: u64,
     pub modified_at_ms: i64,
 }
 
-/// Lists the entries of a directory, sorted by the bytes of their names. Entries removed during the
-/// call may be missing.
+/// Entries are sorted by the bytes of their names. Those removed during the call may be missing.
 pub fn read_directory(path: &Path, types: EntryTypes, max: usize) -> Result<Vec<Entry>, FsError> {
     let directory = Directory::open(path, types)?;
     let mut entries = Vec::new();
@@ -148,7 +146,7 @@ impl<'a> Directory<'a> {
         Ok(Self { path, types, descriptor: resolve::directory(path, Symlinks::Follow)? })
     }
 
-    /// Calls `visit` with each name that may be revealed, until it fails.
+    /// Calls `visit` with each name that may be revealed, until `visit` fails.
     fn visit(
         &self,
         mut visit: impl FnMut(&CStr, FileType) -> Result<(), FsError>,

@@ -55,12 +55,11 @@ pub struct SearchOptions {
     pub globs: Vec<String>,
     /// Include names that start with a dot.
     pub hidden: bool,
-    /// Include files that ignore files exclude.
+    /// Include files excluded by ignore files.
     pub ignored: bool,
     /// Lines of context before a match.
     pub before: usize,
     pub after: usize,
-    /// The search ends after this many matches.
     pub max_matches: u64,
 }
 
@@ -86,7 +85,6 @@ pub struct Match {
     pub line_number: u64,
     /// Without the line end. Invalid UTF-8 is replaced, and a line longer than 4 KiB is cut.
     pub text: String,
-    /// The line was cut.
     pub is_cut: bool,
     /// Ranges in `text`. Excludes empty matches and those in the part that was cut.
     pub submatches: Vec<Range<usize>>,
@@ -113,7 +111,6 @@ pub struct Summary {
     pub cancelled: bool,
 }
 
-/// A compiled search.
 #[derive(Debug)]
 pub struct Search {
     matcher: RegexMatcher,

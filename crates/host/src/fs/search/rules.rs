@@ -100,7 +100,6 @@ pub(super) fn above(root: &Path) -> Vec<Rules> {
     above
 }
 
-/// Collects the rules of one directory.
 struct Reading {
     builder: GitignoreBuilder,
     bytes: usize,
@@ -109,7 +108,7 @@ struct Reading {
 }
 
 impl Reading {
-    /// Adds the rules of a file. Skips invalid lines, as git does.
+    /// Skips invalid lines, as git does.
     fn add(&mut self, directory: BorrowedFd<'_>, name: &CStr, shown: &'static str) {
         match read(directory, name, self.room.min(MAX_FILE_BYTES)) {
             Ok(text) => {

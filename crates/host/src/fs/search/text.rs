@@ -29,7 +29,6 @@ enum Edge {
 }
 
 impl LineText {
-    /// Converts a line, without its line end.
     pub(super) fn new(line: &[u8]) -> Self {
         let line = without_end(line);
         // More cannot be shown. The three extra bytes complete a character that crosses the limit,
@@ -56,7 +55,7 @@ impl LineText {
         (!found.is_empty() && start < end).then_some(start..end)
     }
 
-    /// Appends a piece. Returns whether all of it fit.
+    /// Returns whether all of the text fit.
     fn push(&mut self, text: &str, source_len: usize, replaced: bool) -> bool {
         let room = MAX_LINE_BYTES - self.text.len();
         let shown = &text[..text.floor_char_boundary(room)];

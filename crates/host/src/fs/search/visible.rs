@@ -1,5 +1,5 @@
-//! Walks the visible part of a tree in order: without hidden names, and without files that ignore
-//! files exclude.
+//! Walks the visible part of a tree in order: without hidden names, and without files excluded by
+//! ignore files.
 //!
 //! Symlinks are visited but never followed, even if names are replaced in the meantime: each
 //! directory is opened in its parent.
@@ -33,7 +33,7 @@ pub(super) const READING: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK);
 pub(in crate::fs) struct Visibility {
     /// Include names that start with a dot.
     pub(in crate::fs) hidden: bool,
-    /// Include files that ignore files exclude.
+    /// Include files excluded by ignore files.
     pub(in crate::fs) ignored: bool,
 }
 
@@ -125,12 +125,10 @@ pub(super) fn open_regular(
 }
 
 impl Entry<'_> {
-    /// Opens the file for reading. `None` if it is not a regular file, or the policy denies it.
     pub(super) fn open(&self) -> Result<Option<OwnedFd>, Errno> {
         open_regular(self.directory, self.name)
     }
 
-    /// Whether the target of a symlink is a directory.
     pub(in crate::fs) fn leads_to_directory(&self) -> bool {
         followed_type(self.directory, self.name) == Ok(Some(FileType::Directory))
     }
@@ -250,12 +248,12 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether the path is ignored. The nearest matching rule decides.
+    /// The nearest matching rule decides.
     fn is_ignored(&self, path: &Path, is_directory: bool) -> bool {
         self.rules_in_force().find_map(|rules| rules.judge(path, is_directory)).unwrap_or(false)
     }
 
-    /// Returns all rules in force, nearest first.
+    /// Nearest first.
     fn rules_in_force(&self) -> impl Iterator<Item = &Rules> {
         self.levels.iter().rev().map(|level| &level.rules).chain(&self.above)
     }

@@ -16,13 +16,11 @@ impl CancelFlag {
         Self::default()
     }
 
-    /// Returns a flag for work that is never cancelled.
     #[must_use]
     pub fn never() -> Self {
         Self::new()
     }
 
-    /// Requests cancellation. It cannot be withdrawn.
     pub fn request(&self) {
         self.0.store(true, Ordering::Relaxed);
     }

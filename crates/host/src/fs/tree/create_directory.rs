@@ -14,8 +14,7 @@ use crate::fs::path::resolve::{self, Symlinks};
 /// Subject to the umask.
 const MODE: Mode = Mode::from_raw_mode(0o777);
 
-/// Creates a directory. With `recursive` it also creates missing parents, and an existing directory
-/// is not an error.
+/// With `recursive`, also creates missing parents, and an existing directory is not an error.
 pub fn create_directory(path: &Path, recursive: bool, symlinks: Symlinks) -> Result<(), FsError> {
     if recursive {
         return create_all(path, symlinks);

@@ -13,7 +13,7 @@ use crate::fs::search::visible::{self, Entry, Found, Next, Obstacle, Visibility}
 
 /// Limit on the total size of all patterns. Compiled patterns take a multiple of that.
 const MAX_PATTERN_BYTES: usize = 64 << 10;
-/// Limit on reported errors. A tree may have many unreadable directories.
+/// A tree may have many unreadable directories.
 const MAX_ERRORS: usize = 1000;
 /// Limit on the directories that are read, including the root.
 const MAX_DIRECTORIES: usize = 10_000;
@@ -28,7 +28,7 @@ pub struct GlobOptions {
     pub patterns: Vec<String>,
     /// Include names that start with a dot.
     pub hidden: bool,
-    /// Include files that ignore files exclude.
+    /// Include files excluded by ignore files.
     pub ignored: bool,
     pub max_entries: usize,
     /// Limit on the response, estimated as for a [`walk`](crate::fs::walk).
@@ -141,7 +141,7 @@ pub(in crate::fs) enum Verdict {
     Match,
     /// No match, but entries of a directory may match.
     NoMatch,
-    /// Excluded, with everything below.
+    /// With everything below.
     Excluded,
 }
 

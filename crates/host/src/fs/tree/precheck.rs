@@ -36,7 +36,6 @@ impl CheckedTree {
         }
     }
 
-    /// Returns the check for the tree at a name in an open directory.
     pub(in crate::fs) fn of(
         directory: BorrowedFd<'_>,
         name: &OsStr,
@@ -48,7 +47,6 @@ impl CheckedTree {
         Ok(Self { place: directory.join(name), required })
     }
 
-    /// Returns the check for the tree at an open directory.
     pub(in crate::fs) fn open(
         directory: BorrowedFd<'_>,
         required: RequiredAccess,

@@ -37,8 +37,8 @@ pub struct RemoveOptions {
     pub symlinks: Symlinks,
 }
 
-/// Removes a name and everything below it. Stops at the first entry that cannot be removed; the
-/// error names it.
+/// Removes a name and, with `recursive`, everything below it. Stops at the first entry that cannot
+/// be removed; the error names it.
 pub fn remove(path: &Path, options: &RemoveOptions, cancel: &CancelFlag) -> Result<(), FsError> {
     let parent = match resolve::parent(path, options.symlinks, RequiredAccess::Change) {
         Err(error) if options.force && is_nowhere(&error) => return Ok(()),

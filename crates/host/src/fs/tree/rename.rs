@@ -23,8 +23,7 @@ pub enum Replace {
     No,
 }
 
-/// Renames `source` to `destination`. `symlinks` applies to the directories of both paths. A
-/// symlink that is the last component is moved, or replaced, itself.
+/// `symlinks` applies to the directories of both paths.
 pub fn rename(
     source: &Path,
     destination: &Path,

@@ -52,7 +52,6 @@ pub struct WalkOptions {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tree {
     pub entries: Vec<TreeEntry>,
-    /// Paths that could not be read.
     pub errors: Vec<TreeError>,
     /// A limit was reached; there may be more entries.
     pub truncated: bool,
@@ -119,7 +118,6 @@ struct Walk<'a> {
     entered: HashSet<Identity>,
 }
 
-/// Buffers that are reused for each directory.
 struct Scratch {
     listing: Listing,
     names: Names,

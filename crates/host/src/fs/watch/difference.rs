@@ -26,16 +26,9 @@ pub(super) enum Before {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Now {
     Gone,
-    /// The same file as before.
-    Same {
-        modified: bool,
-    },
+    Same { modified: bool },
     New,
-    /// The file that had the name `from` before.
-    Moved {
-        from: PathBuf,
-        modified: bool,
-    },
+    Moved { from: PathBuf, modified: bool },
 }
 
 pub(super) fn differences(mut names: BTreeMap<PathBuf, Name>) -> Vec<Change> {

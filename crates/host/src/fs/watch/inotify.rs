@@ -46,8 +46,8 @@ impl Inotify {
             .map_err(|errno| explain("watch", path, errno))
     }
 
-    /// Removes a watch. The kernel then queues only `IGNORED` for the descriptor; earlier events
-    /// may still be unread.
+    /// From then on, the kernel queues only `IGNORED` for the descriptor; earlier events may still
+    /// be unread.
     pub(super) fn unwatch(&self, descriptor: i32) {
         // Fails if the directory was removed: the kernel has already removed the watch.
         let _ = inotify::remove_watch(&self.queue, descriptor);
@@ -74,7 +74,7 @@ impl Inotify {
         let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
     }
 
-    /// Waits for events. Breaks once [`Self::stop`] was called.
+    /// Breaks once [`Self::stop`] was called.
     fn wait(&self) -> Result<ControlFlow<()>, Errno> {
         let [queue, stop] = [&self.queue, &self.stop].map(|fd| PollFd::new(fd, PollFlags::IN));
         let mut polled = [queue, stop];

@@ -102,7 +102,6 @@ struct Threads {
     run: Box<dyn Fn(Job) + Send + Sync>,
 }
 
-/// The progress of the next batch.
 #[derive(Debug)]
 enum Progress {
     Waiting,
@@ -120,7 +119,7 @@ struct Shared {
 }
 
 impl Watcher {
-    /// Opens the queue. Starts a thread, so it fails on a confined thread.
+    /// Starts a thread, so it fails on a confined thread.
     pub fn new() -> Result<Self, FsError> {
         if confinement::is_confined() {
             let why = "cannot be opened on a thread that is confined to a sandbox";

@@ -107,7 +107,11 @@ impl Shared {
             && is_shortage(error)
         {
             let directory = directory.display();
-            tracing::warn!(%error, %directory, "cannot watch a directory that a watch needs");
+            tracing::warn!(
+                %error,
+                %directory,
+                "cannot watch a directory at or above a watched path"
+            );
         }
         matches!(stood, Ok(Some(_)))
     }
@@ -132,7 +136,11 @@ impl Shared {
                 Err(error) if is_shortage(&error) => return Err(error),
                 Err(error) => {
                     let directory = directory.display();
-                    tracing::debug!(%error, %directory, "a directory of a tree is not watched");
+                    tracing::debug!(
+                        %error,
+                        %directory,
+                        "cannot watch a directory of a watched tree"
+                    );
                 }
             }
         }
@@ -218,14 +226,14 @@ impl Settled {
         }
     }
 
-    /// Records a failure. A missing path had an event, and an unreadable one must not be reported.
-    /// Only a shortage means that changes are lost.
+    /// Changes are lost only if resources ran out: a missing path has had an event of its own, and
+    /// an unreadable one must not be reported.
     fn note_failure(&mut self, root: &Path, looked: Result<(), FsError>) {
         if let Err(error) = looked
             && is_shortage(&error)
         {
             let root = root.display();
-            tracing::warn!(%error, %root, "cannot watch all directories of a watch");
+            tracing::warn!(%error, %root, "cannot watch all directories of a watched path");
             self.lost = true;
         }
     }

@@ -22,7 +22,6 @@ pub(super) struct WatchTarget {
     news: Notify,
 }
 
-/// The scope of a watch, relative to its root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scope {
     /// The root, which is not a directory. Its parent is watched: a watch on the file itself would
@@ -30,7 +29,6 @@ pub(super) enum Scope {
     File,
     /// The root and its direct entries.
     Directory,
-    /// The root and everything below it.
     Tree,
 }
 
@@ -65,7 +63,7 @@ impl WatchTarget {
         self.window().is_none()
     }
 
-    /// Waits until there are changes to take. `None` if there never will be.
+    /// Waits until there are changes to take. `None` once the target is closed.
     pub(super) async fn wait(&self) -> Option<()> {
         while self.window().as_ref()?.is_empty() {
             self.news.notified().await;
@@ -73,12 +71,10 @@ impl WatchTarget {
         Some(())
     }
 
-    /// Whether the disk must be scanned before changes are taken.
     pub(super) fn has_pending_scan(&self) -> bool {
         self.window().as_ref().is_some_and(ChangeWindow::has_pending_scan)
     }
 
-    /// Returns what the scan that begins now must cover.
     pub(super) fn take_pending_scan(&self) -> Option<PendingScan> {
         self.window().as_mut()?.take_pending_scan()
     }
@@ -90,7 +86,6 @@ impl WatchTarget {
         }
     }
 
-    /// Records that the scan could not be done.
     pub(super) fn give_up_pending_scan(&self) {
         drop(self.take_pending_scan());
         self.settle(Settled { lost: true, ..Settled::default() });

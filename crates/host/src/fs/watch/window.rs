@@ -22,7 +22,6 @@ const MAX_PATH_BYTES: usize = 512 << 10;
 pub(super) struct FsEvent<'a> {
     pub(super) path: &'a Path,
     pub(super) kind: FsEventKind,
-    /// Whether the path is a directory.
     pub(super) directory: bool,
 }
 
@@ -198,7 +197,7 @@ impl ChangeWindow {
         }
     }
 
-    /// Takes the changes. `None` if there is no difference.
+    /// `None` if there is no difference.
     pub(super) fn take(&mut self) -> Option<Changes> {
         let departed = std::mem::take(&mut self.departed);
         // The name now belongs to another file, whose change does not report that the content of

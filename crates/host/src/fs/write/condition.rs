@@ -83,12 +83,13 @@ pub(in crate::fs) enum Arrival {
 
 /// Makes the modification time distinct from earlier ones. Called under the write lock, for the
 /// file whose new content replaces `old`. Kernels take timestamps from a clock that ticks every few
-/// milliseconds, so to a later condition two writes of equal size within a tick would look the
-/// same.
+/// milliseconds, so two writes of equal size within one tick would look the same to a later
+/// condition.
 ///
 /// Conditional writers may have to wait: the file gets a time later than its previous one, and
 /// later than any that it showed during the write. So no reader that saw partial content has the
-/// time of the complete content. Other writes do not wait, and hardly ever depart from the clock.
+/// time of the complete content. Other writes do not wait, and almost always keep the time of the
+/// clock.
 pub(in crate::fs) fn distinguish(
     path: &Path,
     file: impl AsFd,
@@ -137,8 +138,8 @@ fn leave_behind(file: BorrowedFd<'_>, now: i64, seen: &[i64]) {
     }
 }
 
-/// Waits for a suitable clock time; returns whether it arrived. Sets the times of the file from the
-/// clock of the file system, for which write access is enough.
+/// Waits for a clock time that conflicts with none in `seen`, and returns whether one came in time.
+/// Sets the times of the file from the clock of the file system, for which write access is enough.
 #[expect(clippy::disallowed_methods, reason = "a clock tick raises no event")]
 fn wait_for_the_clock(file: BorrowedFd<'_>, seen: &[i64]) -> bool {
     for _ in 0..MAX_WAITS {

@@ -87,8 +87,7 @@ impl NewFile {
         self.written.load(Ordering::Acquire)
     }
 
-    /// Writes a block. Blocks may arrive in any order and from several threads. Gaps between them
-    /// read as zeros.
+    /// Blocks may arrive in any order and from several threads. Gaps between them read as zeros.
     pub fn write_block(&self, offset: u64, bytes: &[u8]) -> Result<(), FsError> {
         self.write_all(offset, bytes).map_err(|errno| {
             let first = *self.failed.get_or_init(|| errno);

@@ -25,7 +25,7 @@ pub(in crate::fs) fn expect_writable(path: &Path, old: &Existing) -> Result<(), 
         .map_err(FsError::os("replace", path))
 }
 
-/// Inherits access rights. `mode` is the requested mode; it applies regardless of the owner.
+/// `mode` is the requested mode; it applies regardless of the owner.
 pub(in crate::fs) fn inherit(
     path: &Path,
     file: BorrowedFd<'_>,

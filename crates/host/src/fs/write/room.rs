@@ -123,7 +123,6 @@ fn release(file: BorrowedFd<'_>, end: u64, len: u64) {
     }
 }
 
-/// Makes a hole. The size of the file stays.
 pub(in crate::fs) fn punch(file: BorrowedFd<'_>, range: Range<u64>) -> Result<(), Errno> {
     allocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, range)
 }

@@ -51,7 +51,7 @@ enum Fate {
 const MAX_STEM_BYTES: usize = 100;
 
 impl StagedFile {
-    /// Creates a staged file. `mode` is subject to the umask.
+    /// `mode` is subject to the umask.
     pub(in crate::fs) fn create(path: &Path, parent: Parent, mode: Mode) -> Result<Self, FsError> {
         // Resumable staged files never have an empty key.
         let usual = temporary_name(&parent.name, &word_of(&parent.name, ""));
@@ -96,8 +96,8 @@ impl StagedFile {
         self.fate = Fate::Removed;
     }
 
-    /// Takes ownership back. The file may have been given to the owner of the file to be replaced,
-    /// but must belong to this user to be resumed.
+    /// The file may have been given to the owner of the file to be replaced, but must belong to
+    /// this user to be resumed.
     pub(in crate::fs) fn take_back_ownership(&self) {
         if matches!(self.fate, Fate::Published | Fate::Lost) {
             return;
@@ -122,7 +122,8 @@ impl StagedFile {
             rustix::fs::renameat(directory, &self.name, directory, &self.parent.name)?;
         }
         self.fate = Fate::Published;
-        // Other writers may want to lock the file under its final name, and the sync takes time.
+        // Unlocked before the sync, which takes time: other writers may want to lock the file under
+        // its final name.
         let _ = rustix::fs::flock(&self.file, FlockOperation::NonBlockingUnlock);
         Ok(sync_directory(directory)?)
     }
@@ -138,7 +139,6 @@ impl StagedFile {
     }
 }
 
-/// Reasons why a staged file was not renamed to its final name.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::fs) enum NotPublished {
     Os(Errno),
@@ -185,8 +185,8 @@ fn create_in_place_of_abandoned(parent: &Parent, name: &OsStr, mode: Mode) -> Op
     }
 }
 
-/// Removes an abandoned staged file. Invariant: the usual staged file of a name is removed only
-/// under its lock, so a locked one keeps its name.
+/// Invariant: the usual staged file of a name is removed only under its lock, so a locked one keeps
+/// its name.
 fn remove_abandoned(parent: &Parent, name: &OsStr) -> Option<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let node = rustix::fs::openat(&parent.directory, name, flags, Mode::empty()).ok()?;
@@ -281,8 +281,7 @@ fn temporary_name(name: &OsStr, word: &str) -> OsString {
     OsString::from_vec(staged_file)
 }
 
-/// Returns a random word. It need not be secret: a name that another program guessed and took is
-/// simply not used.
+/// The word need not be secret: a name that another program guessed and took is simply not used.
 fn random_word() -> String {
     const LETTERS: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
     let mut number = RandomState::new().build_hasher().finish();
@@ -294,8 +293,8 @@ fn random_word() -> String {
     word
 }
 
-/// Returns the word for a name and a key. It also distinguishes names with the same first hundred
-/// bytes, and is longer than any random word.
+/// Names with the same first hundred bytes get different words too. The word is longer than any
+/// random word.
 fn word_of(name: &OsStr, key: &str) -> String {
     let mut hash = Sha256::new();
     hash.update(name.as_bytes());

@@ -32,7 +32,7 @@ pub struct WriteOptions {
     pub condition: Condition,
 }
 
-/// Writes a file. Only regular files are written; others are refused without being opened. With
+/// Only regular files are written; others are refused without being opened. With
 /// [`Symlinks::Follow`], the missing target of a dangling symlink is created.
 ///
 /// A failed write removes a file that it created, and leaves an existing file unchanged except for
@@ -164,7 +164,7 @@ fn set_mode(path: &Path, file: &OwnedFd, mode: Mode) -> Result<(), FsError> {
     rustix::fs::fchmod(file, mode).map_err(FsError::os("set the permissions of", path))
 }
 
-/// Closes a file and reports errors. Network file systems may report lack of space only on close.
+/// Reports errors: network file systems may report lack of space only on close.
 fn close(file: OwnedFd) -> Result<(), Errno> {
     // SAFETY: the owner of the descriptor has just given it up, so no other code uses or closes it.
     if unsafe { libc::close(file.into_raw_fd()) } == 0 {

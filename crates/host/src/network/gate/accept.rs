@@ -1,4 +1,5 @@
-//! Accepts the connections of one listener, within the limit that all listeners of a gate share.
+//! Accepts the connections of one listener, within a limit that listeners may share and the limit
+//! of all gates.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -16,9 +17,9 @@ use super::pump::reset;
 const BACKOFF: Duration = Duration::from_millis(100);
 
 /// Serves each connection in its own task. A connection that exceeds a limit, or that `is_welcome`
-/// rejects, is reset. Once `closing` is set, it still serves the connections that the kernel has
-/// accepted by then, and returns when all connections have ended. Dropping the future ends all
-/// connections.
+/// rejects, is reset. After `closing` is set, the connections that the kernel has accepted by then
+/// are still served, and the function returns when all connections have ended. Dropping the future
+/// ends all connections.
 pub(super) async fn accept_all<F>(
     listener: TcpListener,
     slots: Arc<Semaphore>,

@@ -21,7 +21,6 @@ const MAX_RECORDED_NAMES: usize = 1_024;
 /// The port in the record of a refused lookup.
 const LOOKUP_PORT: u16 = 443;
 
-/// Reasons for refusing a connection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {
     #[error("refused by the policy: {0:?}")]
@@ -53,9 +52,8 @@ impl Judge {
         }
     }
 
-    /// Decides whether a program may connect. Waits for the client if the policy asks for it.
-    ///
-    /// `peer` is the program's end of the connection.
+    /// Waits for the client's answer if the policy asks for one. `peer` is the program's end of the
+    /// connection.
     pub(super) async fn judge<'a>(
         &'a self,
         access: &'a Access<'a>,
@@ -69,18 +67,17 @@ impl Judge {
         Ok(Permission { judge: self, access, peer, outcome: Some(outcome) })
     }
 
-    /// Whether the policy refuses the access only because of its mode: a plain HTTP request, or one
-    /// with another method, could be allowed. Records nothing.
+    /// Whether the policy gives limited mode as the reason for refusing the access. A GET request
+    /// of plain HTTP may then be allowed. Records nothing.
     pub(super) fn refuses_by_mode(&self, access: &Access<'_>) -> bool {
         self.policy.decide(access) == Decision::Deny(DenyReason::Method)
     }
 
-    /// Whether an allow pattern names this host.
     pub(super) fn names(&self, host: &Host) -> bool {
         self.policy.names(host)
     }
 
-    /// Whether a name may be looked up. The first refusal of a name is recorded.
+    /// The first refusal of a name is recorded.
     pub(super) fn may_look_up(&self, name: &Host, peer: SocketAddr) -> bool {
         if self.policy.may_reach(name) {
             return true;
@@ -166,7 +163,7 @@ impl Judge {
             host: access.host.to_string(),
             port: access.port,
             method: access.method.map(str::to_owned),
-            // The listeners are IPv6 sockets, which show IPv4 addresses as mapped ones.
+            // A listener may be an IPv6 socket, which shows IPv4 addresses as mapped ones.
             client: peer
                 .map(|peer| SocketAddr::new(peer.ip().to_canonical(), peer.port()).to_string()),
             policy_override: outcome.source == DecisionSource::Decider
@@ -193,7 +190,6 @@ impl Permission<'_> {
         self.access
     }
 
-    /// Checks that all addresses that the name resolved to may be dialled.
     pub(super) fn check_resolved(&mut self, addresses: &[IpAddr]) -> Result<(), Refusal> {
         let Self { judge, access, peer, .. } = *self;
         let is_allowed = |address: &IpAddr| judge.policy.check_resolved(*address, access.port);

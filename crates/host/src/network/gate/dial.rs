@@ -20,11 +20,11 @@ use crate::network::policy::{Access, Host};
 
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Total time limit for all addresses of a name.
+/// Limits the attempts at all addresses of a name together, and the wait for a tunnel through a
+/// proxy.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_LOOKUPS: usize = 16;
 
-/// Resolves the names of allowed hosts.
 pub trait Resolver: Send + Sync + fmt::Debug {
     /// Blocks until the addresses are known.
     fn resolve(&self, name: &str) -> io::Result<Vec<IpAddr>>;
@@ -40,7 +40,6 @@ impl Resolver for SystemResolver {
     }
 }
 
-/// Reasons why an outside connection could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DialError {
     #[error("{0}")]
@@ -67,7 +66,6 @@ impl Dialer {
         Self { resolver, lookups: Arc::new(Semaphore::new(MAX_LOOKUPS)), upstream }
     }
 
-    /// Connects to an allowed host.
     pub(super) async fn dial(
         &self,
         mut permission: Permission<'_>,
@@ -99,8 +97,8 @@ impl Dialer {
         Ok(addresses.into_iter().map(|address| SocketAddr::new(address, port)).collect())
     }
 
-    /// Connects through a proxy. The proxy resolves the name, so the addresses are not checked
-    /// here: an operator who allows upstream proxies relies on them to block private addresses.
+    /// The proxy resolves the name, so the addresses are not checked here: an operator who allows
+    /// upstream proxies relies on them to block private addresses.
     async fn dial_through(
         &self,
         proxy: &ProxyAddress,
@@ -147,7 +145,6 @@ pub(super) async fn dial_loopback(port: u16) -> Result<TcpStream, DialError> {
     connect_first(&[(Ipv4Addr::LOCALHOST, port).into(), (Ipv6Addr::LOCALHOST, port).into()]).await
 }
 
-/// Connects to the first address that accepts.
 async fn connect_first(addresses: &[SocketAddr]) -> Result<TcpStream, DialError> {
     let attempts = async {
         let mut last = DialError::TimedOut;

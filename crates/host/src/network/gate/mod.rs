@@ -56,7 +56,7 @@ pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct GateListeners {
     pub dns_udp: Option<UdpSocket>,
     pub dns_tcp: Option<TcpListener>,
-    /// Wildcard sockets, one for each port that the policy names. The local address of an accepted
+    /// Wildcard sockets, one for each port of direct connections. The local address of an accepted
     /// connection is the address that the program dialled.
     pub direct: Vec<TcpListener>,
     pub http_proxy: Option<TcpListener>,
@@ -86,7 +86,6 @@ pub struct GateSettings {
     pub search_domains: SearchDomains,
 }
 
-/// Traffic and refusals of a gate so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GateSummary {
     pub bytes_up: u64,
@@ -108,7 +107,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Starts serving. Requires a Tokio runtime.
+    /// Requires a Tokio runtime.
     pub fn open(listeners: GateListeners, settings: GateSettings) -> io::Result<Self> {
         let state = Arc::new(GateState::new(settings));
         let closing = watch::Sender::new(false);

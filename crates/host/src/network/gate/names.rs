@@ -21,7 +21,6 @@ pub(crate) const PROHIBITED_V6: (Ipv6Addr, u8) =
 /// The maximum number of names per process. With at most 253 bytes each, names take at most 3 MiB.
 pub(crate) const MAX_NAMES: usize = 8_192;
 
-/// The names that a process has resolved, and their addresses.
 #[derive(Debug, Default)]
 pub(crate) struct SyntheticNames {
     /// Invariant: `numbers[names[n - 1]] == n` for every number from 1 to `names.len()`. The number

@@ -20,7 +20,6 @@ const BUFFER_BYTES: usize = 256 << 10;
 const SMALL_READ_BYTES: usize = 8 << 10;
 /// Reads are small while all gates together hold more unwritten bytes than this.
 const MAX_WAITING_BYTES: usize = 64 << 20;
-/// Bytes that one direction moves before it yields to other tasks.
 const BYTES_BEFORE_YIELD: usize = 1 << 20;
 
 static WAITING_BYTES: AtomicUsize = AtomicUsize::new(0);

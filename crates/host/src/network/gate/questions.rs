@@ -23,7 +23,6 @@ pub(super) struct Questions {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum AskError {
-    /// [`MAX_OPEN_QUESTIONS`] questions are open.
     TooMany,
     /// The question ended without an answer.
     Abandoned,
@@ -50,7 +49,6 @@ impl Questions {
         Self { client, state: Mutex::default() }
     }
 
-    /// Returns the client's answer for the host and port of the question.
     pub(super) async fn ask(&self, question: Question) -> Result<Answer, AskError> {
         let mut pending = self.find_or_start(question)?;
         let answer = pending.wait_for(Option::is_some).await.map_err(|_| AskError::Abandoned)?;

@@ -37,7 +37,6 @@ impl GateState {
         }
     }
 
-    /// Judges an access and connects to its host.
     pub(super) async fn connect(
         &self,
         access: &Access<'_>,

@@ -149,7 +149,6 @@ pub(super) async fn listener() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// Two connected sockets.
 pub(super) async fn connected() -> (TcpStream, TcpStream) {
     let (listener, address) = listener().await;
     let (near, far) = tokio::join!(TcpStream::connect(address), listener.accept());

@@ -12,7 +12,6 @@ use url::Url;
 
 use crate::network::policy::{Access, Host, Protocol};
 
-/// The longest accepted response head of a proxy.
 const MAX_RESPONSE_HEAD: usize = 16 << 10;
 
 /// The proxies of the server's environment: `HTTP_PROXY` for plain HTTP, `HTTPS_PROXY` for all
@@ -25,7 +24,7 @@ pub struct UpstreamProxies {
     exceptions: Vec<Exception>,
 }
 
-/// The value is not repeated: it may contain a password.
+/// The message omits the value, which may contain a password.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the proxy in {variable} is not supported; use http://HOST:PORT")]
 pub struct UpstreamError {
@@ -55,7 +54,7 @@ enum Exception {
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TunnelError {
-    #[error("the connection to the proxy failed")]
+    #[error("the connection to the proxy failed: {0}")]
     Io(#[from] io::Error),
     #[error("the proxy refused the connection with status {status}")]
     Refused { status: u16 },
@@ -153,7 +152,7 @@ fn same_network(one: IpAddr, other: IpAddr, prefix: u8) -> bool {
     one == other || agreeing >= u32::from(prefix)
 }
 
-/// Parses a proxy URL. `HOST:PORT` means `http://HOST:PORT`.
+/// `HOST:PORT` means `http://HOST:PORT`.
 fn parse_proxy(text: &str) -> Option<ProxyAddress> {
     let url = match text.contains("://") {
         true => Url::parse(text).ok()?,
@@ -172,7 +171,6 @@ fn parse_proxy(text: &str) -> Option<ProxyAddress> {
     Some(ProxyAddress { host, port: url.port_or_known_default()?, authorization })
 }
 
-/// Requests a tunnel to `target` from a proxy.
 pub(super) async fn open_tunnel(
     mut stream: TcpStream,
     proxy: &ProxyAddress,

@@ -22,11 +22,9 @@ pub use rules::{Access, Decision, DenyReason, Mode, Protocol, Route, Rules, Unna
 
 use pattern::DEFAULT_PORTS;
 
-/// The maximum number of ports for direct connections: each needs a listener for every managed
-/// process.
+/// Each port needs a listener for every managed process.
 pub const MAX_DIRECT_PORTS: usize = 64;
 
-/// The rules of all parties. The strictest decision wins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkPolicy {
     layers: Vec<Rules>,
@@ -81,9 +79,9 @@ impl NetworkPolicy {
     /// the answers of DNS.
     #[must_use]
     pub fn may_reach(&self, name: &Host) -> bool {
-        // Ports that no rule names for this host are all treated alike, so one of them represents
-        // the rest. `denies` finds the rules of `allow` too: it matches at least as much as
-        // `names`.
+        // All ports that no rule names for this host are treated alike, so one of them represents
+        // the rest. `denies` is also used for the patterns of `allow`: it matches at least as much
+        // as `names`.
         let mut ports: BTreeSet<u16> = self
             .layers
             .iter()

@@ -52,7 +52,6 @@ pub enum PatternError {
 }
 
 impl HostPattern {
-    /// Returns the port of the pattern, if it names one.
     #[must_use]
     pub fn port(&self) -> Option<u16> {
         self.port.map(NonZeroU16::get)
@@ -77,7 +76,6 @@ impl HostPattern {
         }
     }
 
-    /// Whether the pattern, as part of `allow`, allows the host on this port.
     #[must_use]
     pub fn allows(&self, host: &Host, port: u16, route: Route) -> bool {
         self.covers_port(port, route) && self.names(host)

@@ -48,7 +48,6 @@ pub struct Access<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Protocol {
-    /// One request of plain HTTP.
     Http,
     HttpsConnect,
     Socks5Tcp,
@@ -117,7 +116,6 @@ impl Rules {
         }
     }
 
-    /// Checks that an address of an allowed name may be dialled.
     pub(super) fn check_resolved(&self, address: IpAddr, port: u16) -> Result<(), DenyReason> {
         let host = Host::from(address);
         if self.denies(&host, port) {
@@ -139,9 +137,9 @@ impl Rules {
         self.deny.iter().any(|pattern| pattern.denies(host, port))
     }
 
-    /// Whether a pattern without a wildcard allows this private address. The program could reach it
-    /// through the proxy by its literal, so a name that resolves to it grants nothing new. For the
-    /// same reason an exact `localhost` allows the two usual loopback addresses.
+    /// Whether a pattern without a wildcard allows this private address. The program could reach
+    /// that address through the proxy anyway, so a name that resolves to it grants nothing new. For
+    /// the same reason an exact `localhost` allows the two usual loopback addresses.
     fn allows_private(&self, address: &Host, port: u16) -> bool {
         const LOOPBACK: [Host; 2] = [
             Host::Address(IpAddr::V4(Ipv4Addr::LOCALHOST)),

@@ -9,7 +9,6 @@ use super::error::{LaunchError, StringPlace};
 use crate::process::limits::Limits;
 use crate::sandbox::{GateSockets, NetworkNamespace, Plan};
 
-/// A program to start.
 #[derive(Clone, Debug)]
 pub struct Command {
     /// The program and its arguments. A name without a slash is looked up in the `PATH` of `env`; a
@@ -18,14 +17,11 @@ pub struct Command {
     /// The name that the program sees as its own, if it is not `argv[0]`.
     pub arg0: Option<OsString>,
     pub cwd: PathBuf,
-    /// The complete environment.
     pub env: Vec<(OsString, OsString)>,
     pub io: Io,
     /// Whether to kill the remaining tree when the program exits.
     pub kill_on_exit: bool,
-    /// The plan that confines the program.
     pub sandbox: Option<Arc<Plan>>,
-    /// The limits of the program's tree.
     pub limits: Limits,
 }
 
@@ -54,7 +50,6 @@ impl Command {
         self.program().as_bytes().contains(&b'/').then(|| Path::new(self.program()))
     }
 
-    /// Returns the sockets of the gate, if the program has a managed network.
     pub(super) fn gate_sockets(&self) -> Option<&GateSockets> {
         match &self.sandbox.as_ref()?.network_namespace {
             NetworkNamespace::Gated(sockets) => Some(sockets),

@@ -49,7 +49,7 @@ pub enum LaunchError {
     #[error("{program:?} was terminated before it ran")]
     Terminated { program: OsString },
     /// A bug in this server.
-    #[error("the server panicked while it started {program:?}; see the server's log")]
+    #[error("the server panicked while starting {program:?}; see the server's log")]
     Panicked { program: OsString },
     #[error("cannot prepare the process, its descriptors or its terminal: {}", Reason(source))]
     Setup { source: io::Error },

@@ -42,7 +42,7 @@ pub struct Launched {
     pub pid: u32,
     pub stdio: ChildStdio,
     pub tree: Tree,
-    /// The sockets of its gate, in the order of the plan.
+    /// The sockets of the program's gate, in the order of the plan.
     pub gate: Vec<OwnedFd>,
 }
 
@@ -116,7 +116,6 @@ impl Launcher {
         let _ = std::thread::Builder::new().name("limits".into()).spawn(move || launcher.limits());
     }
 
-    /// Returns the result of [`limits`](Self::limits) if it is already known.
     pub fn known_limits(&self) -> Option<LimitsSupport> {
         match &self.mechanism {
             #[cfg(target_os = "linux")]

@@ -27,7 +27,7 @@ use crate::process::limits::{Limit, Limits, rlimits};
 /// Interval of checks on a group that outlived its leader: no event reports that it is empty.
 const GROUP_CHECK: Duration = Duration::from_millis(250);
 
-/// `Exited` and `Emptied`: the channel has room for all events.
+/// `Exited` and `Emptied`.
 const EVENTS: usize = 2;
 
 pub(super) fn launch(command: &Command, ends: ChildEnds) -> Result<(u32, Tree), LaunchError> {
@@ -98,7 +98,6 @@ fn prepare(command: &Command, ends: &ChildEnds) -> io::Result<std::process::Comm
     Ok(prepared)
 }
 
-/// A process group, identified by its leader.
 #[derive(Debug)]
 struct Group {
     leader: Pid,
@@ -161,7 +160,6 @@ impl Group {
     }
 }
 
-/// The task that attends one program.
 struct Attendance {
     group: Arc<Group>,
     started: Instant,

@@ -68,7 +68,6 @@ impl PtyMaster {
         Ok(tcsetwinsize(&self.master, size)?)
     }
 
-    /// Whether the process group with that leader is in the foreground.
     pub fn foreground_is(&self, leader: u32) -> bool {
         rustix::termios::tcgetpgrp(&self.master)
             .is_ok_and(|group| group.as_raw_nonzero().get().cast_unsigned() == leader)

@@ -47,20 +47,17 @@ pub struct ExitRecord {
     pub duration: Duration,
     pub cpu: Duration,
     pub max_rss_bytes: u64,
-    /// The limits that its tree reached.
     pub limits_hit: LimitsHit,
     /// The resources used by the whole tree, if it had limits.
     pub tree_use: Option<TreeUse>,
-    /// Why the server terminated the program of its own accord; `None` if it did not.
     pub ended_by: Option<EndedBy>,
 }
 
-/// The reason for which the server terminated a program of its own accord.
+/// Why the server terminated a program of its own accord.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndedBy {
-    /// The deadline given at its start passed.
+    /// The timeout given at the start expired.
     Deadline,
-    /// The server is shutting down.
     Shutdown,
 }
 

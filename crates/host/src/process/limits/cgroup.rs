@@ -37,7 +37,6 @@ pub(in crate::process) struct Delegated {
     base: PathBuf,
 }
 
-/// Why the server cannot create cgroups.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::process) enum NoCgroup {
     #[error("found no mounted cgroup v2 that contains this process")]
@@ -192,7 +191,6 @@ impl Leaf {
         TreeUse { peak_memory_bytes, cpu: Duration::from_micros(micros) }
     }
 
-    /// Returns the limits that the tree has reached, according to the kernel.
     pub(in crate::process) fn hit(&self) -> LimitsHit {
         let mut hit = LimitsHit::default();
         let has = |file, name| self.counter(file, name).is_some_and(|count| count > 0);
@@ -264,7 +262,6 @@ fn counter(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(value)
 }
 
-/// The first controller that the file does not list.
 fn missing_controller(file: &Path) -> Option<&'static str> {
     let listed = fs::read_to_string(file).unwrap_or_default();
     let is_missing = |name: &&&str| !listed.split_whitespace().any(|listed| listed == **name);

@@ -33,7 +33,7 @@ pub struct Limits {
     pub cpu_time: Option<Duration>,
     /// CPUs that the tree may keep busy, in thousandths of a CPU.
     pub cpu_thousandths: Option<u32>,
-    /// For each process, as are `file_size_bytes` and `core_size_bytes`.
+    /// This limit and the following ones apply to each process, not to the whole tree.
     pub open_files: Option<u64>,
     pub file_size_bytes: Option<u64>,
     pub core_size_bytes: Option<u64>,
@@ -63,7 +63,6 @@ impl Limits {
             || self.cpu_thousandths.is_some()
     }
 
-    /// The requested limits that `tier` cannot enforce.
     #[must_use]
     pub fn not_enforced(&self, tier: LimitsTier) -> Vec<Limit> {
         let set = [
@@ -213,7 +212,6 @@ impl fmt::Debug for LimitsHit {
     }
 }
 
-/// Resource use of a whole tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TreeUse {
     pub peak_memory_bytes: u64,

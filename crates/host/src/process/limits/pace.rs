@@ -46,7 +46,6 @@ fn at_rate(headroom: u64, per_second: u64) -> Duration {
     Duration::try_from_secs_f64(headroom as f64 / per_second as f64).unwrap_or(Duration::MAX)
 }
 
-/// The first limit that is exceeded.
 pub(in crate::process) fn exceeded(limits: &Limits, usage: &Use) -> Option<Limit> {
     let is_over = |limit: Option<u64>, used: u64| limit.is_some_and(|limit| used > limit);
     if is_over(limits.pids, usage.tasks) {

@@ -35,7 +35,6 @@ pub struct Budget {
     pub events: usize,
 }
 
-/// The result of one read.
 #[derive(Debug)]
 pub struct Page {
     pub events: Vec<Delivered>,
@@ -55,7 +54,6 @@ enum Position {
 }
 
 impl Cursor {
-    /// Returns a cursor whose next event is the first one after `seq`.
     #[must_use]
     pub fn after(log: &Log, seq: u64) -> Self {
         Self { read: log.lock().position_after(seq), ..Self::default() }
@@ -87,7 +85,6 @@ impl Cursor {
         self.block.retain(|entry| entry.seq > to.seq);
     }
 
-    /// Reads as many events as the budget allows.
     pub async fn read(&mut self, log: &Log, budget: Budget) -> Page {
         let mut events = Vec::new();
         let mut left = budget;

@@ -28,7 +28,6 @@ pub use totals::LogTotals;
 use super::launch::ExitRecord;
 use state::{LogPosition, State};
 
-/// The stream of a chunk of output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
     Stdout,
@@ -36,7 +35,6 @@ pub enum Stream {
     Pty,
 }
 
-/// An event in the life of a process.
 #[derive(Debug, Clone)]
 pub enum Event {
     Output {
@@ -58,7 +56,6 @@ impl Event {
     }
 }
 
-/// One numbered event.
 #[derive(Debug, Clone)]
 pub struct Entry {
     pub seq: u64,
@@ -97,7 +94,6 @@ pub struct LogLimits {
     /// The size at which the spill file counts as full; 0 for no spill file.
     pub spill_bytes: u64,
     pub on_full: OnFull,
-    /// The totals of all logs.
     pub totals: Arc<LogTotals>,
 }
 
@@ -115,7 +111,6 @@ pub trait LogListener: Send + Sync {
 /// The state of a process as its log knows it.
 #[derive(Debug, Clone)]
 pub struct Progress {
-    /// The number of the next event.
     pub next_seq: u64,
     pub exit: Option<ExitRecord>,
     pub closed: bool,
@@ -291,13 +286,10 @@ impl Log {
         drop(waiters);
     }
 
-    /// Whether more output may be appended now.
     pub(crate) fn has_room(&self) -> bool {
         self.lock().has_room(&self.limits)
     }
 
-    /// Waits until more output may be appended.
-    ///
     /// The spill file is for readers that are slow or disconnected. For a reader that keeps up, the
     /// producer waits a moment instead: the spill file costs several times as much.
     pub(crate) async fn wait_for_room(&self) {

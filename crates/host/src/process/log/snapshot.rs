@@ -6,7 +6,6 @@ use bytes::{Bytes, BytesMut};
 use super::{Event, Log, Stream};
 use crate::process::launch::ExitRecord;
 
-/// Head and tail of each stream.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     pub stdout: Bytes,
@@ -17,7 +16,6 @@ pub struct Snapshot {
     pub exit: Option<ExitRecord>,
 }
 
-/// The most bytes kept as the head of each stream.
 const MAX_HEAD_BYTES: usize = 64 << 10;
 
 /// The first bytes of each stream, which a bounded log would lose first.

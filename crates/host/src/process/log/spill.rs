@@ -22,7 +22,6 @@ pub(super) const BATCH_BYTES: usize = 256 << 10;
 /// Released space is returned to the filesystem once it reaches this size.
 const PUNCH_BYTES: u64 = 4 << 20;
 
-/// Entries to be written to the file.
 pub(super) struct Batch {
     pub(super) file: Option<Arc<File>>,
     pub(super) at: u64,
@@ -178,14 +177,14 @@ pub(super) fn write(file: Option<Arc<File>>, at: u64, encoded: &[u8]) -> io::Res
     Ok(file)
 }
 
-/// Reads the bytes of a block. They are valid only if the block is still retained afterwards.
+/// The bytes are valid only if the block is still retained afterwards.
 pub(super) fn read(file: &File, block: &Block) -> io::Result<Bytes> {
     let mut bytes = vec![0; block.len as usize];
     file.read_exact_at(&mut bytes, block.at)?;
     Ok(bytes.into())
 }
 
-/// Decodes the entries of a block. The exit record is in the log's progress, not in the file.
+/// The exit record is in the log's progress, not in the file.
 pub(super) fn decode(block: &Block, mut bytes: Bytes, exit: Option<ExitRecord>) -> VecDeque<Entry> {
     let mut offset = block.first_offset;
     let mut entries = VecDeque::with_capacity(block.entries as usize);

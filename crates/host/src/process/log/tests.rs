@@ -23,7 +23,6 @@ async fn produce(log: &Log, bytes: impl Into<Bytes>) -> bool {
     room
 }
 
-/// Returns a chunk filled with its number.
 fn numbered(number: u64, len: usize) -> Vec<u8> {
     number.to_le_bytes().iter().copied().cycle().take(len).collect()
 }

@@ -21,15 +21,14 @@ pub struct LogTotals {
 }
 
 impl Default for LogTotals {
-    /// Unbounded.
     fn default() -> Self {
         Self::bounded(u64::MAX, u64::MAX)
     }
 }
 
 impl LogTotals {
-    /// Creates totals with bounds. Beyond `max_memory` each log keeps little in memory. Beyond
-    /// `max_spilled` nothing more is spilled, and processes wait for their readers.
+    /// Beyond `max_memory` each log keeps little in memory. Beyond `max_spilled` nothing more is
+    /// spilled, and processes wait for their readers.
     #[must_use]
     pub fn bounded(max_memory: u64, max_spilled: u64) -> Self {
         let zero = || AtomicU64::new(0);
@@ -38,13 +37,12 @@ impl LogTotals {
         Self { max_memory, max_spilled, memory, spilled, output, discarded, freed }
     }
 
-    /// Returns the bytes that all logs hold in memory, with their overhead.
+    /// Includes the overhead of each event.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.memory.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes that all logs hold in spill files.
     #[must_use]
     pub fn spilled_bytes(&self) -> u64 {
         self.spilled.load(Ordering::Relaxed)

@@ -25,11 +25,11 @@ impl Lineage {
     /// changed in the meantime. `is_still_meant` checks that the pid still belongs to the process
     /// that the caller means; it is called last.
     ///
-    /// A parent may exit between two reads and its pid be reused; the ancestors read next would then
-    /// be foreign. But while a child names its parent, the parent has not exited, and its pid has
-    /// not been reused. So every link from a child to its parent is checked again, the oldest first:
-    /// a link that still holds shows that its parent was alive when the parent's own link was
-    /// checked.
+    /// A parent may exit between two reads, and its pid may be reused; the ancestors read next
+    /// would then be foreign. But while a child names its parent, the parent has not exited, and
+    /// its pid has not been reused. So every link from a child to its parent is checked again, the
+    /// oldest first: a link that still holds shows that its parent was alive when the parent's own
+    /// link was checked.
     pub(super) fn of(pid: u32, is_still_meant: impl FnOnce() -> bool) -> Option<Self> {
         let pids = follow(pid)?;
         let lasts = |link: &[u32]| parent(link[0]) == Some(link[1]);

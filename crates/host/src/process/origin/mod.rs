@@ -18,7 +18,6 @@ use std::os::fd::{AsFd as _, OwnedFd};
 pub use lineage::Lineage;
 pub use user::{PeerUser, user_of_tcp_peer, user_of_unix_peer};
 
-/// Identifies the peer of a connection.
 #[derive(Debug)]
 pub enum PeerSocket {
     /// Both addresses, as the peer sees them.
@@ -27,7 +26,6 @@ pub enum PeerSocket {
     Unix { socket: OwnedFd },
 }
 
-/// The origin of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// Another machine, another network namespace, or a user whom the server's processes cannot

@@ -20,8 +20,7 @@ const HEADER_BYTES: usize = 16;
 const TCP: u8 = 6;
 const ANY: [u8; 4] = [0xff; 4];
 
-/// Finds the socket with these addresses. Returns `Ok(None)` if there is none, and an error if the
-/// kernel cannot be queried.
+/// Returns `Ok(None)` if there is no such socket, and an error if the kernel cannot be queried.
 pub(super) fn find(own: SocketAddr, other: SocketAddr) -> Result<Option<SocketEntry>, Errno> {
     let flags = SocketFlags::CLOEXEC;
     let protocol = Some(netlink::SOCK_DIAG);

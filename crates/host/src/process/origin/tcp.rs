@@ -88,7 +88,7 @@ fn unmapped(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// Lists the processes that have the socket open. Omits those that cannot be inspected.
+/// Omits processes that cannot be inspected.
 fn holders(socket: &str) -> impl Iterator<Item = u32> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     processes

@@ -92,7 +92,7 @@ mod tests {
         _client: OwnedFd,
     }
 
-    /// `None` where a container forbids the system call that creates such a child.
+    /// Returns `None` where a container forbids the system call that creates the child.
     fn connected() -> Option<Connected> {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("socket");
@@ -133,7 +133,8 @@ mod tests {
         }
     }
 
-    /// Does `work`, then waits to be killed, at the latest when the thread that created it ends.
+    /// Does `work`, then waits to be killed. The kernel kills the process at the latest when the
+    /// thread that created it ends.
     fn wait_after<T>(work: impl FnOnce() -> T) -> ! {
         let _ = set_parent_process_death_signal(Some(Signal::KILL));
         let _ = work();

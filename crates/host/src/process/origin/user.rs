@@ -6,7 +6,6 @@ use std::os::fd::BorrowedFd;
 
 use super::tcp::find_socket;
 
-/// The user at the other end of a local socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerUser {
     /// The user of this process, or root.
@@ -98,7 +97,6 @@ mod tests {
         }
     }
 
-    /// A closed socket shows as root's.
     #[test]
     fn a_closed_connection_has_an_unknown_user() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -108,6 +106,7 @@ mod tests {
         drop(client);
         assert_eq!(user_of_tcp_peer(own, other), PeerUser::Unknown);
     }
+
     #[test]
     fn a_unix_socket_shows_the_user_that_connected() {
         let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();

@@ -42,7 +42,6 @@ pub enum LandlockError {
 }
 
 impl LandlockError {
-    /// Returns the errno of the failed system call, if there is one.
     pub fn raw_os_error(&self) -> Option<i32> {
         let mut cause: &(dyn std::error::Error + 'static) = self;
         while let Some(source) = cause.source() {
@@ -110,7 +109,7 @@ impl Ruleset {
         Ok(Self(created))
     }
 
-    /// Returns the descriptor for [`restrict_self`]. It is closed on exec.
+    /// The descriptor is closed on exec.
     pub fn into_fd(self) -> Result<OwnedFd, LandlockError> {
         Option::from(self.0).ok_or(LandlockError::Missing)
     }
@@ -220,8 +219,6 @@ mod tests {
         Grant { path: path.into(), access }
     }
 
-    /// Creates `readable/old`, `writable/old` and `hidden/old`, with grants for the first two
-    /// directories.
     fn scene() -> (TempDir, Vec<Grant>) {
         let scene = tempfile::tempdir().unwrap();
         for name in ["readable", "writable", "hidden"] {

@@ -6,7 +6,6 @@ use std::path::Path;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 
-/// Opens a path. A symlink in it is an error.
 pub(in crate::sandbox) fn open_real(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     loop {
         match openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {

@@ -12,7 +12,6 @@ use crate::sandbox::report::capabilities::Capabilities;
 pub struct StartFacts<'a> {
     /// The working directory of the process, which must stay accessible.
     pub cwd: Option<&'a Path>,
-    /// The gate of a process with a managed network.
     pub gate: Option<&'a GateRequest>,
 }
 
@@ -22,7 +21,6 @@ impl Plan {
         Self::for_start(StartFacts::default(), policy, has, names)
     }
 
-    /// Creates a plan for a process whose start facts are known.
     pub fn for_start(
         start: StartFacts<'_>,
         policy: &Policy,

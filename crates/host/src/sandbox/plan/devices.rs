@@ -50,7 +50,6 @@ pub(super) fn narrow(
     Ok((grants, vec![root.into()]))
 }
 
-/// Returns the mounts that restrict devices.
 pub(super) fn mounts(policy: &Policy, names: &impl Names) -> Result<Vec<Mount>, PlanError> {
     let mut mounts = Vec::new();
     let all = Path::new(ALL);

@@ -40,7 +40,7 @@ pub enum PlanError {
     )]
     TooMuchToScan { base: PathBuf, limit: TooMuch },
     #[error(
-        "names were renamed or removed during every scan for denied patterns, most recently {}; try again",
+        "files were renamed or removed during every scan for denied patterns, most recently {}; try again",
         path.display()
     )]
     Unsteady { path: PathBuf },
@@ -100,7 +100,7 @@ impl fmt::Display for Lack {
     }
 }
 
-/// The part of a policy that requires a mechanism.
+/// The reason why a sandbox requires a mechanism.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Requirement {
     #[error("the policy restricts files")]

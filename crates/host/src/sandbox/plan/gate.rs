@@ -6,7 +6,6 @@ pub const SOCKS5_PORT: u16 = 41080;
 
 const DNS_PORT: u16 = 53;
 
-/// The gate that a start requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GateRequest {
     pub sockets: GateSockets,
@@ -17,7 +16,6 @@ pub struct GateRequest {
     pub require_transparent: bool,
 }
 
-/// The sockets of a gate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GateSockets {
     pub dns: bool,

@@ -33,7 +33,6 @@ pub use gate::{GateRequest, GateSocket, GateSockets, HTTP_PROXY_PORT, SOCKS5_POR
 use super::policy::{Access, Grant, Network};
 use crate::sandbox::report::enforcement::{Enforcement, NetworkEnforcement};
 
-/// The restrictions of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     pub tier: Tier,
@@ -46,19 +45,15 @@ pub struct Plan {
     pub seccomp: Vec<u8>,
     pub network: Network,
     pub network_namespace: NetworkNamespace,
-    /// Whether to mount a new `/proc` in the new PID namespace.
     pub fresh_proc: bool,
     /// Whether a program without a terminal can create private terminals, invisible outside. Only
     /// with [`Tier::Namespaces`].
     pub own_terminals: bool,
 }
 
-/// The network namespace of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NetworkNamespace {
-    /// The network namespace of the server.
     Inherited,
-    /// A namespace without any reachable host.
     Empty,
     /// A private namespace in which every address leads to these sockets.
     Gated(GateSockets),

@@ -13,9 +13,8 @@ use crate::sandbox::report::mechanism::Mechanism;
 pub(super) struct NetworkPlan {
     pub(super) network: Network,
     pub(super) sockets: Sockets,
-    /// The sockets of a gate that needs a network namespace.
+    /// Set if the process reaches its gate through a network namespace of its own.
     pub(super) gate: Option<GateSockets>,
-    /// Whether Landlock restricts ports.
     restricts_ports: bool,
 }
 

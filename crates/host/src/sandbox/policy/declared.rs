@@ -25,7 +25,6 @@ pub enum DeclaredFiles {
 pub struct Entry {
     pub path: EntryPath,
     pub access: Access,
-    /// Ignore the entry if the path does not exist.
     pub skip_missing: bool,
 }
 
@@ -42,7 +41,6 @@ pub enum EntryPath {
     /// when the policy is resolved, without symlinks. A path entry below the start directory of the
     /// glob overrides the matches below that path.
     Glob(String),
-    /// The whole file system.
     Root,
     /// The paths that a dynamically linked program needs to start.
     Minimal,
@@ -52,7 +50,6 @@ pub enum EntryPath {
     ProjectRoots {
         subpath: Option<PathBuf>,
     },
-    /// The directory in `TMPDIR`.
     Tmpdir,
     SlashTmp,
 }
@@ -76,7 +73,6 @@ pub enum Network {
     Enabled,
 }
 
-/// The context in which the names of a declared policy are resolved.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PolicyContext {
     pub cwd: Option<PathBuf>,

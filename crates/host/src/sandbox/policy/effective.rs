@@ -113,7 +113,6 @@ impl Policy {
         }
     }
 
-    /// Returns the same policy for files, with another network.
     #[must_use]
     pub fn with_network(&self, network: Network) -> Self {
         let Content { restricts_files, rules, globs, links, .. } = &*self.0;
@@ -125,7 +124,7 @@ impl Policy {
         self.0.network
     }
 
-    /// Whether access to files is restricted at all. `false` means that every path is writable.
+    /// `false` means that every path is writable.
     pub fn restricts_files(&self) -> bool {
         self.0.restricts_files
     }
@@ -177,15 +176,14 @@ impl Policy {
         PlainPath::with(path, |path| self.may_vary_below_plain(path)).unwrap_or(true)
     }
 
-    /// Returns the trees with more access than their surroundings, sorted by path.
+    /// Sorted by path.
     pub fn grants(&self) -> Vec<Grant> {
         let rises = self.0.rules.with_surroundings().filter(|(rule, around)| rule.access > *around);
         rises.map(|(rule, _)| Grant { path: rule.path.clone(), access: rule.access }).collect()
     }
 
-    /// Returns the trees with less access than their surroundings, sorted by path, without the
-    /// denying globs. Grants and carve-outs together make up all rules; the most specific rule
-    /// decides.
+    /// Sorted by path, without the denying globs. Grants and carve-outs together make up all rules;
+    /// the most specific rule decides.
     pub fn carve_outs(&self) -> Vec<CarveOut> {
         let falls = self.0.rules.with_surroundings().filter(|(rule, around)| rule.access < *around);
         falls

@@ -44,12 +44,11 @@ impl FakeNames {
         self.node(path.as_ref(), Node::Symlink(target.as_ref().to_owned()))
     }
 
-    /// A file whose content cannot be read.
     pub(in crate::sandbox) fn unreadable(self, path: impl AsRef<Path>) -> Self {
         self.node(path.as_ref(), Node::Unreadable)
     }
 
-    /// A path for which every query fails.
+    /// A path whose kind and content cannot be queried.
     pub(in crate::sandbox) fn forbidden(self, path: impl AsRef<Path>) -> Self {
         self.node(path.as_ref(), Node::Forbidden)
     }
@@ -66,7 +65,6 @@ impl FakeNames {
         self
     }
 
-    /// Adds a node with the directories above it.
     fn node(mut self, path: &Path, node: Node) -> Self {
         assert!(path.is_absolute());
         for above in path.ancestors().skip(1) {

@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-/// The sticky bit of a file mode.
 const STICKY: u32 = 0o1000;
 
 /// Queries about the current names. No query follows a symlink at the end of a path, and no result
@@ -17,7 +16,6 @@ const STICKY: u32 = 0o1000;
 pub trait Names {
     fn kind(&self, path: &Path) -> io::Result<NameKind>;
 
-    /// Returns the unresolved target of the symlink.
     fn read_link(&self, path: &Path) -> io::Result<PathBuf>;
 
     /// Returns at most `max` names of a directory, in any order. A name that is removed during the
@@ -27,7 +25,6 @@ pub trait Names {
     /// Reads at most the first `max` bytes of a regular file.
     fn read_start(&self, file: &Path, max: usize) -> io::Result<Vec<u8>>;
 
-    /// Returns who can replace the file at this path.
     fn hold(&self, path: &Path) -> io::Result<Hold>;
 
     /// Whether processes of this user can create names in the directory, or can obtain that right.

@@ -31,7 +31,6 @@ impl<'a> PlainPath<'a> {
         Self(if bytes == b"/" { b"" } else { bytes })
     }
 
-    /// Whether this path is the other path or above it.
     pub(super) fn covers(self, other: PlainPath<'_>) -> bool {
         self == other || self.is_above(other)
     }
@@ -64,13 +63,11 @@ impl Ord for PlainPath<'_> {
     }
 }
 
-/// Returns the path in plain form, or `None` if it is relative or contains `..`.
 pub(super) fn plain(path: &Path) -> Option<PathBuf> {
     let normal = |component| !matches!(component, Component::ParentDir);
     (path.is_absolute() && path.components().all(normal)).then(|| path.components().collect())
 }
 
-/// Returns the first `count` components of a relative path.
 pub(super) fn first_components(way: &[u8], count: usize) -> &[u8] {
     let mut slashes = way.iter().enumerate().filter(|(_, byte)| **byte == b'/');
     match count.checked_sub(1) {

@@ -7,7 +7,6 @@ use super::Access;
 use super::draft::{Decision, PolicyDraft};
 use super::plain::PlainPath;
 
-/// Decides the access to its path and to everything below.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Rule {
     /// Absolute, without `.` and `..`. Had no symlinks when it was resolved. It need not exist.
@@ -27,7 +26,7 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// The paths in the draft are plain.
+    /// The paths in the draft must be plain.
     pub(super) fn new(draft: &PolicyDraft) -> Self {
         let mut rules = Self { sorted: Vec::new(), above: Vec::new() };
         // Paths are sorted by components, so a rule comes after all rules above it.
@@ -59,7 +58,6 @@ impl Rules {
         (PlainPath::of_rule(&rule.path) == path).then_some(rule)
     }
 
-    /// Returns the rules, each with the access of its surroundings.
     pub(super) fn with_surroundings(&self) -> impl Iterator<Item = (&Rule, Access)> {
         self.sorted.iter().zip(&self.above).map(|(rule, above)| (rule, self.access_of(*above)))
     }

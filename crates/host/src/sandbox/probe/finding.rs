@@ -21,7 +21,6 @@ pub struct Findings {
     outcomes: Vec<Outcome>,
 }
 
-/// A probe result with its remedy, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     pub mechanism: Mechanism,

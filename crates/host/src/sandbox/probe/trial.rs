@@ -19,10 +19,10 @@ pub(super) const TIMEOUT_SECONDS: u32 = 10;
 pub(super) unsafe fn try_in_child(
     run: impl FnOnce() -> Result<String, Failed>,
 ) -> Result<String, String> {
-    let (ours, theirs) = io::pipe().map_err(|error| format!("pipe: {error}"))?;
+    let (ours, theirs) = io::pipe().map_err(|error| format!("cannot create a pipe: {error}"))?;
     // SAFETY: the caller guarantees that no other thread exists.
     let child = match unsafe { libc::fork() } {
-        -1 => return Err(format!("fork: {}", io::Error::last_os_error())),
+        -1 => return Err(format!("cannot fork: {}", io::Error::last_os_error())),
         0 => {
             drop(ours);
             // SAFETY: plain system calls. The signal is reset because the parent may have ignored
@@ -44,20 +44,19 @@ pub(super) unsafe fn try_in_child(
         Ok(status) => {
             return Err(match status.terminating_signal() {
                 Some(libc::SIGALRM) => format!("timed out after {TIMEOUT_SECONDS} s"),
-                Some(signal) => format!("the attempt was killed by signal {signal}"),
-                None => "the attempt did not exit".to_owned(),
+                Some(signal) => format!("the trial process was killed by signal {signal}"),
+                None => "the trial process did not exit".to_owned(),
             });
         }
-        Err(errno) => return Err(format!("cannot wait for the attempt: {errno}")),
+        Err(errno) => return Err(format!("cannot wait for the trial process: {errno}")),
     }
     match (said.strip_prefix('+'), said.strip_prefix('-')) {
         (Some(value), _) => Ok(value.to_owned()),
         (_, Some(reason)) => Err(reason.to_owned()),
-        _ => Err("the attempt reported nothing".to_owned()),
+        _ => Err("the trial process reported no result".to_owned()),
     }
 }
 
-/// The step that failed, and why.
 #[derive(Debug)]
 pub(super) struct Failed {
     step: &'static str,
@@ -70,7 +69,6 @@ impl Failed {
     }
 }
 
-/// Adds the name of the step to an error.
 pub(super) trait Step<T> {
     fn step(self, step: &'static str) -> Result<T, Failed>;
 }

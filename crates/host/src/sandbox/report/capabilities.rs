@@ -24,7 +24,6 @@ pub struct Capabilities {
     pub fresh_proc: bool,
     /// The path of bubblewrap in a system directory; `PATH` is not searched.
     pub bubblewrap: Option<PathBuf>,
-    /// macOS only.
     pub seatbelt: bool,
     /// Mechanisms that the operator turned off, whether or not the machine has them.
     pub turned_off: Vec<Mechanism>,

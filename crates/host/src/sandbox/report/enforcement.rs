@@ -1,6 +1,5 @@
 //! The mechanisms in force for a process, as reported to its client.
 
-/// The mechanisms that restrict one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Enforcement {
     /// The Landlock ABI in use.
@@ -13,7 +12,6 @@ pub struct Enforcement {
     pub seatbelt: bool,
 }
 
-/// How the network of a process is restricted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum NetworkEnforcement {
     #[default]

@@ -8,7 +8,7 @@ use std::fmt;
 pub enum Mechanism {
     Landlock,
     Seccomp,
-    /// User, mount and PID namespaces.
+    /// User, mount, PID and IPC namespaces.
     UserNamespace,
     NetworkNamespace,
     /// A network namespace where every address leads to sockets of the server.
@@ -19,7 +19,6 @@ pub enum Mechanism {
 }
 
 impl Mechanism {
-    /// The mechanisms of this operating system.
     pub const ALL: &'static [Self] = if cfg!(target_os = "linux") {
         &[
             Self::Landlock,

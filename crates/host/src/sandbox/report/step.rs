@@ -16,13 +16,10 @@ pub enum SandboxStep {
     },
     Namespaces,
     IdMaps,
-    /// Routing every address of a managed process to its gate.
     Routes,
-    /// Binding the sockets of the gate.
     GateSockets,
     Init,
     Proc,
-    /// Making all mounts private.
     Mounts,
     Mount {
         mount: u32,
@@ -40,7 +37,6 @@ pub enum SandboxStep {
 }
 
 impl SandboxStep {
-    /// Returns the index of the plan's mount that the step is about, if it is about one.
     pub fn mount(self) -> Option<usize> {
         match self {
             Self::Placeholder { mount } | Self::Mount { mount } => usize::try_from(mount).ok(),
@@ -116,7 +112,6 @@ impl fmt::Display for SandboxStep {
     }
 }
 
-/// A step that failed, and the kernel's reason.
 #[cfg(target_os = "linux")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StepFailure {
@@ -124,7 +119,6 @@ pub(crate) struct StepFailure {
     pub(crate) errno: i32,
 }
 
-/// The length of the result of [`to_bytes`].
 #[cfg(target_os = "linux")]
 pub(crate) const FAILURE_LEN: usize = 12;
 

@@ -51,7 +51,6 @@ pub(crate) fn route_everything_to_loopback() -> Result<(), StepFailure> {
     Ok(())
 }
 
-/// A socket to the kernel's routing tables.
 struct RouteSocket(OwnedFd);
 
 impl RouteSocket {

@@ -33,7 +33,6 @@ pub(in crate::sandbox) fn new_mount(
     fsmount(context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }
 
-/// Attaches a detached mount on top of `place`.
 pub(in crate::sandbox) fn attach(mount: impl AsFd, place: impl AsFd) -> Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     move_mount(mount, c"", place, c"", flags)

@@ -38,7 +38,6 @@ pub(crate) fn isolate() -> Result<(), StepFailure> {
         .map_err(|errno| SandboxStep::Mounts.failed(errno))
 }
 
-/// Sets up the mounts in order.
 pub(crate) fn arrange(
     mounts: &[Mount],
     placeholders: &Placeholders,
@@ -204,8 +203,8 @@ struct MountNesting<'a> {
 }
 
 impl<'a> MountNesting<'a> {
-    /// Builds the nesting from mounts sorted by path. A plan may have thousands of mounts, and this
-    /// runs during the start of a process.
+    /// The mounts must be sorted by path. Takes linear time: a plan may have thousands of mounts,
+    /// and this runs during the start of a process.
     fn of(mounts: &'a [Mount]) -> Self {
         let mut around = Vec::with_capacity(mounts.len());
         let mut restored = vec![Vec::new(); mounts.len()];

@@ -24,7 +24,6 @@ pub(crate) fn enter(new_network: bool) -> Result<(), StepFailure> {
     enter_owned(OF_EACH | network)
 }
 
-/// Like [`enter`], but joins an existing network namespace.
 pub(crate) fn enter_with(network: &NetworkNamespaceFds) -> Result<(), StepFailure> {
     let failed = |errno| SandboxStep::Namespaces.failed(errno);
     network.join().map_err(failed)?;

@@ -24,7 +24,6 @@ use crate::sandbox::report::step::{SandboxStep, StepFailure};
 /// The number of namespaces prepared for managed processes, several of which may start at once.
 const PREPARED: usize = 4;
 
-/// The network namespaces of one spawner.
 #[derive(Debug, Default)]
 pub(crate) struct NetworkNamespaces {
     /// The user namespace that owns all of them. `None` before the first is created, and always for
@@ -34,14 +33,12 @@ pub(crate) struct NetworkNamespaces {
     prepared: Vec<NetworkNamespaceFds>,
 }
 
-/// Descriptors of one network namespace, and of the user namespace that owns it.
 #[derive(Debug, Clone)]
 pub(crate) struct NetworkNamespaceFds {
     user: Option<Rc<OwnedFd>>,
     network: Rc<OwnedFd>,
 }
 
-/// The purpose of a namespace.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Purpose {
     /// No network at all; not even loopback is up.
@@ -131,7 +128,6 @@ impl NetworkNamespaces {
 }
 
 impl NetworkNamespaceFds {
-    /// Moves the calling process into the namespace.
     pub(crate) fn join(&self) -> Result<(), Errno> {
         if let Some(user) = &self.user {
             move_into_link_name_space(user.as_fd(), Some(LinkNameSpaceType::User))?;

@@ -40,7 +40,6 @@ const WRITABLE: u32 = 0o222;
 /// The mode of a placeholder that stays.
 const PLAIN_MODE: Mode = Mode::from_raw_mode(0o755);
 
-/// A file in a placeholder that stays.
 const NOTE: &str = "README";
 const NOTE_TEXT: &str = "exec-server created this directory so that no process in a sandbox could create it. Another process\n\
     held a lock on it, so it was not removed. It can be removed by hand.\n";
@@ -271,7 +270,7 @@ fn make_it_stay(parent: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
     if is_there { Ok(()) } else { Err(Errno::AGAIN) }
 }
 
-/// Creates the note. Any entry makes the directory non-empty, so an existing entry with that name
+/// Any entry makes the directory non-empty, so an existing entry with the name of the note
 /// suffices. It may come from the attacker that holds the lock, so it is not touched.
 fn leave_a_note(directory: &OwnedFd) -> Result<(), Errno> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
@@ -320,8 +319,8 @@ fn is_left_to_others(parent: &OwnedFd, name: &OsStr) -> Result<bool, Errno> {
     Ok(is_sticky && status.is_ok_and(is_foreign))
 }
 
-/// Opens a directory. A symlink is an error: policies name real paths, so the symlink was created
-/// after the policy was resolved.
+/// A symlink is an error: policies name real paths, so the symlink was created after the policy was
+/// resolved.
 fn open_directory(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     open_real(path, flags)

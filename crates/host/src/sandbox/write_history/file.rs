@@ -53,7 +53,7 @@ impl HistoryFile {
         self.damaged_line.map_or(Ok(()), |line| Err(damaged(line)))
     }
 
-    /// Whether a server of this user can keep the file.
+    /// Whether a server of this user could write the file.
     pub(super) fn is_possible(&self) -> bool {
         let Some(directory) = self.directory() else { return false };
         if directory.symlink_metadata().is_ok() {
@@ -108,7 +108,7 @@ impl HistoryFile {
     }
 
     /// Appends the paths that the file, as last read, does not cover. Returns `false` if no server
-    /// of this user can keep the file.
+    /// of this user could write the file.
     pub(super) fn add(&mut self, wanted: &BTreeSet<PathBuf>) -> Result<bool, WriteHistoryError> {
         if wanted.iter().all(|root| is_covered(&self.roots, root)) {
             return Ok(true);
@@ -158,8 +158,8 @@ impl HistoryFile {
         openat(directory, name, flags, Mode::RUSR | Mode::WUSR).map(File::from)
     }
 
-    /// Opens the directory of the file. Returns `None` if it is missing or belongs to another user:
-    /// then no server of this user has written there.
+    /// Returns `None` if the directory is missing or belongs to another user: then no server of
+    /// this user has written there.
     fn open_directory(&self) -> Result<Option<File>, WriteHistoryError> {
         let Some(path) = self.directory() else { return Ok(None) };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -28,7 +28,6 @@ const MAX_SIBLINGS: usize = 256;
 /// Directories in which symlinks are never trusted, so they need no entry.
 const NEVER_TRUSTED: [&str; 2] = ["/tmp", "/var/tmp"];
 
-/// The history that this server knows, and the files that keep it.
 #[derive(Debug)]
 pub struct WriteHistory {
     state: Mutex<State>,
@@ -117,7 +116,7 @@ impl State {
         Ok(())
     }
 
-    /// Compares with the current content of each file: another program may have changed it.
+    /// Reads the files first: another program may have changed them.
     fn add(&mut self, new: BTreeSet<PathBuf>) -> Result<(), WriteHistoryError> {
         self.read()?;
         let mut wanted = new;

@@ -17,7 +17,6 @@ const RANGE_BYTES: u64 = 8 << 20;
 /// Limit for a file that reports size 0 but has content.
 pub(super) const MAX_UNSIZED_BYTES: u64 = 64 << 20;
 
-/// Reasons why a copy failed; for an I/O error, also which side failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Failed {
     Reading(Errno),
@@ -84,7 +83,6 @@ pub(super) fn read(
     Ok(content)
 }
 
-/// Returns the ranges with data up to `size`.
 pub(super) fn data_ranges(from: BorrowedFd<'_>, size: u64) -> Result<Vec<Range<u64>>, Failed> {
     let (mut ranges, mut at) = (Vec::new(), 0);
     while at < size

@@ -12,7 +12,7 @@ use crate::fs::write::write_lock::WriteLock;
 
 const ATTEMPTS: usize = 8;
 
-/// Copies a symlink. Replaces an existing symlink at the destination; any other file is an error.
+/// Replaces an existing symlink at the destination; any other file is an error.
 pub(super) fn copy(source: &Source, target: &CopyTarget<'_>) -> Result<(), FsError> {
     let link_text = rustix::fs::readlinkat(&source.node, "", Vec::new())
         .map_err(FsError::os("read the symlink", &source.path))?;

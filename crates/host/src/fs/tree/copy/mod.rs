@@ -82,13 +82,11 @@ impl Source {
         FileType::from_raw_mode(self.stat.st_mode)
     }
 
-    /// Returns the permission bits of the copy.
     fn mode(&self) -> Mode {
         Mode::from_raw_mode(self.stat.st_mode & 0o777)
     }
 }
 
-/// The destination of a copy: a name in an open directory.
 struct CopyTarget<'a> {
     path: PathBuf,
     directory: BorrowedFd<'a>,
@@ -98,12 +96,11 @@ struct CopyTarget<'a> {
 }
 
 impl<'a> CopyTarget<'a> {
-    /// Makes a destination from a path of the caller.
+    /// For a path of the caller, in which symlinks are followed.
     fn named(path: &Path, directory: BorrowedFd<'a>, name: &'a OsStr) -> Self {
         Self { path: path.to_owned(), directory, name, symlinks: Symlinks::Follow }
     }
 
-    /// Fails unless this thread has the required access to the name.
     fn expect(&self, required: RequiredAccess) -> Result<(), FsError> {
         confinement::expect(self.directory, self.name, required, &self.path)
     }

@@ -63,7 +63,6 @@ fn the_difference_is_reported_not_the_history() {
     assert_eq!(outcome([removed("/a"), modified("/a")]), ["Removed /a"]);
 }
 
-/// The client reads nothing while a directory is renamed back and forth.
 #[test]
 fn directories_moved_back_and_forth_do_not_accumulate() {
     let mut window = tree();

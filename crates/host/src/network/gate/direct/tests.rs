@@ -17,7 +17,6 @@ struct Dialled {
     _gate: JoinSet<()>,
 }
 
-/// A program that dialled `destination`.
 async fn dial(state: &Arc<GateState>, destination: SocketAddr) -> Dialled {
     let (program, inside) = connected().await;
     let mut gate = JoinSet::new();

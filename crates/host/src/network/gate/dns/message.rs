@@ -181,7 +181,6 @@ impl Query {
 }
 
 impl QueryError {
-    /// Returns the response, if the sender should get one.
     pub(crate) fn response(&self) -> Option<Vec<u8>> {
         match *self {
             Self::NotAQuery => None,

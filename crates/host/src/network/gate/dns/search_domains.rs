@@ -10,7 +10,7 @@ use std::fs;
 pub struct SearchDomains(Vec<String>);
 
 impl SearchDomains {
-    /// Reads the search list of this machine, whose resolver settings apply to programs. Blocks.
+    /// Reads the search list of this machine: programs use the same resolver settings. Blocks.
     #[must_use]
     pub fn of_machine() -> Self {
         Self::parse(&fs::read_to_string("/etc/resolv.conf").unwrap_or_default())
@@ -29,7 +29,6 @@ impl SearchDomains {
         Self(domains)
     }
 
-    /// Removes the search domain from a name, if it ends with one.
     pub(super) fn strip<'n>(&self, name: &'n str) -> Option<&'n str> {
         let without = |domain: &String| name.strip_suffix(domain.as_str())?.strip_suffix('.');
         // The longest domain leaves the shortest rest.

@@ -46,7 +46,6 @@ pub(in super::super) fn serve_udp(
     })
 }
 
-/// Answers the queries of one TCP connection in order.
 pub(in super::super) async fn serve_tcp(state: Arc<GateState>, mut stream: TcpStream) {
     let Ok(peer) = stream.peer_addr() else { return };
     while let Ok(Ok(query)) = timeout(TCP_IDLE_TIMEOUT, read_message(&mut stream)).await {

@@ -56,13 +56,12 @@ impl AddressedUdpSocket {
         Ok(Self { socket: UdpSocket::from_std(socket)?, is_v6 })
     }
 
-    /// Receives one datagram. Truncates it to the buffer.
+    /// Truncates the datagram to the buffer.
     pub(super) async fn receive(&self, buffer: &mut [u8]) -> io::Result<Received> {
         let descriptor = self.socket.as_raw_fd();
         self.socket.async_io(Interest::READABLE, || receive(descriptor, buffer)).await
     }
 
-    /// Replies to a datagram from the address that it was sent to.
     pub(super) async fn send(&self, message: &[u8], to: &Received) -> io::Result<()> {
         let descriptor = self.socket.as_raw_fd();
         let send = || send(descriptor, self.is_v6, message, to);
@@ -152,7 +151,6 @@ fn put_control<T>(message: &mut libc::msghdr, level: c_int, kind: c_int, value: 
     }
 }
 
-/// Returns the address in the control message of a received datagram.
 fn destination_of(message: &libc::msghdr) -> Option<IpAddr> {
     // SAFETY: the kernel has filled the control bytes, and set their length.
     let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };

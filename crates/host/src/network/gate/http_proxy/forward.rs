@@ -61,7 +61,7 @@ pub(super) async fn forward(
     }
     let Some(protocol) = switched.filter(|_| wants_upgrade) else {
         return Err(ForwardError::Framing(
-            "the host switched protocols, which the request did not ask for",
+            "the host switched protocols, but the request did not ask for it",
         ));
     };
     set_upgrade(response.headers_mut(), protocol);
@@ -128,7 +128,6 @@ impl Body for UpstreamBody {
     }
 }
 
-/// An outside connection whose bytes are counted.
 #[derive(Debug)]
 pub(super) struct CountedStream {
     stream: TcpStream,

@@ -6,8 +6,7 @@ use hyper::header::{
     UPGRADE,
 };
 
-/// Headers of one connection. `Keep-Alive`, `Expect` and headers that start with `proxy-` are
-/// removed too.
+/// `Keep-Alive`, `Expect` and headers that start with `proxy-` are removed too.
 const HOP_BY_HOP: [HeaderName; 5] = [CONNECTION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE];
 
 /// Fails if the message cannot be reframed without changing its content.
@@ -38,7 +37,7 @@ pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
         .collect();
     let of_proxies = headers.keys().filter(|name| name.as_str().starts_with("proxy-")).cloned();
     let keep_alive = HeaderName::from_static("keep-alive");
-    // The gate answered `Expect` when it started reading the body.
+    // The gate itself answers `Expect`, when it starts to read the body.
     let removed: Vec<_> = named.into_iter().chain(of_proxies).chain([keep_alive, EXPECT]).collect();
     for name in removed.iter().chain(&HOP_BY_HOP) {
         headers.remove(name);

@@ -35,7 +35,6 @@ const MAX_HEADERS: usize = 100;
 
 type Body = Either<Full<Bytes>, UpstreamBody>;
 
-/// Serves a connection to the proxy.
 pub(super) async fn serve_proxy(state: Arc<GateState>, stream: TcpStream) {
     serve(state, stream, None).await;
 }

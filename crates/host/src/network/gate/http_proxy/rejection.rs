@@ -29,7 +29,6 @@ impl Rejection {
         Self { status: StatusCode::BAD_GATEWAY, code: None, line }
     }
 
-    /// Makes the response for a host that was refused or cannot be reached.
     pub(super) fn from_dial(error: &DialError, host: &Host, port: u16) -> Self {
         let target = host.with_port(port);
         match error {
@@ -61,12 +60,12 @@ impl Rejection {
                 ("blocked-by-allowlist", "is not allowed; allow it with --allow-host")
             }
             Refusal::Policy(DenyReason::Denied) => {
-                ("blocked-by-denylist", "is denied by a rule, which --allow-host does not change")
+                ("blocked-by-denylist", "is denied by a rule that --allow-host does not override")
             }
             Refusal::Policy(DenyReason::Method) => (
                 "blocked-by-method-policy",
-                "accepts only GET, HEAD and OPTIONS of plain HTTP in limited mode, which \
-                 --allow-host does not change",
+                "was refused: limited mode allows only GET, HEAD and OPTIONS of plain HTTP, and \
+                 --allow-host does not override it",
             ),
             Refusal::Policy(DenyReason::PrivateAddress) => (
                 "blocked-by-policy",

@@ -31,7 +31,6 @@ impl Program {
     }
 }
 
-/// Reads to the end of a head.
 async fn read_head(stream: &mut TcpStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -40,7 +39,7 @@ async fn read_head(stream: &mut TcpStream) -> String {
     String::from_utf8(head).unwrap()
 }
 
-/// Returns the response to one request. The client denies every question.
+/// The client denies every question.
 async fn respond(rules: Rules, request: &str) -> String {
     let state = state(rules, &FakeClient::answering(Answer::Deny { reason: "no".into() }));
     let mut program = Program::new(&state).await;

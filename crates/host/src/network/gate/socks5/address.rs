@@ -25,7 +25,7 @@ pub(super) enum AddressError {
     Host { port: u16 },
 }
 
-/// Reads one address. The outer error is an error of the stream.
+/// The outer error is an error of the stream.
 pub(super) async fn read(
     stream: &mut (impl AsyncRead + Unpin),
 ) -> io::Result<Result<Address, AddressError>> {

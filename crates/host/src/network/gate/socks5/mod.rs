@@ -53,7 +53,6 @@ enum Command {
     },
 }
 
-/// Reasons why a handshake yields no command.
 #[derive(Debug, thiserror::Error)]
 enum HandshakeError {
     #[error("the connection failed: {0}")]
@@ -66,7 +65,6 @@ enum HandshakeError {
     Request(ReplyCode),
 }
 
-/// Serves one connection.
 pub(super) async fn serve(
     state: Arc<GateState>,
     associations: Option<Arc<Associations>>,

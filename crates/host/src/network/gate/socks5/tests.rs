@@ -29,7 +29,7 @@ impl Client {
         client
     }
 
-    /// Sends a request. Returns the code of the reply and the bound port.
+    /// Returns the code of the reply and the bound port.
     async fn request(&mut self, command: u8, address: &[u8], port: u16) -> (u8, u16) {
         let message = [&[5, command, 0], address, &port.to_be_bytes()].concat();
         self.stream.write_all(&message).await.unwrap();

@@ -17,13 +17,11 @@ use crate::network::gate::state::GateState;
 use crate::network::policy::{Access, Host, Protocol, Route};
 
 const MAX_ASSOCIATIONS: usize = 64;
-/// The maximum number of queued datagrams of one association. Further datagrams are dropped, as on
-/// any network.
+/// Per association. Further datagrams are dropped, as on any network.
 const MAX_WAITING: usize = 64;
-/// The maximum number of destinations of one association. Datagrams to further ones are dropped.
+/// Per association. Datagrams to further destinations are dropped.
 const MAX_DESTINATIONS: usize = 256;
-/// The maximum number of undecided destinations of one association. While that many are undecided,
-/// datagrams to new destinations are dropped.
+/// Per association. While this many destinations are undecided, datagrams to new ones are dropped.
 const MAX_UNDECIDED: usize = 16;
 const MAX_DATAGRAM: usize = 64 << 10;
 
@@ -31,7 +29,6 @@ thread_local! {
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The associations of one process, and the socket that they share.
 #[derive(Debug)]
 pub(in super::super) struct Associations {
     inside: UdpSocket,
@@ -86,7 +83,7 @@ impl Associations {
         Some(Association { id, associations: Arc::clone(associations), datagrams })
     }
 
-    /// Dispatches the datagrams of the process to their associations while it is polled.
+    /// Dispatches the datagrams of the process to their associations. Never returns.
     pub(in super::super) async fn receive(&self) {
         loop {
             let (datagram, sender) = receive_from(&self.inside).await;
@@ -145,7 +142,6 @@ impl Drop for Association {
 }
 
 impl Association {
-    /// Relays datagrams while it is polled.
     pub(super) async fn relay(mut self, state: Arc<GateState>, peer: SocketAddr) {
         let mut outside = OutsideSockets::default();
         let mut destinations = Destinations::default();
@@ -189,7 +185,6 @@ impl Association {
     }
 }
 
-/// The destinations of the datagrams of an association.
 #[derive(Debug, Default)]
 struct Destinations {
     /// `None`: the destination is undecided or refused, and further datagrams to it are dropped.

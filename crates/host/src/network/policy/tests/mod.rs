@@ -30,7 +30,6 @@ fn connect(host: &Host, port: u16, route: Route) -> Access<'_> {
     Access { host, port, protocol: Protocol::HttpsConnect, route, method: None }
 }
 
-/// Decides about a direct connection to a host and port.
 fn direct(layers: &[Rules], name: &str, port: u16) -> Decision {
     let policy = NetworkPolicy::new(layers.to_vec());
     policy.decide(&connect(&host(name), port, Route::Direct))

@@ -188,8 +188,8 @@ fn hear(
     }
 }
 
-/// Returns the failure of a bubblewrap that started no process inside. It has exited or is about to
-/// exit.
+/// Returns the failure of a bubblewrap that started no process inside. Bubblewrap has exited or is
+/// about to exit.
 fn ended(bwrap: &OwnedFd, cancellation: StartCancellation<'_>) -> Failure {
     if let Err(errno) = cancellation.wait_for(bwrap) {
         return failed(errno);
@@ -213,7 +213,6 @@ pub(super) fn run_inside() -> ExitCode {
     // SAFETY: the keeper passed it under this number, and nothing else in this process uses it.
     let line = unsafe { OwnedFd::from_raw_fd(LINE_FD) };
     let failure = match become_program(&line) {
-        // The keeper is gone.
         None => return ExitCode::from(127),
         Some(failure) => failure,
     };

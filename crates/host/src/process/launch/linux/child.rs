@@ -23,7 +23,6 @@ use crate::sandbox::setup::lockdown::Lockdown;
 const STACK_LEN: usize = 64 << 10;
 const PATH_MAX: usize = libc::PATH_MAX as usize;
 
-/// A failed start and the stage that it had reached.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Failure {
     pub(super) stage: Stage,
@@ -36,7 +35,6 @@ impl From<StepFailure> for Failure {
     }
 }
 
-/// The parent of the program.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Parent {
     Caller,
@@ -44,12 +42,10 @@ pub(super) enum Parent {
     ParentOfCaller,
 }
 
-/// The description of a start.
 #[derive(Debug)]
 pub(super) struct Start<'a> {
     pub(super) strings: &'a Strings<'a>,
     pub(super) terminal: bool,
-    /// The program's descriptors 0, 1 and 2.
     pub(super) stdio: &'a [OwnedFd; 3],
     /// The program's descriptors from 3 on. Invariant: in this process, all their numbers are
     /// higher than those that they get in the program.

@@ -176,18 +176,15 @@ struct StartMessage {
     gate_len: usize,
 }
 
-/// A program that its keeper has started.
 struct KeptProgram {
     pid: u32,
     link: KeeperLink,
     gate: Vec<OwnedFd>,
 }
 
-/// A launched program, for the launcher.
 pub(in super::super) struct LaunchedTree {
     pub(in super::super) pid: u32,
     pub(in super::super) tree: Tree,
-    /// The sockets of its gate, in the order of the plan.
     pub(in super::super) gate: Vec<OwnedFd>,
 }
 

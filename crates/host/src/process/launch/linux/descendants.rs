@@ -22,8 +22,9 @@ pub(super) fn kill_children(mut doomed: impl FnMut(Pid) -> bool) -> usize {
 
 /// Counts the living descendants of this process, except those in `except`.
 ///
-/// One walk can miss a process: if its parent exits after this process's list of children was read,
-/// it becomes a child that is not on the list. So the walk is repeated until it finds nothing new.
+/// One walk can miss a process whose parent exits during the walk: it is reparented to this
+/// process, whose list of children was read before. So the walk is repeated until it finds nothing
+/// new.
 pub(super) fn count_living(except: &[Pid]) -> usize {
     let mut found = HashSet::new();
     for _ in 0..MAX_WALKS {

@@ -27,7 +27,6 @@ use crate::sandbox::setup::start_cancellation::StartCancellation;
 /// Most requests are smaller and take a single read.
 const FIRST_READ: usize = 16 << 10;
 
-/// Runs one tree from start to end.
 pub(super) fn keep(
     socket: OwnedFd,
     stdio: [OwnedFd; 3],
@@ -64,7 +63,7 @@ pub(super) fn keep(
             let passed: Vec<_> = passed.map(AsFd::as_fd).collect();
             let _ = passing::send(&socket, &report, &passed);
             drop((pidfd, gate, own, bytes));
-            // After the report, so that the start does not wait for it.
+            // After the report, so that this does not delay the start.
             if oom_score::is_left_to_keeper() {
                 raise_oom_scores([pid].into_iter().chain(confines.wrapping()).collect());
             }
@@ -73,7 +72,7 @@ pub(super) fn keep(
             Keeper { socket, deaths, leader, confines, watch, kill_on_exit, kill: None }.run();
         }
         Err(Failure { stage, errno }) => {
-            // Invariant: a server that learns of the failure finds no cgroup of the start.
+            // Invariant: the cgroup is removed before the server learns of the failure.
             drop(watch);
             send(&socket, &Report::Failed { stage, errno }.encode());
         }
@@ -126,10 +125,9 @@ struct Keeper<'a> {
     deaths: &'a ChildDeaths,
     leader: Leader,
     confines: Confines,
-    /// Set for a tree with limits.
     watch: Option<TreeWatch>,
     kill_on_exit: bool,
-    /// Set while the whole tree is being killed.
+    /// The pause before the next round of killing; `None` unless the whole tree is being killed.
     kill: Option<Pause>,
 }
 
@@ -218,7 +216,7 @@ impl Keeper<'_> {
             self.kill = Some(Pause::first());
         }
         if remaining == Remaining::None {
-            // Invariant: a server that learns of the tree's end finds nothing left of its sandbox.
+            // Invariant: the sandbox is removed before the server learns that the tree is gone.
             self.confines.tear_down();
             self.watch = None;
             reports.extend_from_slice(&Report::Emptied.encode());
@@ -283,7 +281,7 @@ enum Remaining {
     None,
 }
 
-/// Sends a message. Ignores errors: the closed socket shows that the server is gone.
+/// Ignores errors: the closed socket shows that the server is gone.
 fn send(socket: &OwnedFd, bytes: &[u8]) {
     let _ = rustix::net::send(socket, bytes, SendFlags::NOSIGNAL);
 }

@@ -77,7 +77,8 @@ impl KeeperLink {
     pub(in super::super) fn kill_all(&self) {
         self.wake_keeper();
         if self.order(Order::KillAll) == Err(Errno::AGAIN) {
-            // No room for an order. Shutting down the socket has the same meaning and needs none.
+            // The socket buffer has no room for an order. A shutdown needs no room, and the keeper
+            // then kills the tree too.
             let _ = rustix::net::shutdown(&self.socket, Shutdown::Write);
         }
     }
@@ -160,7 +161,7 @@ impl KeeperLink {
 
 impl Drop for KeeperLink {
     fn drop(&mut self) {
-        // The socket closes right after this, which a stopped keeper would not see.
+        // The socket closes right after this; a stopped keeper would not notice.
         self.wake_keeper();
     }
 }

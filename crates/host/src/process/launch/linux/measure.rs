@@ -97,8 +97,8 @@ pub(super) fn stop_tree(leader: Option<Pid>) {
 fn stop(pid: Pid, parent: Option<Pid>) -> bool {
     let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
     // The pid may have been reused since the walk, so the parent is checked again. A child of this
-    // process is not reaped in the meantime. A process that takes the signal still has its pid, so
-    // `Stat` was read from the same process.
+    // process is not reaped in the meantime. If the signal below can be sent, the process still has
+    // its pid, so `Stat` was read from the same process.
     let is_ours = match (parent, Stat::read(pid)) {
         (None, Some(_)) => true,
         (Some(parent), Some(stat)) => stat.parent == Some(parent),

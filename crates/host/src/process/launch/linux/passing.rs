@@ -33,7 +33,6 @@ pub(super) fn send(
     sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
 }
 
-/// Receives into `buffer`, and appends received descriptors to `descriptors`.
 pub(super) fn receive(
     socket: impl AsFd,
     buffer: &mut [u8],

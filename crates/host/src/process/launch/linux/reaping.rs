@@ -59,7 +59,6 @@ pub(super) fn wait_for(
     Woken { by_death: woken(0), by_message: woken(1) }
 }
 
-/// Whether a message is waiting.
 pub(super) fn has_message(socket: BorrowedFd<'_>) -> bool {
     let mut polled = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
     poll(&mut polled, Some(&Timespec::default())).is_ok_and(|count| count > 0)
@@ -81,7 +80,7 @@ impl Dead {
     }
 }
 
-/// Reaps one dead child, if there is any. Fails with `ECHILD` if there are no children at all.
+/// Returns `None` if no child is dead, and `ECHILD` if there are no children at all.
 pub(super) fn reap() -> io::Result<Option<Dead>> {
     let mut status = 0;
     // SAFETY: all-zero is a valid `rusage`.

@@ -20,13 +20,12 @@ use crate::sandbox::setup::placeholder::Placeholders;
 use crate::sandbox::setup::start_cancellation::StartCancellation;
 use crate::sandbox::{Plan, Tier};
 
-/// A running program.
 #[derive(Debug)]
 pub(super) struct Started {
     pub(super) pid: Pid,
     pub(super) pidfd: OwnedFd,
     pub(super) confines: Confines,
-    /// The sockets of its gate, in the order of the plan.
+    /// The sockets of the program's gate, in the order of the plan.
     pub(super) gate: Vec<OwnedFd>,
 }
 
@@ -40,7 +39,8 @@ pub(super) struct Confines {
 }
 
 impl Confines {
-    /// Returns the processes of the tree that the program did not start.
+    /// Returns the processes that do not count as descendants of the program: those of the sandbox
+    /// and, under bubblewrap, the program itself.
     pub(super) fn overhead(&self) -> impl Iterator<Item = Pid> {
         self.init.as_ref().map(Init::pid).into_iter().chain(self.wrapping.iter().copied())
     }

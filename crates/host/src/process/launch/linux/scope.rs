@@ -41,7 +41,7 @@ const VARIABLES: [&str; 2] = [RUNTIME_DIRECTORY, "DBUS_SESSION_BUS_ADDRESS"];
 /// The sockets of a manager. Which of them `systemd-run` uses depends on its version.
 const SOCKETS: [&str; 2] = ["systemd/private", "bus"];
 
-/// Makes the spawner exec itself again, without the variables.
+/// Makes the spawner exec itself again, without [`VARIABLES`].
 pub(super) const ENTERED_ARG: &str = "__entered-scope";
 /// Makes the spawner take over its current cgroup.
 pub(super) const IN_SCOPE_ARG: &str = "__in-scope";
@@ -54,7 +54,6 @@ const MAX_ERROR_BYTES: u64 = 512;
 const TAKEN: u8 = 1;
 const REFUSED: u8 = 0;
 
-/// Why no scope is available.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NoScope {
     #[error("{RUNTIME_DIRECTORY} is not set to an absolute path")]
@@ -108,7 +107,7 @@ impl ScopeMaker {
         Ok(Self { program: program.ok_or(NoScope::NotInstalled)?, variables })
     }
 
-    /// Starts the spawner in a scope of its own. `theirs` is its end of the socket to the server.
+    /// `theirs` is the spawner's end of its socket to the server.
     pub(super) fn start(
         &self,
         executable: &Path,
@@ -187,7 +186,7 @@ fn first_line(stderr: impl io::Read) -> String {
     }
 }
 
-/// Becomes the spawner, without the variables. Runs in the process of `systemd-run` after its exec.
+/// Becomes the spawner, without [`VARIABLES`]. Runs in the process of `systemd-run` after its exec.
 pub(super) fn start_again() -> ExitCode {
     #[expect(clippy::disallowed_methods, reason = "this is where the host starts programs")]
     let mut command = Command::new("/proc/self/exe");

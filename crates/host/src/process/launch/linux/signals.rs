@@ -65,15 +65,14 @@ pub(super) fn reset_dispositions() {
     }
 }
 
-/// Ignores every signal but CHLD, for a program that must stay until its own child has ended even
-/// if both are signalled.
+/// Ignores every signal but CHLD, for a program that must outlive its child even if both are
+/// signalled.
 pub(super) fn ignore_all() {
     for number in (1..=libc::SIGRTMAX()).filter(|number| *number != libc::SIGCHLD) {
         set_disposition(number, libc::SIG_IGN);
     }
 }
 
-/// Sets one disposition. KILL and STOP cannot be changed.
 fn set_disposition(number: libc::c_int, handler: libc::sighandler_t) {
     // The kernel's `sigaction` begins with the handler on every supported architecture; the rest
     // may be zero.

@@ -34,7 +34,7 @@ pub(super) const SPAWNER_NAME: &str = "exec-server: spawner";
 /// exit.
 const LAST_EFFORT: Duration = Duration::from_secs(1);
 
-/// Runs the spawner until the server closes its end of the socket, which is this process's stdin.
+/// Runs the spawner until the server closes its end of the socket. The spawner's end is stdin.
 /// Call it at the very start of `main`, before any thread exists, if the first argument is
 /// [`SPAWNER_ARG`].
 ///

@@ -42,7 +42,6 @@ pub(super) struct Entered {
     pub(super) gate: Vec<OwnedFd>,
 }
 
-/// The program to start and its inputs.
 pub(super) struct Task<'a> {
     pub(super) request: &'a Request<'a>,
     pub(super) stdio: &'a [OwnedFd; 3],
@@ -55,7 +54,7 @@ pub(super) struct Task<'a> {
     pub(super) cancellation: StartCancellation<'a>,
 }
 
-/// Starts the program in namespaces of its own. A failure may leave children behind.
+/// A failure may leave children behind.
 pub(super) fn start(task: Task<'_>) -> Result<Entered, Failure> {
     let mut errand = Errand { task, keeper: rustix::process::getpid(), outcome: None };
     let stack = ChildStack::new(STACK_LEN)
@@ -128,8 +127,8 @@ impl Task<'_> {
         Ok(Entered { pid, pidfd, init, gate })
     }
 
-    /// Enters the namespaces. Returns the sockets of the gate, which only this process may bind:
-    /// the program has no capabilities.
+    /// Returns the sockets of the gate, which only this process may bind: the program has no
+    /// capabilities.
     fn enter_namespaces(&self) -> Result<Vec<OwnedFd>, Failure> {
         let sockets = match (&self.plan.network_namespace, self.network) {
             (Inherited, _) => {

@@ -59,7 +59,6 @@ impl TreeWatch {
         self.leaf.as_ref().map(AsFd::as_fd)
     }
 
-    /// Returns the time until the next check.
     pub(super) fn due_in(&self) -> Option<Duration> {
         self.next_look.map(|at| at.saturating_duration_since(Instant::now()))
     }

@@ -105,7 +105,6 @@ pub(super) fn request_len(received: &[u8]) -> Option<usize> {
     (HEADER_LEN..=MAX_REQUEST_LEN).contains(&(len as usize)).then_some(len as usize)
 }
 
-/// A received start request.
 #[derive(Debug)]
 pub(super) struct Request<'a> {
     /// The whole request as received.
@@ -167,7 +166,6 @@ impl<'a> Request<'a> {
     }
 }
 
-/// The stage at which a start failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Fork,

@@ -19,7 +19,6 @@ const NUMBER_AT: u32 = 0;
 const ARCHITECTURE_AT: u32 = 4;
 const ARGUMENTS_AT: u32 = 16;
 
-/// The action of the filter for a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Allow,
@@ -27,7 +26,6 @@ pub(super) enum Action {
     KillProcess,
 }
 
-/// How the filter decides about a system call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Always(Action),

@@ -106,9 +106,10 @@ impl Verdicts {
         debug_assert!(before.is_none(), "two verdicts on call {call}");
     }
 
-    /// Protects outside processes that no namespace separates. A program can still lower the
-    /// priority of a single outside process: the filter cannot distinguish the id of that process
-    /// from that of a thread of the program, and programs do set the priority of their threads.
+    /// Protects outside processes if no namespace separates them from the program. The program can
+    /// still lower the priority of a single outside process: the filter cannot distinguish the id
+    /// of that process from that of a thread of the program, and programs do set the priority of
+    /// their threads.
     fn leaving_neighbours_alone(&mut self) {
         self.deny(SHARED_BY_NUMBER);
         let of_many = |groups: [u32; 2]| groups.map(|kind| deny_if(low(0, kind)));

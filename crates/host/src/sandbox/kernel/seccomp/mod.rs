@@ -31,18 +31,15 @@ pub enum Neighbours {
     InReach,
 }
 
-/// Which sockets can be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Sockets {
     /// Connected pairs only, which reach no other process.
     Pairs,
     /// Internet sockets, in a network namespace that leads to a gate.
     Internet,
-    /// Internet and Unix sockets.
     InternetAndUnix,
     /// TCP sockets, with ports restricted by Landlock.
     Tcp,
-    /// TCP and Unix sockets.
     TcpAndUnix,
 }
 

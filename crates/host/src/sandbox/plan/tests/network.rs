@@ -19,7 +19,6 @@ fn managed(
     Plan::for_start(StartFacts { cwd: None, gate: Some(gate) }, &policy, has, &names())
 }
 
-/// Bubblewrap with routes, without user namespaces.
 fn bubblewrap_with_routes() -> Capabilities {
     Capabilities { network_namespace: true, managed_network: true, ..without_namespaces() }
 }
@@ -64,7 +63,6 @@ fn a_gate_that_cannot_be_enforced_is_refused() {
     let has = without_routes(without_isolation());
     let error = managed(&[READ_ALL], &strict, &has).unwrap_err().to_string();
     assert!(error.contains("every connection") && error.contains("a managed network"), "{error}");
-    // Landlock ABI 3 cannot restrict ports.
     let has = without_routes(with_abi(3, everything()));
     let error = managed(&[READ_ALL, WORKSPACE], &gate(), &has).unwrap_err().to_string();
     assert!(error.contains("ABI 3") && error.contains("ports"), "{error}");

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-/// Matches a whole name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NamePattern(pub(super) Vec<Token>);
 

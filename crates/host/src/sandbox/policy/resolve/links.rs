@@ -94,7 +94,6 @@ pub(super) fn refuse_planted(
     Ok(())
 }
 
-/// Decides whether a sandboxed process could have created a symlink.
 struct LinkOrigins<'a, N> {
     around: &'a PolicyContext,
     names: &'a N,

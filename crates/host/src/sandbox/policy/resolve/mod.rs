@@ -20,7 +20,6 @@ struct Target {
     path: PathBuf,
     kind: NameKind,
     access: Access,
-    /// The symlinks on the way to the path.
     links: Vec<PathBuf>,
     /// The paths that an entry names explicitly. A glob names none.
     named: Vec<PathBuf>,
@@ -30,9 +29,7 @@ struct Target {
 /// Why a path is part of the policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin {
-    /// An entry names it.
     Named,
-    /// It is the working directory of the process.
     WorkingDirectory,
     /// A directory for temporary files. It is not treated as a project.
     TemporaryDirectory,

@@ -73,7 +73,6 @@ fn below(path: &Path, depth: usize) -> Vec<PathBuf> {
     children.flat_map(|child| [vec![child.clone()], below(&child, depth - 1)].concat()).collect()
 }
 
-/// Returns the access of the most specific decision.
 fn nearest<'a>(decisions: impl Iterator<Item = (&'a Path, Access)>, path: &Path) -> Access {
     decisions
         .filter(|(at, _)| path.starts_with(at))

@@ -35,7 +35,7 @@ pub(crate) struct Init {
 }
 
 impl Init {
-    /// Starts init in the caller's namespaces, as another child of the caller's parent.
+    /// Starts init as the first process of the caller's new PID namespace.
     pub(crate) fn start(fresh_proc: bool) -> Result<Self, StepFailure> {
         let failed = |errno| SandboxStep::Init.failed(errno);
         let (line, theirs) =

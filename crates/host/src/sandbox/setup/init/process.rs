@@ -58,7 +58,6 @@ pub(super) enum Step {
     Proc,
 }
 
-/// Why init could not start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
     pub(super) step: Step,
