@@ -54,7 +54,6 @@ impl MetricsRegistry {
         self.register(IntGauge::new(name, help).expect("the name is valid"))
     }
 
-    /// Registers one counter for each value of a label.
     #[must_use]
     pub fn counters(
         &self,
@@ -122,7 +121,6 @@ impl MetricsRegistry {
         self.labelled(HistogramVec::new(options, &[label]).expect("the name is valid"), values)
     }
 
-    /// Returns the current values of all metrics.
     #[must_use]
     pub fn snapshot(&self) -> MetricsSnapshot {
         if let Some(own_process) = &self.own_process {
@@ -159,7 +157,6 @@ impl fmt::Debug for MetricsRegistry {
     }
 }
 
-/// The values of all metrics at one moment.
 #[derive(Debug)]
 pub struct MetricsSnapshot {
     pub(crate) families: Vec<MetricFamily>,
@@ -195,7 +192,6 @@ impl<F: Fn() -> u64 + Send + Sync> Collector for ObservedCounter<F> {
     }
 }
 
-/// Counters of lost telemetry.
 #[derive(Debug, Clone)]
 pub(crate) struct ExportCounters {
     pub(crate) dropped_spans: IntCounter,

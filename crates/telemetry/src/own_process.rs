@@ -24,7 +24,7 @@ impl OwnProcess {
         }
     }
 
-    /// Updates the values. A value that cannot be read stays unchanged.
+    /// A value that cannot be read stays unchanged.
     pub(crate) fn update(&self) {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let number = |name: &str| {

@@ -19,18 +19,14 @@ use serde::{Serialize, Serializer};
 pub use refusal_lines::{RefusalLine, RefusalLines};
 use writer::Writer;
 
-/// The socket on which journald receives log entries.
 const JOURNAL_SOCKET: &str = "/run/systemd/journal/socket";
 const JOURNAL: &str = "journald";
 
-/// The maximum size of one string in a record. Longer strings are truncated, because many are
-/// chosen by peers.
 const MAX_TEXT_BYTES: usize = 4096;
 
 /// How long a caller waits for its record, and the shutdown for the last records.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The destination of records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AuditTarget {
     File(PathBuf),
@@ -72,7 +68,6 @@ pub enum AuditError {
     Write { target: AuditTarget, source: io::Error },
 }
 
-/// The audit log. A separate thread writes the records, in order.
 #[derive(Debug)]
 pub struct AuditLog {
     target: AuditTarget,
@@ -124,7 +119,6 @@ impl AuditLog {
         self.writer.failures()
     }
 
-    /// Returns the number of records that wait to be written.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.writer.waiting()
@@ -145,7 +139,7 @@ impl Serialize for Timestamp {
     }
 }
 
-/// Truncates a peer's text to the maximum size in a record.
+/// Truncates a peer's text for a record.
 #[must_use]
 pub fn short(text: &str) -> String {
     match text.len() {

@@ -14,7 +14,6 @@ pub struct RefusalLines {
     left_out: u64,
 }
 
-/// How to log one refusal.
 #[derive(Debug, PartialEq, Eq)]
 pub enum RefusalLine {
     Write,

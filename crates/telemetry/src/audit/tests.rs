@@ -12,7 +12,6 @@ fn log_at(path: &Path) -> AuditLog {
     AuditLog::open(AuditTarget::File(path.to_owned())).unwrap()
 }
 
-/// Returns the records in the file.
 fn lines(log: &AuditLog, path: &Path) -> Vec<Value> {
     log.flush();
     let text = std::fs::read_to_string(path).unwrap();

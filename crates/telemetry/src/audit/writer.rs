@@ -11,7 +11,7 @@ use super::file::AuditFile;
 use super::journal::Journal;
 use super::{AuditError, AuditTarget};
 
-/// The maximum number of queued records. Further records are lost and counted.
+/// Further records are lost and counted.
 const MAX_WAITING: usize = 4096;
 /// Queue capacity for jobs other than records.
 const OTHER_JOBS: usize = 16;
@@ -48,7 +48,6 @@ enum Job {
     Flush {
         done: SyncSender<()>,
     },
-    /// Blocks the thread until the sender is dropped.
     #[cfg(test)]
     Hang {
         until: Receiver<()>,

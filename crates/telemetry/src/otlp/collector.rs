@@ -23,7 +23,7 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// How much of a response is read. The relevant part is at its beginning.
 const MAX_RESPONSE_BYTES: usize = 4 << 10;
 
-/// Why an export failed. The text contains neither the URL nor headers.
+/// The text contains neither the URL nor headers, which may hold credentials.
 #[derive(Debug, Error)]
 pub(super) enum ExportError {
     #[error("the collector did not respond within {} ms", .0.as_millis())]
@@ -46,7 +46,6 @@ impl ExportError {
         }
     }
 
-    /// Returns the text of the error with its causes.
     pub(super) fn explain(&self) -> String {
         let mut text = self.to_string();
         let mut cause = self.source();
@@ -66,7 +65,7 @@ pub(super) struct Collector {
 }
 
 impl Collector {
-    /// Creates the client for one signal. `tls` is needed for an encrypted destination.
+    /// An encrypted destination needs `tls`.
     pub(super) fn new(
         destination: Destination,
         service: Service,
@@ -152,13 +151,12 @@ impl Collector {
     }
 }
 
-/// Resolves once the exporter stops.
 pub(super) async fn stopped(stop: &mut watch::Receiver<bool>) {
     // A dropped exporter has stopped.
     let _ = stop.wait_for(|is_stopped| *is_stopped).await;
 }
 
-/// Reads the number of rejected items. An unreadable response counts as 0.
+/// An unreadable response counts as 0.
 fn rejected(answer: &[u8]) -> u64 {
     let response = ExportResponse::decode(answer).unwrap_or_default();
     let rejected = response.partial_success.map_or(0, |partial| partial.rejected);

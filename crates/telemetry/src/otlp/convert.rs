@@ -10,20 +10,19 @@ use super::messages::{
 use super::span::unix_nanos;
 use crate::metrics::MetricsSnapshot;
 
-/// Converts a snapshot. `now` is the time at which the values were read.
+/// `now` is the time at which the values were read.
 pub(super) fn convert(snapshot: &MetricsSnapshot, now: SystemTime) -> Vec<messages::Metric> {
     let times = Times { start: unix_nanos(snapshot.since), now: unix_nanos(now) };
     snapshot.families.iter().filter_map(|family| convert_family(family, times)).collect()
 }
 
-/// The times of a data point.
 #[derive(Clone, Copy)]
 struct Times {
     start: u64,
     now: u64,
 }
 
-/// Converts one family. Returns `None` for a type that the registry does not create.
+/// Returns `None` for a type that the registry does not create.
 fn convert_family(family: &MetricFamily, times: Times) -> Option<messages::Metric> {
     let mut metric = messages::Metric {
         name: family.name().to_owned(),
@@ -68,8 +67,7 @@ fn number(point: &Metric, value: f64, times: Times) -> NumberDataPoint {
     }
 }
 
-/// Converts a histogram. Prometheus buckets count all values up to a bound, OTLP buckets only those
-/// between two bounds.
+/// Prometheus buckets count all values up to a bound, OTLP buckets only those between two bounds.
 fn histogram(point: &Metric, times: Times) -> HistogramDataPoint {
     let histogram = point.get_histogram();
     let finite = histogram.get_bucket().iter().filter(|bucket| bucket.upper_bound().is_finite());

@@ -24,7 +24,6 @@ use crate::metrics::{ExportCounters, MetricsRegistry, MetricsSnapshot};
 /// Time limit for sending the last spans and metrics at shutdown.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Sends telemetry until it is shut down.
 #[derive(Debug)]
 pub struct Exporter {
     origin: Origin,
@@ -105,7 +104,6 @@ impl Exporter {
     }
 }
 
-/// The source of the telemetry.
 #[derive(Debug, Clone)]
 struct Origin {
     resource: Resource,

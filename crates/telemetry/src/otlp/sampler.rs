@@ -10,7 +10,6 @@ pub(super) const DEFAULT_SAMPLER: Sampler =
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Sampler {
     root: RootDecision,
-    /// Whether the parent's decision is adopted.
     follows_parent: bool,
 }
 

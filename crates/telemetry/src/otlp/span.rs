@@ -18,7 +18,6 @@ const SAMPLED: u32 = 1;
 const KNOWS_IF_PARENT_IS_REMOTE: u32 = 1 << 8;
 const PARENT_IS_REMOTE: u32 = 1 << 9;
 
-/// The role of a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Work inside this program.
@@ -32,7 +31,6 @@ enum Kind {
 pub struct Tracer {
     queue: mpsc::Sender<FinishedSpan>,
     sampler: Sampler,
-    /// Counts the spans that found the queue full.
     dropped: IntCounter,
 }
 
@@ -79,7 +77,6 @@ pub struct Span {
 }
 
 impl Span {
-    /// Starts a child span for a part of this span's work.
     #[must_use]
     pub fn child(&self, name: &'static str) -> Self {
         let parent = &self.span;
@@ -160,7 +157,7 @@ pub(super) fn unix_nanos(time: SystemTime) -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Returns a random id. All zeros is not a valid id.
+/// All zeros is not a valid id.
 fn random_id<const N: usize>() -> [u8; N] {
     loop {
         let id = std::array::from_fn(|_| rand::random());

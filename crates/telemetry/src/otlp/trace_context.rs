@@ -25,8 +25,7 @@ pub struct RemoteParent {
 }
 
 impl RemoteParent {
-    /// Parses a context. Returns `None` if `traceparent` is invalid. An invalid `tracestate` is
-    /// dropped.
+    /// Returns `None` if `traceparent` is invalid. An invalid `tracestate` is dropped.
     #[must_use]
     pub fn parse(traceparent: &str, tracestate: Option<&str>) -> Option<Self> {
         let text = traceparent.as_bytes();
