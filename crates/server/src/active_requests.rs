@@ -20,7 +20,6 @@ impl ActiveRequests {
         ActiveRequest { _work: self.work.subscribe() }
     }
 
-    /// Waits until no work is in progress.
     pub(crate) async fn idle(&self) {
         self.work.closed().await;
     }

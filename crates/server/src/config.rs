@@ -19,11 +19,9 @@ pub struct ServerConfig {
     pub max_processes: usize,
     /// Maximum number of file handles per connection.
     pub max_handles_per_connection: usize,
-    /// Maximum number of watches per connection.
     pub max_watches_per_connection: usize,
     /// Maximum number of sessions, attached and detached.
     pub max_sessions: usize,
-    /// Maximum number of sessions per subject.
     pub max_sessions_per_subject: usize,
     /// Maximum number of requests per second on each connection, and in one burst; 0 disables the
     /// limit. Control requests count but are never refused.

@@ -40,7 +40,7 @@ struct Known {
 }
 
 impl SandboxedPeers {
-    /// Registers a sandboxed process. Must be called before its program runs.
+    /// Must be called before the program of the process runs.
     pub(crate) fn register(&self, process: ProcessLocation) {
         let mut known = self.lock();
         known.look();

@@ -59,7 +59,6 @@ pub(crate) struct ServerState {
     pub(crate) config: ServerConfig,
     pub(crate) telemetry: Arc<Telemetry>,
     started: Instant,
-    /// Totals of the logs of all processes.
     pub(crate) log_totals: Arc<LogTotals>,
     pub(crate) launcher: Launcher,
     pub(crate) files: FilePool,
@@ -81,7 +80,6 @@ pub(crate) struct ServerState {
     /// Held from the lookup of a process name in all sessions until the process has been added.
     claiming: Mutex<()>,
     pub(crate) connections: Connections,
-    /// Memory that all connections share.
     pub(crate) memory: MemoryBudget,
     next_connection: AtomicU64,
     /// Tasks that belong to no connection: session expiry, process supervision.
@@ -301,13 +299,13 @@ impl ServerState {
             return Ok(());
         }
         if sandboxes.allows_network() {
-            let message = "the hosts that this client may reach are restricted, so http/request is off; \
-                           run a program instead";
+            let message = "http/request is unavailable because the hosts that this client may \
+                           reach are restricted; run a program instead";
             return Err(RpcError::invalid_request(message).with_kind(ErrorKind::SandboxDenied));
         }
         let message = match self.sandboxes.allows_network() {
-            true => "the token of this client allows no network",
-            false => "the operator's sandbox allows no network (`sandbox.network`)",
+            true => "the token of this client does not allow network access",
+            false => "the operator's sandbox does not allow network access (`sandbox.network`)",
         };
         Err(RpcError::invalid_request(message).with_kind(ErrorKind::SandboxDenied))
     }
@@ -336,7 +334,6 @@ impl ServerState {
         gauges
     }
 
-    /// Returns the result of `server/status`.
     pub(crate) fn status(&self) -> ServerStatus {
         let gauges = self.gauges();
         let limits = limits_support(&self.launcher);
@@ -360,8 +357,6 @@ impl ServerState {
         }
     }
 
-    /// Returns how long a session may live without a connection: the time its client requested, up
-    /// to the configured maximum.
     pub(crate) fn granted_ttl(&self, asked_ms: Option<u64>) -> Duration {
         let asked = asked_ms.map_or(self.config.detached_session_ttl, Duration::from_millis);
         asked.min(self.config.max_detached_session_ttl)
@@ -500,7 +495,6 @@ impl ServerState {
     }
 }
 
-/// Returns the operator's budget, or a quarter of the available memory.
 fn buffered_bytes(configured: u64) -> usize {
     let bytes = match configured {
         0 => exec_server_host::available_memory().unwrap_or(FALLBACK_MEMORY) / 4,
@@ -531,7 +525,6 @@ fn too_many_processes(full: Full, config: &ServerConfig, process_id: &str) -> Rp
     RpcError::invalid_request(message).with_kind(ErrorKind::TooManyProcesses).about(subject)
 }
 
-/// Follows a process from its start until it is forgotten.
 async fn tend(
     (telemetry, unrecorded_end): (Arc<Telemetry>, ActiveRequest),
     session: Arc<Session>,

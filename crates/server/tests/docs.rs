@@ -64,7 +64,7 @@ fn the_list_of_protected_variables_matches_the_code() {
     assert_eq!(said, protected);
 }
 
-/// Responds to every request as in the examples. Lives as long as the test.
+/// Returns the address of an HTTP server that responds to every request as in the examples.
 fn serve_hello() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -84,7 +84,6 @@ fn serve_hello() -> String {
     address
 }
 
-/// One line of an example.
 #[derive(Debug)]
 struct Line {
     number: usize,
@@ -139,7 +138,6 @@ fn action(number: usize, text: &str) -> Action {
     }
 }
 
-/// The server and its clients.
 struct Stage {
     server: TestServer,
     clients: BTreeMap<Who, RpcClient>,
@@ -185,7 +183,7 @@ impl Stage {
         }
     }
 
-    /// Returns the client of that name, which is connected at first use.
+    /// Connects the client at its first use.
     fn client(&mut self, who: Who) -> &mut RpcClient {
         self.clients.entry(who).or_insert_with(|| RpcClient::connect(&self.server))
     }
@@ -270,7 +268,6 @@ impl Bindings {
     }
 }
 
-/// Returns the name in `<name>`.
 fn placeholder(text: &str) -> Option<&str> {
     text.strip_prefix('<')?.strip_suffix('>')
 }

@@ -19,7 +19,6 @@ pub struct Issued {
     pub key: PathBuf,
 }
 
-/// The validity period of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Validity {
     Now,

@@ -40,7 +40,6 @@ impl Scratch {
         self.root.join(name)
     }
 
-    /// Returns the `file:` URI of a name.
     pub fn uri(&self, name: impl AsRef<Path>) -> String {
         uri(self.path(name))
     }
@@ -89,7 +88,6 @@ impl Scratch {
         self.names_in("")
     }
 
-    /// Returns the names in a subdirectory, sorted.
     pub fn names_in(&self, name: impl AsRef<Path>) -> Vec<String> {
         let entries = std::fs::read_dir(self.path(name)).unwrap();
         let name = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name();

@@ -14,7 +14,6 @@ impl ScriptedServer {
         Self { connection }
     }
 
-    /// Returns the client's next message.
     pub async fn receive(&mut self) -> Value {
         match self.connection.incoming.recv().await {
             Some(Received::Message(message)) => serde_json::from_slice(&message).unwrap(),

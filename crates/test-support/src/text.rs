@@ -10,7 +10,6 @@ pub fn encoded(bytes: impl AsRef<[u8]>) -> String {
     base64_simd::STANDARD.encode_to_string(bytes.as_ref())
 }
 
-/// Decodes a base64 member.
 #[must_use]
 pub fn decoded(text: &Value) -> Vec<u8> {
     let text = text.as_str().expect("base64 is text");

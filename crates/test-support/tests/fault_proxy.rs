@@ -59,7 +59,6 @@ async fn expect(socket: &mut TcpStream, expected: &[u8]) {
     assert_eq!(bytes, expected);
 }
 
-/// Reads the remaining bytes and the kind of end.
 async fn rest(socket: &mut TcpStream) -> (Vec<u8>, End) {
     let mut bytes = Vec::new();
     let end = match socket.read_to_end(&mut bytes).await {
@@ -140,8 +139,7 @@ fn end_of(cut: Cut) -> End {
     }
 }
 
-/// Without care, unread bytes turn a close into a reset, and unsent data turns a reset into an
-/// orderly end.
+/// Unread bytes would turn a close into a reset, and unsent data a reset into an orderly end.
 #[tokio::test]
 async fn full_buffers_do_not_change_the_kind_of_a_cut() {
     for cut in Cut::ALL {

@@ -44,7 +44,6 @@ fn teardown(teardown: Teardown) -> ProcessTeardown {
     ProcessTeardown { process_group: true, keeper: whole_tree, pidfd: whole_tree, cgroup: false }
 }
 
-/// Returns the user's shell, or the first of the usual ones that exists.
 fn default_shell() -> PathBuf {
     let from_environment = std::env::var_os("SHELL").map(PathBuf::from);
     let usual = ["/bin/bash", "/bin/sh"].map(PathBuf::from);

@@ -12,7 +12,6 @@ use exec_server_protocol::{
 use super::start::StartContext;
 use crate::blocking::allow_blocking;
 
-/// The effective limits of a process.
 #[derive(Debug, Clone)]
 pub(crate) struct GrantedLimits {
     values: LimitValues,
@@ -22,7 +21,6 @@ pub(crate) struct GrantedLimits {
 }
 
 impl GrantedLimits {
-    /// Takes the lowest values of the request, the operator and the token.
     pub(super) fn grant(
         context: StartContext<'_>,
         request: Option<&LimitsRequest>,
@@ -88,12 +86,11 @@ impl GrantedLimits {
     }
 }
 
-/// Returns how this machine enforces limits. Early callers may wait for the probe.
+/// Early callers may wait for the probe.
 pub(crate) fn limits_support(launcher: &Launcher) -> LimitsSupport {
     launcher.known_limits().unwrap_or_else(|| allow_blocking(|| launcher.limits()))
 }
 
-/// Converts the tier to its wire type.
 pub(crate) fn wire_tier(tier: HostTier) -> LimitsTier {
     match tier {
         HostTier::Cgroup => LimitsTier::Cgroup,
@@ -115,7 +112,7 @@ fn name(limit: Limit) -> LimitName {
 fn unavailable(support: &LimitsSupport) -> RpcError {
     let obstacle = support.obstacle.as_deref().unwrap_or("there are no cgroups");
     let message = format!(
-        "limits of tier \"cgroup\" are required, and this server has tier \"rlimit\": {obstacle}; {}",
+        "limits of tier \"cgroup\" are required, but this server has tier \"rlimit\": {obstacle}; {}",
         LimitsSupport::REMEDY
     );
     RpcError::invalid_request(message).with_kind(ErrorKind::LimitsUnavailable)

@@ -50,13 +50,11 @@ pub(crate) struct ManagedProcess {
     received: AtomicU64,
 }
 
-/// A requested process, and the outcome of its start.
 pub(crate) struct Started {
     pub(crate) process: ManagedProcess,
     pub(crate) outcome: StartOutcome,
 }
 
-/// The outcome of a write.
 pub(crate) enum Written {
     Done(WriteStatus),
     /// Queued beyond the bound; the response waits for the child to read.
@@ -123,7 +121,7 @@ impl ManagedProcess {
         self.process.log()
     }
 
-    /// Returns the mechanisms that confine the process, or `None` without a sandbox.
+    /// Returns `None` without a sandbox.
     pub(crate) fn enforcement(&self) -> Option<Enforcement> {
         let active = self.sandbox.get()?.enforcement();
         Some(Enforcement {
@@ -145,7 +143,6 @@ impl ManagedProcess {
         &self.limits
     }
 
-    /// Returns the limits that the process had reached by its exit.
     pub(crate) fn limits_hit(&self, exit: &ExitRecord) -> Vec<LimitName> {
         self.limits.hit(exit, timed_out(*exit))
     }
@@ -202,7 +199,6 @@ impl ManagedProcess {
         self.process.gone().await;
     }
 
-    /// Waits for a new event, for at most the time that the client requested.
     pub(crate) async fn wait_for_news(&self, params: &ReadParams) {
         let wait = Duration::from_millis(params.wait_ms.unwrap_or(0));
         if !wait.is_zero() {
@@ -211,7 +207,6 @@ impl ManagedProcess {
         }
     }
 
-    /// Reads the events that exist now.
     pub(crate) async fn read_now(&self, params: &ReadParams) -> ReadResponse {
         let after = params.after_seq.unwrap_or(0);
         let bytes = params.max_bytes.unwrap_or(u64::MAX).min(READ_BUDGET.bytes);
@@ -282,7 +277,6 @@ impl ManagedProcess {
         }
     }
 
-    /// Resizes the terminal. Fails if there is none.
     pub(crate) fn resize(&self, size: TerminalSize) -> Result<(), RpcError> {
         if !self.process.tty() {
             let message =
@@ -293,7 +287,7 @@ impl ManagedProcess {
         Ok(())
     }
 
-    /// Sends a signal. Does nothing once the process has exited.
+    /// Does nothing once the process has exited.
     pub(crate) fn signal(&self, signal: SignalName) {
         self.process.signal(match signal {
             SignalName::Interrupt => Signal::Interrupt,
@@ -318,12 +312,10 @@ impl ManagedProcess {
         })
     }
 
-    /// Ends the whole tree because the server shuts down.
     pub(crate) fn shut_down(&self, grace: Duration) {
         self.process.shut_down(Terminate::Graceful(grace));
     }
 
-    /// Waits for the exit, for at most the time in `params`.
     pub(crate) async fn wait(&self, params: &WaitParams) -> WaitResponse {
         let exited = self.log().wait_exited();
         match params.timeout_ms {

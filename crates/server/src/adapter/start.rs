@@ -30,25 +30,21 @@ use crate::sandboxed_peers::SandboxedPeers;
 
 const DEFAULT_SIZE: PtySize = PtySize { rows: 24, cols: 80 };
 
-/// The parts of the server that a start needs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StartContext<'a> {
     pub(crate) launcher: &'a Launcher,
     pub(crate) config: &'a ServerConfig,
     pub(crate) sandboxes: &'a Arc<SandboxResolver>,
     pub(crate) sandboxed_peers: &'a Arc<SandboxedPeers>,
-    /// Totals of the logs of all processes.
     pub(crate) log_totals: &'a Arc<LogTotals>,
     /// For blocking work.
     pub(crate) pool: &'a FilePool,
-    /// The client that decides about hosts.
     pub(crate) network_client: &'a Arc<dyn NetworkClient>,
     /// Upper bounds for each process of the session's owner.
     pub(crate) token_limits: LimitValues,
 }
 
 impl ManagedProcess {
-    /// Checks the request of a client and starts the process.
     pub(crate) fn start(
         context: StartContext<'_>,
         params: StartParams,
@@ -160,7 +156,6 @@ impl ManagedProcess {
     }
 }
 
-/// Converts a failed start to an error of the protocol.
 pub(crate) fn start_error(process_id: &str, error: &LaunchError) -> RpcError {
     let (code, kind) = match error {
         LaunchError::WorkingDirectory { source, .. } => match source.kind() {

@@ -37,13 +37,12 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// Sets the size of the response once it is built.
     pub(crate) fn set_bytes(&mut self, bytes: usize) {
         self.memory.set(bytes);
     }
 }
 
-/// The id of a connection. Never reused within a server.
+/// Never reused within a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct ConnectionId(pub(crate) u64);
 
@@ -57,7 +56,6 @@ pub(crate) struct ClientConnection {
     socket: Option<Socket>,
     /// Receives requests and notifications for a client in this program, if it wants any.
     handler: OnceLock<Arc<dyn ServerRequestHandler>>,
-    /// Requests from the server to the client.
     requests: Arc<ServerRequests>,
     pub(crate) resources: Resources,
 }
@@ -77,7 +75,6 @@ pub(crate) struct Socket {
     responses: Arc<Semaphore>,
     /// Budget for responses with names from directories, in KiB.
     names: Arc<Semaphore>,
-    /// The size of the budget `names`.
     names_kib: usize,
 }
 
@@ -130,12 +127,10 @@ impl ClientConnection {
         self.id
     }
 
-    /// Returns the principal of the client.
     pub(crate) fn principal(&self) -> &Principal {
         &self.principal
     }
 
-    /// Returns the address of a client on TCP.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         self.address
     }
@@ -152,7 +147,7 @@ impl ClientConnection {
         self.handler.get()
     }
 
-    /// Sets the handler. Only the first call has an effect.
+    /// Only the first call has an effect.
     pub(crate) fn set_handler(&self, handler: Arc<dyn ServerRequestHandler>) {
         let _ = self.handler.set(handler);
     }
@@ -243,7 +238,6 @@ impl ClientConnection {
 }
 
 impl Socket {
-    /// Records that a message has arrived.
     pub(super) fn note_heard(&self) {
         self.heard.notify_waiters();
     }
@@ -321,7 +315,6 @@ impl Socket {
         self.with_memory(permit, bytes)
     }
 
-    /// Starts to send a process's events to this connection.
     pub(crate) fn feed(&self, process: &Arc<ManagedProcess>, reader: FeedReader, held: bool) {
         let feed = SocketFeed::subscribe(process, &self.outbox, reader, held);
         self.drop_finished_feeds();

@@ -66,7 +66,6 @@ impl DeliveryWindow {
         }
     }
 
-    /// Returns whether more output may be sent.
     pub(super) fn is_open(&self) -> bool {
         let far = self.shortest_round_trip != Duration::MAX && self.shortest_round_trip >= FAR;
         self.under_way < if far { FAR_WINDOW } else { NEAR_WINDOW }
@@ -84,7 +83,6 @@ impl DeliveryWindow {
         }
     }
 
-    /// Appends a ping to the output when it is due.
     pub(super) fn ping_if_due(&mut self, outgoing: &mut Outgoing, now: Instant) {
         let due = (self.unpinged.bytes > 0 && self.unpinged.bytes >= self.ping_bytes)
             || self.unpinged.since.is_some_and(|since| now >= since + PING_DELAY);

@@ -33,7 +33,6 @@ pub(crate) const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// Before `initialize` a client has no reason to send larger messages.
 const MAX_FIRST_MESSAGE_BYTES: usize = 1 << 20;
 
-/// How a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
     /// The connection was lost, or one side closed it.

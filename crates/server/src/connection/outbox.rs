@@ -140,7 +140,6 @@ impl Outbox {
         self.wait_until(&self.drained, |state| state.idle || state.closed).await;
     }
 
-    /// Returns whether the socket has everything.
     pub(crate) fn is_idle(&self) -> bool {
         self.lock().idle
     }
@@ -168,12 +167,10 @@ impl Outbox {
         if output { state.ready.pop_front() } else { None }
     }
 
-    /// For the writer: releases memory after an idle period.
     pub(super) fn release_idle(&self) {
         self.lock().answers.release_idle();
     }
 
-    /// For the writer: records that this many bytes of responses were sent.
     pub(super) fn sent(&self, bytes: usize) {
         let mut state = self.lock();
         state.bytes -= bytes;

@@ -37,7 +37,6 @@ enum Message {
 /// A feed, and the number of its last event in a response.
 pub(super) type Events = (Arc<SocketFeed>, u64);
 
-/// A message that leaves the queue.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Taken<'a> {
     Small(&'a [u8]),

@@ -36,10 +36,8 @@ pub(super) struct Reader {
     catch_up: Option<AbortHandle>,
 }
 
-/// Why reading has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReadEnd {
-    /// The connection has ended.
     Over,
     /// No message arrived for the idle timeout, and nothing is in progress.
     Idle,
@@ -122,7 +120,6 @@ impl Reader {
         }
     }
 
-    /// Returns whether this connection has nothing in progress.
     fn is_idle(&self) -> bool {
         let is_working = match &self.phase {
             Phase::Fresh => false,

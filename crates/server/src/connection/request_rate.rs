@@ -9,7 +9,7 @@ const SECOND: Duration = Duration::from_secs(1);
 pub(super) struct RequestRate {
     /// `None`: no limit.
     interval: Option<Duration>,
-    /// When the requests so far will fit the permitted rate. In the past if they already fit.
+    /// When the requests accepted so far fit the permitted rate; in the past if they fit already.
     paid_by: Instant,
 }
 

@@ -79,7 +79,8 @@ impl RequestScheduler {
         Self { permits: Arc::new(permits), queue: VecDeque::new(), queued_bytes: 0 }
     }
 
-    /// Accepts a request of this many bytes. Returns the requests that may run at once, in order.
+    /// Queues a request that needs a permit. Returns a request that needs none, after the queued
+    /// changes that it must follow.
     pub(super) fn submit(
         &mut self,
         call: Call,
@@ -106,7 +107,7 @@ impl RequestScheduler {
         runnable
     }
 
-    /// Returns the next ordinary request, if a permit is free.
+    /// Returns the next queued request with a permit, if one is free.
     pub(super) fn next(&mut self) -> Option<(Call, Reply)> {
         let RequestPermits { limit, taken, bytes, .. } = &*self.permits;
         let running = bytes.load(Ordering::Acquire);
@@ -155,7 +156,6 @@ impl RequestPermits {
         self.limit == 1
     }
 
-    /// Waits until a permit has been returned.
     pub(super) async fn freed(&self) {
         self.freed.notified().await;
     }

@@ -19,7 +19,6 @@ use super::client_connection::ClientConnection;
 /// Maximum length of a client's text in a failure.
 const MAX_SHOWN_CHARACTERS: usize = 200;
 
-/// Why a request to a client got no response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RequestFailure {
     #[error("the client has reached the limit of {MAX_SERVER_REQUESTS} unanswered requests")]
@@ -38,7 +37,6 @@ pub(crate) enum RequestFailure {
 
 type Outcome = Result<ServerCallResponse, RequestFailure>;
 
-/// The requests to one client.
 #[derive(Debug)]
 pub(crate) struct ServerRequests {
     open: Mutex<OpenRequests<Waiter>>,
@@ -57,7 +55,6 @@ impl ServerRequests {
         Self { open: Mutex::default(), ready: watch::Sender::new(ready) }
     }
 
-    /// Records that the client has finished the handshake.
     pub(super) fn set_ready(&self) {
         self.ready.send_replace(true);
     }
@@ -71,7 +68,7 @@ impl ServerRequests {
         let _ = self.ready.subscribe().wait_for(|ready| *ready).await;
     }
 
-    /// Handles a response. Ignores a response to a request that is not open: it may be late.
+    /// Ignores a response to a request that is not open: the response may be late.
     pub(super) fn handle_response(
         &self,
         id: &RequestId,
@@ -140,7 +137,8 @@ impl ClientConnection {
 
     async fn send_request(&self, request: &OpenRequest, call: ServerCall) {
         if let Some(socket) = self.socket() {
-            // For a client that reads nothing, timed-out requests would pile up in the outbox.
+            // Wait for room: otherwise timed-out requests to a client that reads nothing would pile
+            // up in the outbox.
             socket.outbox().room().await;
             return socket.outbox().push(call.encode(request.id));
         }
@@ -189,7 +187,6 @@ impl ClientConnection {
     }
 }
 
-/// The unanswered requests, by id.
 #[derive(Debug)]
 struct OpenRequests<W> {
     last_id: i64,

@@ -15,7 +15,6 @@ pub(crate) enum EventStream {
     InProcess(Arc<dyn EventSink>),
 }
 
-/// The outcome of sending a notification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sent {
     Yes,

@@ -1,4 +1,4 @@
-//! Content and names of files. All work on storage runs in the pool, which also builds the
+//! File content and file names. All work on storage runs in the pool, which also builds the
 //! response, since that may be large. Work that has not begun when its connection ends is dropped.
 //! Writes to an upload and its close are not dropped, since the client may resume the upload.
 
@@ -74,8 +74,8 @@ impl Dispatcher {
         });
     }
 
-    /// Reads a file. A large one is read at once if there is budget for its response; otherwise the
-    /// request waits for budget.
+    /// A large file is read at once if there is budget for its response; otherwise the request
+    /// waits for budget.
     pub(super) fn read_file(&self, session: &Session, params: FsReadFileParams, mut reply: Reply) {
         let (state, connection) = (Arc::clone(&self.state), Arc::clone(&self.connection));
         let runtime = self.runtime.clone();
@@ -219,8 +219,8 @@ impl Dispatcher {
         }
     }
 
-    /// Closes a handle. A read handle closes immediately; the close of an upload is answered once
-    /// the file has been committed, discarded or kept for a resume.
+    /// A read handle closes immediately; the close of an upload is answered once the file has been
+    /// committed, discarded or kept for a resume.
     pub(super) fn close_file(&self, params: &FsCloseParams, mut reply: Reply) {
         let (discard, keep) = (params.discard, params.keep);
         match self.connection.resources.files.handles.remove(&params.handle_id) {
@@ -253,7 +253,6 @@ impl Dispatcher {
     }
 }
 
-/// A call with a large response.
 struct LargeCall<M: LargeFileCall> {
     state: Arc<ServerState>,
     connection: Arc<ClientConnection>,
@@ -282,7 +281,7 @@ impl<M: LargeFileCall> LargeCall<M> {
         });
     }
 
-    /// Runs the call. Its budget is released when the response is handed over.
+    /// The budget is released when the response is handed over.
     fn run(self, mut names: Reservation) {
         let Self { state, connection, runtime, scoped, reply } = self;
         let response = reply.prepare::<M>(M::run(scoped, &connection.resources.files.stop));

@@ -45,7 +45,6 @@ const MAX_WAITING: usize = 4096;
 /// The environment is ready for every client whose request arrives here.
 const READY: EnvironmentStatus = EnvironmentStatus { status: Status::Ready };
 
-/// Runs the calls of one client.
 #[derive(Debug)]
 pub(crate) struct Dispatcher {
     state: Arc<ServerState>,
@@ -74,8 +73,7 @@ impl Dispatcher {
         &self.runtime
     }
 
-    /// Begins the record of a request, with the client's trace context. `method` is `None` if
-    /// unknown.
+    /// `method`: `None` if unknown.
     pub(crate) fn record(
         &self,
         method: Option<Method>,
@@ -103,7 +101,6 @@ impl Dispatcher {
         }
     }
 
-    /// Returns the executors for the file requests of a session.
     fn file_executors(&self, session: &Session) -> FileExecutors {
         FileExecutors::new(self.state.files.clone(), Arc::clone(session.sandboxes()))
     }
@@ -481,7 +478,7 @@ impl Dispatcher {
     }
 }
 
-/// Checks the role of the client. Applies to every call, including `initialize`.
+/// Applies to every call, including `initialize`.
 pub(crate) fn check_role(principal: &Principal, call: &Call) -> Result<(), RpcError> {
     if principal.may(call.effect()) {
         return Ok(());

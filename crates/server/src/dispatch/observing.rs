@@ -67,7 +67,7 @@ impl Dispatcher {
         });
     }
 
-    /// Cancels a search. The results so far are sent, and the search gets its response.
+    /// The results so far are sent, and the search gets its response.
     pub(super) fn cancel_search(&self, params: &FsCancelSearchParams, reply: Reply) {
         if let Some(cancelled) = self.connection.resources.files.searches.get(&params.search_id) {
             cancelled.store(true, Ordering::Relaxed);

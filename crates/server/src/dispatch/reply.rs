@@ -82,7 +82,6 @@ impl Reply {
         }
     }
 
-    /// Begins the trace span of a process launch.
     pub(crate) fn launch(&mut self) -> LaunchSpan {
         self.record.as_mut().map(RequestRecord::launch).unwrap_or_default()
     }
@@ -113,7 +112,6 @@ impl Reply {
         }
     }
 
-    /// Returns the destination of the notifications that the call causes.
     pub(crate) fn events(&mut self, connection: &Arc<ClientConnection>) -> Option<EventStream> {
         match &mut self.to {
             Some(ReplyTo::Socket { .. }) => Some(EventStream::Socket(Arc::clone(connection))),
@@ -130,7 +128,6 @@ impl Reply {
         }
     }
 
-    /// Sends the result of method `M`.
     pub(crate) fn send<M: Rpc>(self, result: Result<M::Response, RpcError>) {
         self.prepare::<M>(result).send();
     }
@@ -140,7 +137,6 @@ impl Reply {
         self.to.take().expect("a reply is sent once, by value").fail(error);
     }
 
-    /// Builds the response, to be sent later.
     pub(crate) fn prepare<M: Rpc>(mut self, result: Result<M::Response, RpcError>) -> Prepared {
         self.answered(result.as_ref().err());
         let response = match self.to.take().expect("a reply is sent once, by value") {
@@ -169,7 +165,6 @@ impl Reply {
         if bytes.div_ceil(3).saturating_mul(4) > max { Err(too_large(max)) } else { Ok(()) }
     }
 
-    /// Responds to `fs/readFile` with a small file.
     pub(crate) fn send_file(self, content: Vec<u8>) {
         let Some((_, id)) = self.socket() else {
             let response = FsReadFileResponse { data_base64: content.into() };
@@ -179,7 +174,7 @@ impl Reply {
         self.push(message);
     }
 
-    /// Responds to `fs/readFile` with a file that is read in pieces, straight into the response.
+    /// Reads the file in pieces, straight into the response.
     pub(crate) fn send_large_file(self, file: LargeFile) {
         self.send_pieces(file.expected_bytes(), |take| file.finish(take));
     }
@@ -210,7 +205,6 @@ impl Reply {
         }
     }
 
-    /// Responds to `fs/readBlock`.
     pub(crate) fn send_block(self, bytes: Vec<u8>, eof: bool) {
         let Some((_, id)) = self.socket() else {
             let response = FsReadBlockResponse { chunk: bytes.into(), eof };
@@ -247,7 +241,6 @@ impl Reply {
         }
     }
 
-    /// Sends the response to a request that arrived over a socket.
     fn push(mut self, message: Vec<u8>) {
         self.answered(None);
         if let Some(ReplyTo::Socket { outbox, id }) = self.to.take() {

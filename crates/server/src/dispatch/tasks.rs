@@ -38,7 +38,6 @@ impl TaskSet {
         .await;
     }
 
-    /// Waits for all tasks that were spawned.
     pub(crate) async fn finish(&self) {
         poll_fn(|context| {
             let mut tasks = self.lock();

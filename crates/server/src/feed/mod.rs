@@ -8,7 +8,6 @@ pub(crate) use in_process::feed_in_process;
 pub(crate) use socket::tests;
 pub(crate) use socket::{CATCH_UP_TIMEOUT, SocketFeed};
 
-/// The reader of a feed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FeedReader {
     /// The session's own client. Events that it confirms may be evicted.

@@ -28,10 +28,11 @@ pub(crate) struct SocketFeed {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FeedState {
-    /// Waiting for the catch-up read of a client that reconnected; see [`SocketFeed::subscribe`].
+    /// Sends nothing before [`SocketFeed::release`]; see [`SocketFeed::subscribe`].
     Held,
     Live,
-    /// The session has moved to another connection.
+    /// Neither sends nor confirms: the session has ended or moved, or the observer has started
+    /// over.
     Retired,
 }
 
@@ -41,11 +42,9 @@ pub(crate) const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(2);
 const SLICE: Budget = Budget { bytes: 256 << 10, events: 64 };
 
 impl SocketFeed {
-    /// Starts to feed a connection.
-    ///
-    /// The feed of a client that never acks and has just reconnected is *held* first: the client
-    /// requests the events that it missed with one `process/read`, and some deployed clients give
-    /// up on a process if more than 1 MiB arrives before that response.
+    /// A client that resumes its session gets *held* feeds. If it never acks, it requests the
+    /// events that it missed with one `process/read`, and some deployed clients give up on a
+    /// process if more than 1 MiB arrives before that response.
     pub(crate) fn subscribe(
         process: &Arc<ManagedProcess>,
         outbox: &Arc<Outbox>,
@@ -92,7 +91,7 @@ impl SocketFeed {
         *self.state() = FeedState::Retired;
     }
 
-    /// Releases a held feed, without the events that its client has read in the meantime.
+    /// With `next_seq`, skips the events before that number: the client has just read them.
     pub(crate) async fn release(&self, next_seq: Option<u64>) {
         if *self.state() != FeedState::Held {
             return;

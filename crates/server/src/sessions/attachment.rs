@@ -20,7 +20,6 @@ pub(super) enum Attachment {
     Ended,
 }
 
-/// Why a session could not be attached.
 #[derive(Debug)]
 pub(crate) enum AttachError {
     /// Another connection has the session.

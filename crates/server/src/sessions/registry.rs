@@ -89,8 +89,7 @@ impl SessionRegistry {
     }
 
     /// Attaches a session to a new connection of its owner. The current connection is probed first:
-    /// if it died silently, it must not lock out the client that reconnects. A client in this
-    /// program does not vanish.
+    /// if it died silently, it must not lock out the client that reconnects.
     pub(crate) async fn resume(
         &self,
         id: &str,
@@ -157,7 +156,6 @@ impl SessionRegistry {
         sessions
     }
 
-    /// Finds a process by its id in any session that the principal sees.
     pub(crate) fn find_process(
         &self,
         process_id: &str,
@@ -166,7 +164,7 @@ impl SessionRegistry {
         self.visible_to(by).iter().find_map(|session| session.find(process_id))
     }
 
-    /// Ends a session. `by`: the connection that requested it, if any.
+    /// `by`: the connection that requested the end, if any.
     pub(crate) fn end(&self, session: &Session, by: Option<&ClientConnection>) {
         session.end();
         let removed = self.lock().sessions.remove(session.id());
@@ -175,7 +173,6 @@ impl SessionRegistry {
         }
     }
 
-    /// Refuses to open or resume sessions from now on.
     pub(crate) fn drain(&self) {
         self.lock().draining = true;
     }

@@ -32,7 +32,6 @@ pub(crate) struct Session {
     /// the owner.
     sandboxes: Arc<SandboxResolver>,
     state: Mutex<State>,
-    /// Notified after every change of the attachment.
     attachment_changed: watch::Sender<()>,
     /// Notifications dropped because the client was disconnected or did not read.
     pub(super) dropped_notifications: AtomicU64,
@@ -51,7 +50,6 @@ struct State {
     finished: VecDeque<Weak<ManagedProcess>>,
 }
 
-/// The settings agreed on with the client.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SessionSettings {
     pub(crate) detached_ttl: Duration,
@@ -59,7 +57,6 @@ pub(crate) struct SessionSettings {
 }
 
 impl Session {
-    /// Creates a session that is attached to the connection that requested it.
     pub(crate) fn new(
         id: String,
         client_name: String,
@@ -211,7 +208,6 @@ impl Session {
         }
     }
 
-    /// Returns the connection that the session is attached to.
     pub(crate) fn connection(&self) -> Option<Arc<ClientConnection>> {
         match &self.lock().attachment {
             Attachment::Attached(connection) => Some(Arc::clone(connection)),
@@ -224,7 +220,6 @@ impl Session {
         self.attachment_changed.subscribe()
     }
 
-    /// Fails if the session is not attached to this connection.
     pub(crate) fn check_attached(&self, connection: ConnectionId) -> Result<(), RpcError> {
         self.lock().check_attached(&self.id, connection)
     }
@@ -265,7 +260,7 @@ impl Session {
         self.lock().processes.values().cloned().collect()
     }
 
-    /// Forgets a process. A newer one under the same id is not touched.
+    /// A newer process under the same id is not touched.
     pub(crate) fn forget(&self, process: &Arc<ManagedProcess>) {
         self.lock().forget(process);
     }
@@ -294,7 +289,6 @@ impl Session {
         (state.running, state.processes.len() - state.running)
     }
 
-    /// Returns whether any process of the session is running.
     pub(crate) fn is_working(&self) -> bool {
         self.lock().running > 0
     }
@@ -303,7 +297,6 @@ impl Session {
         matches!(self.lock().attachment, Attachment::Ended)
     }
 
-    /// Waits until the session has ended.
     pub(crate) async fn ended(&self) {
         let mut changes = self.subscribe_attachment();
         // Not `wait_for`, which evaluates its condition under the lock of the channel: changes are

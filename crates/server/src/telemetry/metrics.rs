@@ -198,7 +198,6 @@ impl ServerMetrics {
         }
     }
 
-    /// Counts a limit that a process reached.
     pub(super) fn process_limit_hit(&self, limit: LimitName) {
         let [memory, pids, cpu_time, wall_time, file_size] = PROCESS_LIMITS;
         let name = match limit {
@@ -250,7 +249,6 @@ impl ServerMetrics {
     }
 }
 
-/// Returns the kind of an error, with a default for errors without one.
 pub(super) fn kind_of(error: &exec_server_protocol::RpcError) -> ErrorKind {
     error.kind().cloned().unwrap_or_else(|| ErrorKind::Other(ERROR.into()))
 }

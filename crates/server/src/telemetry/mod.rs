@@ -48,7 +48,7 @@ pub struct Audit {
 pub struct Telemetry {
     pub(crate) metrics: ServerMetrics,
     audit: Option<Audit>,
-    /// Lines of the audit log about refused clients.
+    /// Bounds the audit records about refused clients.
     refusal_lines: Mutex<RefusalLines>,
     refusals: RecentRefusals,
     /// URLs of the listeners, once they are known.
@@ -62,7 +62,6 @@ impl Default for Telemetry {
     }
 }
 
-/// A change in the life of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SessionEvent {
     Opened,
@@ -211,7 +210,6 @@ impl Telemetry {
         });
     }
 
-    /// Reports the decision of a gate about a host.
     pub(crate) fn network_decision(
         &self,
         session: Option<&Session>,
@@ -240,7 +238,8 @@ impl Telemetry {
     fn write_ahead(&self, record: impl FnOnce() -> Record) -> Result<(), RpcError> {
         let Some(Audit { log, required: true, .. }) = &self.audit else { return Ok(()) };
         allow_blocking(|| log.write_and_wait(&record())).map_err(|_| {
-            let message = "the server cannot write its audit log, which this request requires";
+            let message =
+                "this request must be recorded in the audit log, which the server cannot write";
             RpcError::internal(message).with_kind(ErrorKind::AuditFailed)
         })
     }

@@ -7,7 +7,6 @@ use serde::Serialize;
 use super::now;
 use crate::connection::ClientConnection;
 
-/// The kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Event {
@@ -51,7 +50,6 @@ pub(super) struct Record {
     pub(super) exit_code: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) signal: Option<i32>,
-    /// The process limits that were reached.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) limits_hit: Vec<LimitName>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -61,7 +59,6 @@ pub(super) struct Record {
     /// The number of events that the record stands for, if there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) count: Option<u64>,
-    /// The program and its arguments.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) command: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -50,14 +50,13 @@ struct RequestDetails {
     spans: Option<RequestSpans>,
 }
 
-/// The session, process, command and paths that a request concerns.
 #[derive(Debug, Clone, Default)]
 struct RequestSubject {
     session: Option<String>,
     process: Option<String>,
     command: Vec<String>,
     paths: Vec<String>,
-    /// The log has a line that announces the request.
+    /// The audit log has a record that announces the request.
     was_announced: bool,
     changes_file: bool,
 }
@@ -81,7 +80,6 @@ impl RequestRecord {
         Self { telemetry, connection, method, began: Instant::now(), details }
     }
 
-    /// Creates a record for tests of other modules.
     #[cfg(test)]
     pub(crate) fn unobserved() -> Self {
         let connection = ClientConnection::in_process(crate::connection::ConnectionId(1));
@@ -113,7 +111,6 @@ impl RequestRecord {
         }
     }
 
-    /// Records that the request changes this file.
     pub(crate) fn changes_file(&mut self, path: &Path) {
         if !self.telemetry.is_audited() {
             return;
@@ -126,14 +123,12 @@ impl RequestRecord {
         }
     }
 
-    /// Records that a thread starts to work on files for the request.
     pub(crate) fn begin_file_work(&mut self) {
         if let Some(spans) = self.spans() {
             spans.begin_file_work();
         }
     }
 
-    /// Records that the request waits and no thread works for it.
     pub(crate) fn pause_file_work(&mut self) {
         if let Some(spans) = self.spans() {
             spans.end_file_work(None);
@@ -209,7 +204,6 @@ fn is_announced(call: &Call, connection: &ClientConnection) -> bool {
     }
 }
 
-/// Returns whether an error of this kind counts as a refusal.
 pub(super) fn is_refusal(kind: &ErrorKind) -> bool {
     REFUSALS.contains(kind)
 }

@@ -18,7 +18,7 @@ pub(super) struct RequestSpans {
 }
 
 impl RequestSpans {
-    /// `trace`: the trace context that came with the request. An invalid one is ignored.
+    /// An invalid `trace` is ignored.
     pub(super) fn begin(
         tracer: &Tracer,
         method: Option<Method>,
@@ -38,7 +38,6 @@ impl RequestSpans {
         self.file_work = Some(self.request.child(FILE_WORK));
     }
 
-    /// Ends the span of the file work, if there is one.
     pub(super) fn end_file_work(&mut self, error: Option<&'static str>) {
         if let Some(file_work) = self.file_work.take() {
             file_work.end(error);

@@ -134,7 +134,6 @@ async fn every_method_obeys_the_sandbox_of_its_request() {
         assert_eq!(here, there, "{method}");
     }
     assert_eq!(std::fs::read(scene.at("outside/file")).unwrap(), b"outside");
-    // Without a sandbox the same requests succeed.
     for (method, mut params, _) in requests(&scene, "outside", &sandbox) {
         params.as_object_mut().unwrap().remove("sandbox");
         let answer = client.call(method, params.clone()).await;
@@ -336,7 +335,6 @@ async fn an_invalid_sandbox_is_refused() {
     client.call("fs/writeFile", write).await.unwrap();
 }
 
-/// Counts the threads of this process that are confined to a policy.
 fn confined_threads() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let names = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")));

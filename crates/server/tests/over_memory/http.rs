@@ -116,7 +116,6 @@ async fn cancelling_an_id_cancels_every_whole_request_with_it() {
         assert_eq!((&error["code"], &error["data"]["kind"]), (&json!(-32600), &json!("cancelled")));
     }
     for socket in &mut sockets {
-        // Reads the data that was already sent, until the server closes the socket.
         tokio::io::AsyncReadExt::read_to_end(socket, &mut Vec::new()).await.unwrap();
     }
 }

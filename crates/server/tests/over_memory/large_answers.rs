@@ -150,7 +150,6 @@ async fn files_requested_by_a_dead_connection_are_not_read() {
     assert!(read < FILES * FILE_BYTES / 2, "{read} bytes were read for a dead connection");
 }
 
-/// Opens a client that requests a file ten times and reads nothing.
 async fn ask_without_reading(server: &Server, path: &str) -> RpcClient {
     let mut client = open_over_pipe(server, json!({})).await;
     for _ in 0..10 {

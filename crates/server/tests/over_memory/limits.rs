@@ -30,7 +30,6 @@ fn start(id: &str, script: &str, extra: &Value) -> Value {
     params
 }
 
-/// Returns the exit of a started process, from its notification.
 async fn exit_of(client: &mut RpcClient, id: &str) -> Value {
     let is_exit = |message: &Value| {
         message["method"] == "process/exited" && message["params"]["processId"] == id

@@ -20,7 +20,6 @@ pub(crate) async fn open_over_pipe(server: &Server, params: Value) -> RpcClient 
     client
 }
 
-/// Returns one of the counters of a process in `/proc/PID/io`.
 pub(crate) fn io_count(pid: &str, name: &str) -> u64 {
     let counters = std::fs::read_to_string(format!("/proc/{pid}/io")).unwrap();
     counters.lines().find_map(|line| line.strip_prefix(name)).unwrap().parse().unwrap()

@@ -142,7 +142,7 @@ async fn a_stolen_id_gets_the_same_response_as_an_invented_one_on_every_method()
             assert!(!stolen.contains("victim") && !stolen.contains("c2VjcmV0"), "{stolen}");
         }
     }
-    // And none of the calls had an effect.
+    // None of the calls had an effect.
     let listed = owner.call("process/list", json!({})).await.unwrap();
     assert_eq!(listed["processes"][0]["running"], true);
     let written = json!({ "processId": running, "chunk": "eA==" });

@@ -62,7 +62,6 @@ impl Process {
     }
 }
 
-/// Returns the number of a notification, and its event.
 fn event(notification: &Value) -> (u64, Value) {
     let params = &notification["params"];
     let event = match notification["method"].as_str().unwrap() {
@@ -111,7 +110,6 @@ impl Model {
         }
     }
 
-    /// Returns a random process of those that `which` selects.
     fn any(&mut self, which: impl Fn(&Process) -> bool) -> Option<String> {
         let chosen = self.processes.iter().filter(|(_, process)| which(process));
         let ids: Vec<_> = chosen.map(|(id, _)| id.clone()).collect();

@@ -460,6 +460,6 @@ async fn a_client_without_pings_is_probed_by_a_request() {
     };
     let (refused, ()) = tokio::join!(second.call("initialize", resume.clone()), answering);
     assert_eq!(refused.unwrap_err()["code"], -32010);
-    // The client now stays silent.
+    // The first client no longer responds.
     assert_eq!(second.call("initialize", resume).await.unwrap()["sessionId"], session);
 }

@@ -59,7 +59,6 @@ pub struct FaultProxy {
 /// Tells the connections accepted since the last cut about the next cut.
 type Generation = Arc<Mutex<watch::Sender<Option<Cut>>>>;
 
-/// The current state of the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Conditions {
     to_server: Traffic,
@@ -70,7 +69,6 @@ struct Conditions {
     limit: Option<u64>,
 }
 
-/// A direction of traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     ToServer,
@@ -135,7 +133,6 @@ impl FaultProxy {
         self.address
     }
 
-    /// `ws://127.0.0.1:PORT`
     pub fn url(&self) -> String {
         format!("ws://{}", self.address)
     }
@@ -158,7 +155,6 @@ impl FaultProxy {
         self.plan.replace(cuts);
     }
 
-    /// The number of planned cuts done.
     pub fn planned_cuts_done(&self) -> usize {
         *self.plan.done().borrow()
     }
@@ -215,7 +211,6 @@ impl FaultProxy {
         self.wait_for(|counts| counts.connections >= count).await;
     }
 
-    /// The number of refused connections.
     pub fn refusals(&self) -> usize {
         self.counts.borrow().refusals
     }

@@ -8,7 +8,6 @@ use tokio::sync::watch;
 use super::frames::FramePosition;
 use super::{Cut, Way};
 
-/// A cut at an exact message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlannedCut {
     pub way: Way,
@@ -57,7 +56,6 @@ impl CutPlan {
         }
     }
 
-    /// Counts forwarded messages.
     pub(super) fn passed(&self, way: Way, frames: u64) {
         if let Some(cut) = self.lock().front_mut().filter(|cut| cut.way == way) {
             cut.after = cut.after.saturating_sub(frames);

@@ -35,14 +35,13 @@ impl RpcClient<Served> {
         self.send(notification(method, params)).await;
     }
 
-    /// Sends a request. Its response can be awaited later.
+    /// Returns the id with which the response can be awaited later.
     pub async fn request(&mut self, method: &str, params: Value) -> u64 {
         let (id, message) = self.next_request(method, params);
         self.send(message).await;
         id
     }
 
-    /// Returns the result or the error of a response.
     pub async fn response(&mut self, id: u64) -> Result<Value, Value> {
         outcome(self.response_with(&json!(id)).await)
     }
@@ -62,7 +61,6 @@ impl RpcClient<Served> {
         outcome(self.response_with(&json!(-1)).await).expect_err("an error")
     }
 
-    /// Returns the next notification of any kind.
     pub async fn notification(&mut self) -> Value {
         self.next("a notification", is_notification).await
     }
@@ -94,7 +92,6 @@ impl RpcClient<Served> {
         }
     }
 
-    /// Starts a shell script with additional params.
     pub async fn start(&mut self, id: &str, script: &str, extra: Value) {
         let mut params = json!({
             "processId": id, "argv": ["/bin/sh", "-c", script], "cwd": "file:///",

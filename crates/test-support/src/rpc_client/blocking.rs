@@ -24,14 +24,13 @@ impl<W: BlockingWire> RpcClient<W> {
         self.send(&notification(method, params));
     }
 
-    /// Sends a request. Its response can be awaited later.
+    /// Returns the id with which the response can be awaited later.
     pub fn request(&mut self, method: &str, params: Value) -> u64 {
         let (id, message) = self.next_request(method, params);
         self.send(&message);
         id
     }
 
-    /// Returns the result or the error of a response.
     pub fn response(&mut self, id: u64) -> Result<Value, Value> {
         outcome(self.response_with(&json!(id)))
     }
@@ -46,7 +45,6 @@ impl<W: BlockingWire> RpcClient<W> {
         self.response(id)
     }
 
-    /// Returns the next notification of any kind.
     pub fn notification(&mut self) -> Value {
         self.next("a notification", is_notification)
     }
@@ -65,7 +63,7 @@ impl<W: BlockingWire> RpcClient<W> {
         }
     }
 
-    /// Returns the next message of any kind, or `None` when the connection has ended.
+    /// Returns `None` when the connection has ended.
     pub fn receive(&mut self) -> Option<Value> {
         self.wire.receive().map(|text| self.read(text.as_bytes()))
     }

@@ -28,7 +28,6 @@ pub struct RpcClient<W = Served> {
 }
 
 impl<W> RpcClient<W> {
-    /// Creates a client that has sent nothing yet.
     pub fn over(wire: W) -> Self {
         Self { wire, last_id: 0, schema: WireSchema::default(), unread: VecDeque::new() }
     }
@@ -81,7 +80,6 @@ impl<W> RpcClient<W> {
         self.unread.remove(index)
     }
 
-    /// Fails the test, because the awaited message does not arrive.
     fn fail(&self, awaited: &str, instead: &str) -> ! {
         const SHOWN: usize = 20;
         let unread = self.unread.iter().rev().take(SHOWN);

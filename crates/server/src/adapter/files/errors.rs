@@ -4,7 +4,6 @@ use exec_server_host::fs::FsError;
 use exec_server_protocol::{ErrorCode, ErrorKind, ErrorSubject, PathUri, RpcError};
 use std::io;
 
-/// Returns the error for a thread that cannot be started. A later attempt may succeed.
 pub(super) fn no_thread() -> RpcError {
     let message = "the server cannot start a thread for file operations; try again later";
     RpcError::internal(message).with_kind(ErrorKind::OutOfResources)
@@ -70,7 +69,6 @@ fn coded(error: FsError) -> RpcError {
     }
 }
 
-/// The error for an invalid glob or text pattern. It concerns no path.
 pub(super) fn bad_pattern(why: &str) -> RpcError {
     RpcError::invalid_request(why).with_kind(ErrorKind::BadPattern)
 }

@@ -17,7 +17,6 @@ use exec_server_protocol::{
 use super::pool::{ExpectedJob, FilePool};
 use crate::adapter::SandboxResolver;
 
-/// The params of a file request that may have a sandbox.
 pub(crate) trait Sandboxed {
     fn sandbox(&self) -> Option<&SandboxRequest>;
 }
@@ -130,7 +129,6 @@ impl FileExecutor {
         self.pool.run_under(&self.policy, job);
     }
 
-    /// Announces a future job.
     pub(crate) fn expect_job(&self) -> ExpectedJob {
         self.pool.expect_job()
     }

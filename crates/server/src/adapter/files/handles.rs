@@ -24,7 +24,7 @@ pub(crate) fn open(
     Ok((file, metadata))
 }
 
-/// Returns the bytes at an offset, and whether they are the last.
+/// The flag says whether the bytes are the last of the file.
 pub(crate) fn read_block(
     file: &OpenFile,
     offset: u64,

@@ -22,7 +22,7 @@ const MAX_LISTING_BYTES: usize = 32 << 20;
 const MAX_WALK_BYTES: usize = 4 << 20;
 /// Allowance for the parts of a walk's response that are not counted.
 const WALK_SLACK: usize = 2 << 20;
-/// Maximum size of a small response.
+/// A response up to this size needs no reservation.
 const SMALL_BYTES: usize = 32 << 10;
 /// Approximate number of names in a small response.
 const SMALL_ENTRIES: usize = 128;
@@ -151,7 +151,6 @@ struct Listing<'a> {
     entries: Vec<DirectoryEntry>,
 }
 
-/// Why an entry was not added to a listing.
 enum NotTaken {
     Full,
     Refused(RpcError),
@@ -163,7 +162,7 @@ impl<'a> Listing<'a> {
         Self { directory, directory_bytes, max_bytes, bytes: 0, entries: Vec::new() }
     }
 
-    /// Adds an entry. The first one always fits.
+    /// The first entry always fits.
     fn push(&mut self, entry: &Entry) -> Result<(), NotTaken> {
         let file_name = entry.name.to_string_lossy();
         let detail_bytes = entry.details.map_or(0, |_| DETAIL_BYTES);
@@ -294,7 +293,6 @@ fn bound(path: &PathUri, name: &str, asked: Option<u64>, most: u64) -> Result<us
     Ok(usize::try_from(bound).unwrap_or(usize::MAX))
 }
 
-/// Returns a limit, which must be at least 1.
 fn limit_of(
     path: &PathUri,
     name: &str,

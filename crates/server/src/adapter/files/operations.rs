@@ -15,11 +15,10 @@ use super::executor::{PolicyScoped, Sandboxed};
 
 const MAX_MODE: u32 = 0o7777;
 
-/// A method that consists of one piece of blocking work.
 pub(crate) trait FileCall:
     Rpc<Params: Sandboxed + Send + 'static, Response: Send + 'static>
 {
-    /// Runs the method. Long work checks periodically whether it should stop.
+    /// Long work checks `stop` periodically.
     fn run(
         scoped: PolicyScoped<Self::Params>,
         stop: &CancelFlag,
@@ -202,7 +201,6 @@ pub(super) fn special(kind: FileKind) -> Option<SpecialFile> {
     }
 }
 
-/// Converts a path of this machine to a URI. Fails only if the path is not absolute.
 pub(super) fn uri(path: &Path) -> Result<PathUri, RpcError> {
     PathUri::from_path(path)
         .ok_or_else(|| RpcError::internal(format!("{} is not an absolute path", path.display())))

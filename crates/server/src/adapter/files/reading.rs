@@ -47,7 +47,6 @@ impl Reading {
 }
 
 impl LargeFile {
-    /// Returns the size that the file system reports.
     pub(crate) fn size(&self) -> usize {
         usize::try_from(self.file.metadata().size).unwrap_or(usize::MAX)
     }

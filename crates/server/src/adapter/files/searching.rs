@@ -16,7 +16,7 @@ use super::executor::PolicyScoped;
 /// A batch is sent when it has this size, or when a match is found [`BATCH_AGE`] after the previous
 /// batch.
 const BATCH_BYTES: usize = 64 << 10;
-/// Maximum submatches of one line. A message also has a limit on its number of values.
+/// Per line: the number of values in a message is limited.
 const MAX_SUBMATCHES: usize = 1000;
 /// Approximate size of one submatch as text.
 const SUBMATCH_BYTES: usize = 24;

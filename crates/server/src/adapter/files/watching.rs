@@ -28,7 +28,7 @@ impl Watches {
         self.watcher().map(drop)
     }
 
-    /// Starts a watch. Blocks while it scans the tree.
+    /// Blocks while it scans the tree.
     pub(crate) fn watch(
         &self,
         PolicyScoped { params, executor }: PolicyScoped<FsWatchParams>,
@@ -93,8 +93,8 @@ impl ChangeWatch {
     }
 }
 
-/// Builds the notification. Thousands of long paths may not fit into one message; a rescan is
-/// reported instead.
+/// Thousands of long paths may not fit into one message; then the notification asks for a rescan
+/// instead.
 fn notification(watch_id: String, changes: Vec<FileChange>, rescan: bool) -> ChangedNotification {
     let mut paths: Vec<&PathUri> =
         changes.iter().flat_map(|change| change.from.iter().chain([&change.path])).collect();

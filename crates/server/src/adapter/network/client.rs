@@ -19,14 +19,14 @@ use tokio::time::Instant;
 
 /// The part of a session that gates need.
 pub(crate) trait NetworkClient: Debug + Send + Sync {
-    /// Asks the client. `Err` says why there is no response.
+    /// `Err` says why there is no response.
     fn ask(
         self: Arc<Self>,
         params: NetworkPolicyRequestParams,
         deadline: Instant,
     ) -> Pin<Box<dyn Future<Output = Result<NetworkDecision, String>> + Send>>;
 
-    /// Notifies the client. Must not block; the notification may be dropped.
+    /// Must not block; the notification may be dropped.
     fn notify(&self, decision: NetworkPolicyDecisionNotification);
 
     /// Records a decision for the operator, whether or not the client is notified.
@@ -53,7 +53,6 @@ impl NetworkClient for NoClient {
     fn record(&self, _: &str, _: &DecisionRecord) {}
 }
 
-/// The gate client of one process.
 #[derive(Debug)]
 pub(super) struct ProcessGateClient {
     process_id: String,

@@ -32,7 +32,7 @@ impl Ceiling {
         self.network == Network::Enabled
     }
 
-    /// Returns the resolved policy. The first call blocks.
+    /// The first call blocks.
     pub(super) fn policy(&self, machine: &Machine) -> Result<&Policy, Arc<SandboxError>> {
         let resolved = self.policy.get_or_init(|| {
             let around = PolicyContext { tmpdir: wire::own_tmpdir(), ..PolicyContext::default() };

@@ -60,7 +60,6 @@ struct Machine {
 #[derive(Debug, Clone)]
 pub(crate) struct RequestedSandbox {
     requested: Option<RequestedPolicy>,
-    /// The working directory of the process.
     cwd: Option<PathBuf>,
 }
 
@@ -72,7 +71,6 @@ impl RequestedSandbox {
 }
 
 impl SandboxResolver {
-    /// Creates a resolver under the ceiling of the operator.
     pub(crate) fn new(config: &ServerConfig, executable: Option<PathBuf>) -> Self {
         let machine = Machine {
             protected: config.protected_paths.clone(),
@@ -107,8 +105,7 @@ impl SandboxResolver {
         Arc::new(Self { machine, ceilings, hosts, recent: Recent::default() })
     }
 
-    /// Parses a sandbox object. Returns `None` if the request may have the same access as the
-    /// server.
+    /// Returns `None` if the request may have the same access as the server.
     pub(crate) fn read(
         &self,
         sandbox: Option<&SandboxRequest>,
@@ -195,8 +192,7 @@ impl SandboxResolver {
         self.recent.find(sandbox)
     }
 
-    /// Plans how to enforce a policy on a process of this machine. Blocks; the first call takes
-    /// long.
+    /// Blocks; the first call takes long.
     pub(crate) fn plan(
         &self,
         policy: &Policy,
@@ -206,7 +202,7 @@ impl SandboxResolver {
         plan.map_err(|error| Arc::new(error.into()))
     }
 
-    /// Checks that the ceilings can be enforced. Blocks.
+    /// Blocks.
     pub(crate) fn check_ceilings(&self) -> Result<(), Arc<SandboxError>> {
         for ceiling in &self.ceilings {
             self.plan(ceiling.policy(&self.machine)?, StartFacts::default())?;
@@ -214,13 +210,13 @@ impl SandboxResolver {
         Ok(())
     }
 
-    /// Returns whether the machine has been probed, or cannot be. If so, no method of the resolver
-    /// blocks for long.
+    /// Returns whether the machine has been probed or cannot be probed. If so, no method of the
+    /// resolver blocks for long.
     pub(crate) fn is_machine_probed(&self) -> bool {
         self.machine.capabilities.get().is_some() || self.machine.executable.is_none()
     }
 
-    /// Returns whether a process with a managed network can be started here. The first call blocks.
+    /// The first call blocks.
     pub(crate) fn can_manage_network(&self) -> bool {
         let gate = GateRequest::default();
         let start = StartFacts { cwd: None, gate: Some(&gate) };
@@ -239,7 +235,6 @@ impl SandboxResolver {
         policy.with_network(allowed.min(asked))
     }
 
-    /// Returns whether the ceilings allow the network.
     pub(crate) fn allows_network(&self) -> bool {
         self.ceilings.iter().all(|ceiling| ceiling.allows_network())
     }
@@ -311,7 +306,6 @@ impl Machine {
     }
 }
 
-/// Converts a sandbox error to an error of the protocol.
 pub(crate) fn to_rpc_error(error: &SandboxError) -> RpcError {
     match error {
         SandboxError::Policy(error) => {

@@ -3,10 +3,10 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// Returns the secret files, and the directories around them that only their owner may enter. A
-/// file there may be replaced while sandboxed processes run, and a mount that covers only the file
-/// disappears when another file takes its name. A directory that contains one of the used paths
-/// does not hold secrets alone, so it is not hidden.
+/// Returns the secret files, and those of their directories that only the owner may enter. To hide
+/// the file alone is not enough: the mount that covers it disappears when another file takes its
+/// name. A directory that contains one of the used paths does not hold secrets alone, so it is not
+/// hidden.
 pub(super) fn hidden_places(secrets: &[PathBuf], used: &[PathBuf]) -> Vec<PathBuf> {
     let is_used = |directory: &Path| used.iter().any(|used| used.starts_with(directory));
     let mut hidden = Vec::new();

@@ -10,7 +10,6 @@ use exec_server_protocol::{
     Sandbox, SandboxAccess, SandboxEntry, SandboxEntryPath, SandboxMode, SpecialPath,
 };
 
-/// The access that a sandbox object requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RequestedPolicy {
     /// `None`: no restriction at all.
@@ -50,7 +49,6 @@ pub(super) fn read(
     }
 }
 
-/// Returns `TMPDIR` of the server, if that is an absolute path.
 pub(crate) fn own_tmpdir() -> Option<PathBuf> {
     std::env::var_os("TMPDIR").map(PathBuf::from).filter(|path| path.is_absolute())
 }

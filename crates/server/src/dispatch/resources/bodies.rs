@@ -188,7 +188,6 @@ impl HttpBodies {
         cancelled
     }
 
-    /// Cancels every request.
     pub(crate) fn end(&self) {
         let whole = self.requests.lock().values().flatten().cloned().collect::<Vec<_>>();
         for stream in whole.into_iter().chain(self.streams.end()) {

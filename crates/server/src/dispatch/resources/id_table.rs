@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use exec_server_protocol::{ErrorCode, ErrorKind, RpcError};
 
-/// The rules for ids of one kind, and their maximum number.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct IdRules {
     /// The name of the id on the wire.
@@ -44,7 +43,7 @@ impl<T> IdTable<T> {
         self.add(id, None)
     }
 
-    /// Adds an entry. Dropping the claim removes it.
+    /// Dropping the claim removes the entry.
     pub(crate) fn insert(self: &Arc<Self>, id: String, value: T) -> Result<Claim<T>, RpcError> {
         self.add(id, Some(value))
     }
@@ -74,7 +73,6 @@ impl<T> IdTable<T> {
         Ok(Claim { table: Arc::clone(self), id, ticket, kept: false })
     }
 
-    /// Fails if the id is invalid.
     pub(crate) fn check_id(&self, id: &str) -> Result<(), RpcError> {
         let IdRules { member, max_bytes, bad_id, .. } = self.rules;
         if (1..=max_bytes).contains(&id.len()) {

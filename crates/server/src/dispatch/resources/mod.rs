@@ -22,7 +22,6 @@ impl Resources {
         Self { files: Files::limited(config), bodies: HttpBodies::limited() }
     }
 
-    /// Ends all resources.
     pub(crate) fn end(&self) {
         self.files.end();
         self.bodies.end();

@@ -30,7 +30,6 @@ fn connect(server: &Server) -> RpcClient<Served> {
     RpcClient::over(Served { connection, serving })
 }
 
-/// Returns a new server, a connected client, and the client's session.
 async fn open() -> (Server, RpcClient<Served>, Arc<Session>) {
     let server = Server::new(ServerConfig::default(), Launcher::plain());
     let mut client = connect(&server);

@@ -42,7 +42,6 @@ pub(crate) struct FilePool {
 
 struct Shared {
     state: Mutex<State>,
-    /// Wakes the starter.
     starter: Condvar,
     /// Notified when no job is queued, running or expected.
     idle: Notify,
@@ -50,7 +49,6 @@ struct Shared {
 
 struct State {
     pool: PoolScheduler<Policy, Work>,
-    /// Threads of the workers, to wake them.
     threads: HashMap<WorkerId, Thread>,
     /// Workers whose threads are about to end.
     ended: Vec<WorkerId>,
@@ -92,7 +90,6 @@ impl FilePool {
         self.run_under(&None, job);
     }
 
-    /// Runs a job on a thread that is confined to the policy, or passes it the error.
     pub(super) fn run_under(
         &self,
         policy: &Option<Policy>,
@@ -122,12 +119,10 @@ impl FilePool {
         ExpectedJob { shared: Arc::clone(&self.shared) }
     }
 
-    /// Returns the number of jobs that are queued, running or expected.
     pub(crate) fn jobs(&self) -> usize {
         self.shared.lock().open_jobs
     }
 
-    /// Waits until no job is queued, running or expected.
     pub(crate) async fn idle(&self) {
         loop {
             let mut idle = std::pin::pin!(self.shared.idle.notified());
@@ -159,7 +154,6 @@ impl Drop for ExpectedJob {
 }
 
 impl Shared {
-    /// Unlocks the state, and wakes the threads that now have something to do.
     fn unlock_and_wake(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         let threads = state.threads_to_wake();
         let wakes_starter = state.pool.poll_starter();
@@ -333,7 +327,6 @@ impl State {
     }
 }
 
-/// Starts a thread. Fails if the calling thread is confined.
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     if is_confined() {
         return Err(io::Error::other("the calling thread is confined to a sandbox"));

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// A worker that sleeps for this long ends.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
-/// A job that waits longer gets one more worker. A job that runs longer is taken to wait for its
+/// A job that waits longer gets one more worker. A job that runs longer is assumed to wait for
 /// storage.
 const LATE: Duration = Duration::from_millis(1);
 /// Replaces [`LATE`] if a worker must be started and the queue already has [`Limits::few`] workers.
@@ -84,7 +84,6 @@ pub(super) struct PoolScheduler<P, J> {
 struct Queue<J> {
     jobs: VecDeque<Job<J>>,
     workers: usize,
-    /// Workers that run a job.
     busy: usize,
     /// Workers that may be busy beyond one per processor.
     extra: usize,
@@ -152,8 +151,7 @@ impl<P: Clone + Eq + Hash, J> PoolScheduler<P, J> {
         self.call_worker(policy, now);
     }
 
-    /// Returns what a worker must do. Called by a worker that was started, was woken, has slept or
-    /// has run its job.
+    /// Called by a worker that was started, was woken, has slept or has run its job.
     pub(super) fn next(&mut self, id: WorkerId, now: Instant) -> Next<J> {
         let worker = self.workers.get_mut(&id).expect("a worker that asks has not ended");
         let policy = worker.policy.clone();
@@ -241,23 +239,20 @@ impl<P: Clone + Eq + Hash, J> PoolScheduler<P, J> {
         }
     }
 
-    /// Returns when the starter must wake at the latest.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         self.check_at
     }
 
-    /// Returns a worker to start, and its policy.
     pub(super) fn poll_start(&mut self) -> Option<(WorkerId, Option<P>)> {
         let id = self.to_start.pop_front()?;
         Some((id, self.workers[&id].policy.clone()))
     }
 
-    /// Returns a sleeping worker to wake.
     pub(super) fn poll_wake(&mut self) -> Option<WorkerId> {
         self.to_wake.pop()
     }
 
-    /// Returns whether the starter must check again.
+    /// Returns whether to wake the starter.
     pub(super) fn poll_starter(&mut self) -> bool {
         std::mem::take(&mut self.wake_starter)
     }
@@ -311,7 +306,6 @@ impl<P: Clone + Eq + Hash, J> PoolScheduler<P, J> {
         }
     }
 
-    /// Calls workers for all queues that need one.
     fn call_workers(&mut self, now: Instant) {
         self.held_back = false;
         let needy = self.queues.iter().filter(|(_, queue)| queue.needs_worker());
@@ -321,7 +315,6 @@ impl<P: Clone + Eq + Hash, J> PoolScheduler<P, J> {
         }
     }
 
-    /// Wakes an idle worker of a queue for a job, if there is one.
     fn call_idle(&mut self, policy: &Option<P>) -> bool {
         let Some(queue) = self.queues.get_mut(policy) else { return false };
         // The last one to fall asleep, so that the others may end.
@@ -419,12 +412,10 @@ impl<J> Queue<J> {
         !self.jobs.is_empty() && !self.called && can_come
     }
 
-    /// Returns whether enough workers are busy.
     fn is_full(&self, processors: usize) -> bool {
         self.busy >= processors + self.extra
     }
 
-    /// Returns when the oldest job was queued.
     fn oldest(&self) -> Instant {
         self.jobs.front().expect("a queue that needs a worker has jobs").queued_at
     }

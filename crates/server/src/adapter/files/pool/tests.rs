@@ -85,7 +85,6 @@ async fn a_panic_costs_one_job() {
     receiver.recv().unwrap();
 }
 
-/// Returns a pool with these limits for sandboxed work.
 fn limited(each: usize, usual: usize, all: usize) -> FilePool {
     FilePool::new(PLAIN_LIMITS, Limits { each, usual, all, ..SANDBOXED_LIMITS })
 }
@@ -196,7 +195,7 @@ fn a_policy_does_not_take_all_threads() {
     end_other();
 }
 
-/// The thread that would have taken the job ended to make room for another policy.
+/// The thread that could have taken the job ends to make room for another policy.
 #[test]
 fn a_job_behind_a_hanging_one_gets_the_next_idle_thread() {
     let root = tempfile::tempdir().unwrap();
@@ -282,7 +281,6 @@ fn a_thread_that_cannot_be_confined_runs_no_job() {
     let directory = root.join("directory");
     std::fs::create_dir(&directory).unwrap();
     let policy = policy(&directory);
-    // Replace the granted directory with a link.
     std::fs::remove_dir(&directory).unwrap();
     std::os::unix::fs::symlink(&root, &directory).unwrap();
     for _ in 0..3 {

@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use exec_server_host::fs::Confinement;
 use exec_server_host::sandbox::{Network, Policy};
 
-/// Returns whether a thread can be confined. The first call uses up a thread, since confinement is
-/// permanent.
+/// The first call uses up a thread, since confinement is permanent.
 pub(crate) fn can_confine() -> bool {
     static SUCCEEDED: AtomicBool = AtomicBool::new(false);
     // A failure is not cached: it may have been a lack of memory or threads.

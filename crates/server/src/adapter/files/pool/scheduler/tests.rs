@@ -70,7 +70,6 @@ struct Model {
     sandboxed: Limits,
     pool: PoolScheduler<u8, usize>,
     now: Instant,
-    /// The threads, with their policies.
     threads: BTreeMap<u64, (Option<u8>, Thread)>,
     /// The policy of each job, by its number.
     jobs: Vec<Option<u8>>,
@@ -178,7 +177,6 @@ impl Model {
         self.pool.hand_back(WorkerId(id), job, self.now);
     }
 
-    /// Performs the actions that the pool requests.
     fn perform(&mut self) {
         while let Some((id, policy)) = self.pool.poll_start() {
             assert!(self.threads.insert(id.0, (policy, Thread::Starting)).is_none());
@@ -189,7 +187,6 @@ impl Model {
             *thread = Thread::Woken;
         }
         if self.pool.next_timeout().is_some_and(|at| at <= self.now) {
-            // The starter wakes at its timeout.
             self.pool.handle_timeout(self.now);
             self.perform();
         }
@@ -240,7 +237,6 @@ impl Model {
         );
     }
 
-    /// Runs until nothing is left to do.
     fn finish(&mut self) {
         for _ in 0..10_000 {
             if self.threads.is_empty() {
