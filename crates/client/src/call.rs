@@ -28,9 +28,7 @@ pub(crate) struct PendingReply<R> {
 
 #[derive(Debug)]
 enum Receiver {
-    /// JSON text from the driver of a connection.
     Json(oneshot::Receiver<Answer>),
-    /// A value from a server in the same program.
     InProcess(oneshot::Receiver<CallResult>),
 }
 
@@ -80,7 +78,6 @@ fn read_returned<R: Rpc>(returned: CallResult) -> Result<R::Response, ExecServer
     Ok(R::from_response(response).expect("the response belongs to the method of its call"))
 }
 
-/// Makes a call and the receiver of its response.
 pub(crate) fn prepare<R: Rpc>(
     params: &R::Params,
     reply_to: impl FnOnce(oneshot::Sender<Answer>) -> ReplyTo,
@@ -100,7 +97,6 @@ pub(crate) fn prepare<R: Rpc>(
     Ok((call, PendingReply::over_connection(receiver)))
 }
 
-/// Decodes a response.
 pub(crate) fn read_result<T: DeserializeOwned>(
     method: Method,
     result: &[u8],

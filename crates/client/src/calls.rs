@@ -15,19 +15,16 @@ use crate::recovery::Generation;
 /// A response as text: a slice of the message that carried it. The caller decodes it.
 pub(crate) type Answer = Result<Bytes, ExecServerError>;
 
-/// A request and the recipient of its response.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) method: Method,
     pub(crate) params: Box<RawValue>,
     /// Whether the call may be resent if the connection is lost before the response.
     pub(crate) replay: bool,
-    /// How many times the connection was lost before the response.
     pub(crate) losses: u32,
     pub(crate) reply_to: ReplyTo,
 }
 
-/// The recipient of a response.
 #[derive(Debug)]
 pub(crate) enum ReplyTo {
     Caller(oneshot::Sender<Answer>),
@@ -35,13 +32,11 @@ pub(crate) enum ReplyTo {
     Opening(ProcessKey, oneshot::Sender<Answer>),
     /// A call that opens a lease. Never resent.
     Leasing(LeaseId, oneshot::Sender<Answer>),
-    /// The handshake of a connection.
     Handshake(Generation),
-    /// Reads the events that a process missed while disconnected.
+    /// Reads the events that the client missed while it was disconnected.
     CatchUp(ProcessQuery),
     /// Reads the events that a mirror had no room for.
     Pull(ProcessQuery),
-    /// No recipient: the response is ignored.
     Nobody,
 }
 
@@ -50,7 +45,6 @@ pub(crate) enum ReplyTo {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ProcessQuery {
     pub(crate) key: ProcessKey,
-    /// Distinguishes successive processes with the same key.
     pub(crate) identity: u64,
     /// The last event received before the query.
     pub(crate) after: u64,
@@ -98,7 +92,6 @@ impl PendingCalls {
         Some(call)
     }
 
-    /// Upper bound on the calls in the server's queue.
     pub(crate) fn queued_at_most(&self) -> i64 {
         self.next_id - self.taken_up_to
     }
@@ -153,7 +146,6 @@ impl PendingCalls {
         })
     }
 
-    /// Takes every waiting call, to fail it.
     pub(crate) fn take_all(&mut self) -> Vec<Call> {
         let in_flight = std::mem::take(&mut self.in_flight).into_values();
         let held = std::mem::take(&mut self.held);
@@ -162,7 +154,6 @@ impl PendingCalls {
 }
 
 impl ReplyTo {
-    /// Delivers the response to its recipient.
     pub(crate) fn tell(self, answer: Answer) {
         match self {
             Self::Caller(sender) | Self::Opening(_, sender) | Self::Leasing(_, sender) => {
@@ -191,7 +182,7 @@ impl Call {
     }
 }
 
-/// Reads the `error` member of a response. Other servers may put anything into `data`.
+/// Leaves out `data` if it cannot be read: other servers may put anything into it.
 pub(crate) fn read_error(error: &RawValue) -> RpcError {
     #[derive(serde::Deserialize)]
     struct Lenient {

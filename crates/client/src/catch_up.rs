@@ -134,7 +134,6 @@ mod tests {
         ReadResponse { exited: true, exit_code: Some(4), closed, ..response(seqs, next_seq) }
     }
 
-    /// Returns the sequence number of the exit, and whether no further event is accepted.
     fn ending(mirror: &ProcessMirror) -> (Option<u64>, bool) {
         (mirror.exit().map(|exit| exit.seq), mirror.is_over())
     }

@@ -63,17 +63,12 @@ pub enum ConnectionState {
 struct Handle {
     session: GrantedSession,
     link: Link,
-    /// Source of unique ids.
     next_id: AtomicU64,
 }
 
 #[derive(Debug)]
 enum Link {
-    /// A task makes the connections and replaces lost ones.
-    Driver {
-        commands: mpsc::Sender<Command>,
-        shared: Arc<Shared>,
-    },
+    Driver { commands: mpsc::Sender<Command>, shared: Arc<Shared> },
     InProcess(Arc<InProcess>),
 }
 
@@ -389,7 +384,6 @@ impl ExecServerClient {
         self.send::<R>(params, Some(OpenedResource::Process(process))).await?.answer().await
     }
 
-    /// Makes a call that opens a lease.
     pub(crate) async fn lease<R: Rpc>(
         &self,
         params: R::Params,

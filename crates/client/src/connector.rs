@@ -33,7 +33,6 @@ pub trait Connector: Send + 'static {
     }
 }
 
-/// Dials a URL.
 pub(crate) struct UrlConnector {
     url: String,
     options: DialOptions,
@@ -108,7 +107,6 @@ async fn read_token(path: PathBuf) -> Result<String, ConnectError> {
     }
 }
 
-/// An existing connection, usable once.
 #[derive(Debug)]
 pub(crate) struct OnceConnector(Option<Connection>);
 

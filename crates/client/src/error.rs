@@ -79,7 +79,7 @@ pub enum ExecServerError {
 /// Why a working connection is lost for good.
 #[derive(Debug, thiserror::Error)]
 pub enum DisconnectReason {
-    #[error("no reconnect within {deadline:?}; last attempt: {last}")]
+    #[error("could not reconnect within {deadline:?}; last attempt: {last}")]
     Deadline { deadline: Duration, last: String },
     #[error("the connection ended and cannot be re-established")]
     CannotRedial,

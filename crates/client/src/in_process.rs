@@ -21,7 +21,6 @@ use crate::notified::read_event;
 use crate::process_state::ProcessState;
 use crate::{ConnectionState, ExecServerError};
 
-/// The response of a call as a value.
 pub(crate) type CallResult = Result<CallResponse, RpcError>;
 
 /// A session on a server in the same program. Dropping it ends the session.
@@ -147,7 +146,6 @@ impl InProcess {
         runtime.spawn(async move { self.send_outbound() });
     }
 
-    /// Called when the holder of a lease has taken an item or is gone.
     pub(crate) fn lease_changed(&self, id: &LeaseId) {
         self.lock_leases().collect_outbound(id);
         self.send_outbound();
@@ -205,7 +203,6 @@ impl Drop for InProcess {
     }
 }
 
-/// Receives the events of a process.
 #[derive(Debug)]
 struct ProcessSink {
     mirror: ProcessMirror,
@@ -230,7 +227,8 @@ impl EventSink for ProcessSink {
         match mirror.offer(seq, event.clone()) {
             Offer::Full => Offered::Full(notification),
             Offer::Accepted | Offer::Duplicate => Offered::Accepted,
-            // A plain `process/read` call has confirmed the missing events.
+            // A plain `process/read` call has confirmed the missing events, so the server skipped
+            // them.
             Offer::Hole => {
                 match mirror.skip_to(seq, 0) {
                     Ok(()) => drop(mirror.offer(seq, event)),
@@ -264,7 +262,6 @@ impl ProcessSink {
     }
 }
 
-/// Receives the notifications of a lease.
 #[derive(Debug)]
 struct LeaseSink(Target);
 

@@ -32,7 +32,6 @@ impl NetworkRequestHandler {
     }
 }
 
-/// The response to a server request that exceeds [`MAX_SERVER_REQUESTS`].
 pub(crate) fn too_many_server_requests() -> RpcError {
     let message =
         format!("the client already has {MAX_SERVER_REQUESTS} unanswered server requests");
@@ -62,7 +61,6 @@ impl fmt::Debug for NetworkDecisionHandler {
     }
 }
 
-/// The network handlers of a client.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NetworkHandlers {
     on_request: Option<NetworkRequestHandler>,
@@ -77,7 +75,6 @@ impl NetworkHandlers {
         }
     }
 
-    /// Answers a server request.
     pub(crate) async fn answer(self, call: ServerCall) -> ServerCallResponse {
         let ServerCall::NetworkPolicyRequest(params) = call;
         let decision = match self.on_request {

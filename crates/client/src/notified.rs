@@ -8,7 +8,6 @@ use serde_json::value::RawValue;
 use crate::calls::ProcessKey;
 use crate::mirror::MirrorEvent;
 
-/// An event of a process.
 pub(crate) struct ProcessNotification {
     pub(crate) key: ProcessKey,
     pub(crate) seq: u64,
@@ -16,7 +15,6 @@ pub(crate) struct ProcessNotification {
     pub(crate) dropped_bytes: u64,
 }
 
-/// A notification and its recipient.
 pub(crate) enum RoutedNotification {
     Process(ProcessNotification),
     Lease {

@@ -105,7 +105,8 @@ impl ExecServerProcess {
         &self.shared.key.process_id
     }
 
-    /// Reads output with numbers beyond `after_seq`; waits up to `wait` for new events.
+    /// Reads the output after event `after_seq`. If there is no later event yet, waits up to `wait`
+    /// for one.
     ///
     /// The output comes from this client's copy of the log or, if it was evicted there, from the
     /// server. For an observed process, evicted output is only counted in `dropped_bytes`. A caller

@@ -41,7 +41,6 @@ pub(crate) struct ProcessState {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Unconfirmed {
     pub(crate) any: bool,
-    /// Whether a confirmation is due now.
     pub(crate) due: bool,
     pub(crate) bytes: usize,
 }
@@ -126,8 +125,8 @@ impl ProcessState {
         // The mirror may have advanced since the request; it ignores known events.
         let before = self.after();
         catch_up::apply(&self.mirror, after, response)?;
-        // Announced events that did not arrive may be fictitious or in flight. Delay the next read
-        // to avoid a busy loop.
+        // Announced events that did not arrive may be in flight, or may not exist. Delay the next
+        // read to avoid a busy loop.
         self.stalled = self.after() == before;
         Ok(())
     }

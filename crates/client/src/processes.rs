@@ -38,7 +38,6 @@ pub(crate) struct Processes {
     ack_at: Option<Instant>,
 }
 
-/// A message to the server about a process.
 #[derive(Debug)]
 pub(crate) enum OutboundMessage {
     Call(Call),
@@ -98,8 +97,9 @@ impl Processes {
     }
 
     /// Called when the response to a call that starts, attaches or observes a process will not
-    /// arrive: the connection is lost, or the client is closing. Only a process that this client
-    /// started is terminated; any other fails with `error`, if it already has a newer handle.
+    /// arrive: the connection is lost, or the client is closing. A process that this client started
+    /// is terminated. Any other is forgotten, and its mirror fails with `error`, since a newer
+    /// handle may already use it.
     pub(crate) fn abandon(&mut self, key: &ProcessKey, error: &ExecServerError) {
         match self.by_key.get_mut(key) {
             Some(process) if process.started_here => process.abandoned = true,
@@ -159,7 +159,7 @@ impl Processes {
         (process.identity == question.identity).then_some(process)
     }
 
-    /// Applies the response to a read. An unreadable response fails only its process.
+    /// An unreadable response fails only its process.
     fn take(&mut self, question: &ProcessQuery, answer: Answer, now: Instant) {
         let Some(process) = self.asked(question) else { return };
         let taken = answer.and_then(|result| process.take(question.after, &result));
@@ -197,7 +197,6 @@ impl Processes {
         }
     }
 
-    /// Fails one process because of a protocol violation.
     pub(crate) fn fail(&mut self, key: &ProcessKey, violation: Violation) {
         if let Some(process) = self.by_key.get_mut(key) {
             process.mirror.fail(violation.into());

@@ -46,9 +46,8 @@ pub(crate) enum Action {
     Dial(Generation),
     /// Drop this connection or attempt.
     HangUp(Generation),
-    /// The session is resumed: read what each process has missed.
+    /// The session is resumed: read the events that the client has missed.
     CatchUp(Generation),
-    /// Admit calls.
     Admit(Generation),
     /// Fail everything that waits.
     GiveUp(GiveUpReason),
@@ -168,7 +167,6 @@ impl Recovery {
         }
     }
 
-    /// The server responded to `initialize`.
     pub(crate) fn handle_initialized(&mut self, generation: Generation, now: Instant) {
         if generation != self.generation {
             return;
@@ -186,7 +184,6 @@ impl Recovery {
         }
     }
 
-    /// Every process has caught up.
     pub(crate) fn handle_caught_up(&mut self, generation: Generation, now: Instant) {
         let is_catching_up = matches!(self.state, State::Recovering { step: Step::CatchingUp, .. });
         if generation == self.generation && is_catching_up {
@@ -223,7 +220,6 @@ impl Recovery {
         }
     }
 
-    /// When to call [`Self::handle_timeout`].
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
             State::Opening { until } => Some(until),

@@ -41,7 +41,6 @@ fn shell(id: &str, script: &str) -> StartParams {
     serde_json::from_value(params).unwrap()
 }
 
-/// Collects the output and the exit code.
 async fn collect(events: &mut ProcessEvents) -> (Vec<u8>, Option<i32>) {
     let (mut output, mut exit_code) = (Vec::new(), None);
     while let Some(event) = events.next().await {

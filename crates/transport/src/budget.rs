@@ -31,7 +31,7 @@ const LEAST: usize = 4 << 20;
 /// time between such closings.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The budget. Clones share it.
+/// Clones share the budget.
 #[derive(Debug, Clone)]
 pub struct MemoryBudget(Arc<Shared>);
 
@@ -58,12 +58,10 @@ struct State {
 #[derive(Debug)]
 struct Share {
     used: Tally,
-    /// Waiting reservations.
     waiting: Tally,
     exceeded: watch::Sender<bool>,
 }
 
-/// The kind of a counted size.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     #[default]
@@ -250,7 +248,6 @@ impl Holding {
     }
 }
 
-/// Returns the counted size of this many bytes.
 fn counted(bytes: usize) -> usize {
     if bytes <= UNCOUNTED { 0 } else { bytes.next_multiple_of(STEP) }
 }

@@ -22,8 +22,7 @@ use crate::stdio::Reader;
 use crate::subject_limits::SubjectPermit;
 use crate::websocket::{WebSocketProber, WebSocketReader, WebSocketWriter};
 
-/// One connection. The parts are independent, so that a reader task and a writer task can own one
-/// each.
+/// The parts are independent, so that a reader task and a writer task can own one each.
 #[derive(Debug)]
 pub struct Connection {
     pub incoming: Incoming,
@@ -41,18 +40,17 @@ pub struct Connection {
     pub permit: Option<SubjectPermit>,
 }
 
-/// Identifies the peer of a socket.
 #[derive(Debug)]
 pub enum Peer {
     Tcp {
-        /// The peer's address.
         remote: SocketAddr,
-        /// The local address that the peer connected to.
         local: SocketAddr,
     },
     /// The server's end of the socket, through which the server can ask the kernel for the
     /// connecting process. The connection stays open as long as this descriptor does.
-    Unix { socket: OwnedFd },
+    Unix {
+        socket: OwnedFd,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +65,6 @@ pub enum TransportKind {
     Stream,
 }
 
-/// Input from the peer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Received {
     /// One message, within the limit of [`limit_messages`](Incoming::limit_messages). Not checked
@@ -136,7 +133,6 @@ impl Incoming {
     }
 }
 
-/// Settings for this peer, and closing.
 impl Incoming {
     /// From now on, treats text messages as malformed, on transports that distinguish them from
     /// binary ones.
@@ -199,7 +195,6 @@ impl Outgoing {
         }
     }
 
-    /// Frames one message into the buffer.
     pub fn push(&mut self, message: &[u8]) {
         match &mut self.0 {
             OutgoingTransport::Lines(writer) => writer.push(message),

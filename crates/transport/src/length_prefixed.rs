@@ -142,7 +142,6 @@ impl LengthPrefixedReader {
     }
 }
 
-/// A length that no message may have.
 struct InvalidLength {
     len: u32,
 }
@@ -223,7 +222,6 @@ mod tests {
         length_prefixed(read, write, Arc::new(Silent))
     }
 
-    /// Returns the messages received when `input` is read in pieces of `piece` bytes.
     async fn received(input: &[u8], piece: usize, max: usize) -> Vec<Bytes> {
         let (mut far, near) = tokio::io::duplex(piece);
         let mut connection = over(near);
@@ -235,7 +233,7 @@ mod tests {
             all.push(message);
         }
         drop(connection);
-        // Fails if the reader stopped reading.
+        // The write fails if the reader has stopped reading.
         let _ = feed.await.unwrap();
         all
     }

@@ -105,7 +105,6 @@ impl LineSplitter {
         Self { buffer: BytesMut::new(), max_line, progress: Progress::START }
     }
 
-    /// Reserves space to read into.
     fn space(&mut self) -> &mut BytesMut {
         if self.buffer.capacity() - self.buffer.len() < READ_CHUNK / 2 {
             self.buffer.reserve(READ_CHUNK);
@@ -234,7 +233,6 @@ mod tests {
 
     const MAX: usize = 10;
 
-    /// Returns the events received when `input` is read in pieces of `piece` bytes.
     async fn received(input: &[u8], piece: usize) -> Vec<Received> {
         let (mut far, near) = tokio::io::duplex(piece);
         let sink: ByteSink = Box::new(tokio::io::sink());

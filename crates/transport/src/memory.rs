@@ -13,7 +13,6 @@ use crate::connection::Connection;
 /// Queued messages in each direction; a `flush` beyond that waits.
 const CAPACITY: usize = 64;
 
-/// Creates two connected ends.
 pub fn memory() -> (Connection, Connection) {
     memory_with_capacity(CAPACITY)
 }

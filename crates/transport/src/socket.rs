@@ -14,7 +14,6 @@ use crate::connection::{Peer, TransportKind};
 use crate::websocket::Role;
 use crate::write_buffer::ByteSink;
 
-/// The source of a connection's bytes.
 pub(crate) type ByteSource = Box<dyn AsyncRead + Send + Sync + Unpin>;
 
 /// Limit on unsent data in the kernel. Without it, the limit is the whole send buffer, which
@@ -67,7 +66,6 @@ impl Socket for TcpStream {
 /// whenever this side sends, so the option is set after every read.
 pub(crate) struct PromptlyAcknowledged<T>(pub(crate) T);
 
-/// Gives access to the underlying TCP socket.
 pub(crate) trait OverTcp {
     fn tcp(&self) -> &TcpStream;
 }

@@ -6,7 +6,7 @@ use std::io::{self, IoSlice};
 use bytes::Bytes;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
-/// The sink of a connection's bytes. One virtual call per system call costs next to nothing.
+/// Boxed: one virtual call per system call costs next to nothing.
 pub(crate) type ByteSink = Box<dyn AsyncWrite + Send + Sync + Unpin>;
 
 /// A larger buffer is released as soon as it is empty.
@@ -15,7 +15,6 @@ const LARGEST_KEPT: usize = 2 << 20;
 /// The buffer that an idle connection may keep.
 const IDLE_KEPT: usize = 8 << 10;
 
-/// Maximum number of slices in one write.
 const MAX_SLICES: usize = 16;
 
 #[derive(Debug, Default)]
@@ -91,7 +90,6 @@ impl WriteBuffer {
         Ok(())
     }
 
-    /// Returns the first unwritten slices.
     fn slices(&self) -> [IoSlice<'_>; MAX_SLICES] {
         let mut slices = [IoSlice::new(&[]); MAX_SLICES];
         let pieces = self.segments.iter().map(|segment| &segment[..]).chain([&self.bytes[..]]);

@@ -30,7 +30,6 @@ impl YieldBudget {
         Poll::Pending
     }
 
-    /// Like [`poll_ready`](Self::poll_ready), as a future.
     pub async fn ready(&mut self) {
         poll_fn(|context| self.poll_ready(context)).await;
     }

@@ -31,7 +31,6 @@ async fn talk(mut client: Connection, mut server: Connection) {
     assert_eq!(server.incoming.recv().await, Some(Received::Message("{}".into())));
 }
 
-/// Returns the head of the client's request.
 async fn request(stream: &mut TcpStream) -> String {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {

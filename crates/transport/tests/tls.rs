@@ -23,7 +23,6 @@ fn server(issued: &Issued, client_ca: Option<&Path>) -> Arc<TlsServer> {
     Arc::new(TlsServer::load(TlsFiles { certificate, key, client_ca }).unwrap())
 }
 
-/// Returns the listener and the URL for its clients.
 async fn listen(tls: Arc<TlsServer>) -> (Listener, String) {
     listen_with(ListenerOptions { tls: Some(tls), ..Default::default() }).await
 }
@@ -243,7 +242,7 @@ async fn a_new_certificate_is_used_without_dropping_connections() {
         assert!(tls.has_changed());
         tls.reload().unwrap();
     }
-    // Half of a change: the new key is present, but not its certificate.
+    // An unfinished change: the certificate file is still empty, so the old certificate stays.
     let before = tls.fingerprint();
     std::fs::write(directory.path().join("certificate.pem"), "").unwrap();
     assert!(tls.has_changed() && tls.reload().is_err());

@@ -64,7 +64,7 @@ impl Driver {
                 self.detached_ttl = response.detached_ttl_ms.map(Duration::from_millis);
                 self.processes.confirm_output(response.acks == Some(true));
                 // A server that grants `acks` for output also supports acknowledgements of bodies.
-                // Other servers may close the connection on such a notification.
+                // Other servers may close the connection when they receive one.
                 self.leases.acknowledge(response.acks == Some(true));
                 if let Some(link) = &mut self.link {
                     link.known_events = response.positions.unwrap_or_default();
@@ -86,7 +86,7 @@ impl Driver {
         }
     }
 
-    /// Immediately requests the events that each process missed, unless the server sends them
+    /// Immediately requests the events that the client missed, except those that the server sends
     /// unasked.
     pub(super) fn catch_up(&mut self, generation: Generation) {
         let known = self.link.as_mut().map(|link| std::mem::take(&mut link.known_events));

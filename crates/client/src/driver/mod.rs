@@ -41,7 +41,6 @@ const MAX_QUEUED: i64 = 100;
 /// How long to keep reading from a server that no longer accepts data.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// A command from a handle to the driver.
 #[derive(Debug)]
 pub(crate) struct Command {
     pub(crate) call: Call,
@@ -52,7 +51,6 @@ pub(crate) struct Command {
 /// notification has a recipient.
 #[derive(Debug)]
 pub(crate) enum OpenedResource {
-    /// A process that is started, attached or observed.
     Process(ProcessState),
     Lease(Lease),
 }
@@ -65,11 +63,9 @@ pub(crate) struct Shared {
     pub(crate) hang_up: Notify,
     /// Notified when a process that refused an event has room again.
     pub(crate) room: Arc<Notify>,
-    /// Notified by the holders of leases.
     pub(crate) lease_wakeups: LeaseWakeups,
 }
 
-/// The session as granted by the server.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct GrantedSession {
     pub(crate) session_id: String,
@@ -93,7 +89,6 @@ pub(crate) struct Driver {
     leases: Leases,
     network: NetworkHandlers,
     requests: ServerRequests,
-    /// The reason why the last connection or attempt failed.
     last_failure: Option<ExecServerError>,
     /// Whether all waiting callers have received their error.
     settled: bool,
@@ -339,9 +334,8 @@ impl Driver {
         }
     }
 
-    /// Handles a notification. An unreadable one fails only its process or lease. Returns an error
-    /// if the id of that process or lease is unreadable, too: then nothing else from the server can
-    /// be relied on.
+    /// An unreadable notification fails only its process or lease. Returns an error if even the id
+    /// of that process or lease is unreadable: then nothing else from the server can be relied on.
     fn notified(&mut self, notification: &Notification<'_>) -> Result<(), Violation> {
         match ServerNotification::decode(notification) {
             Ok(Some(decoded)) => match RoutedNotification::from(decoded) {

@@ -20,7 +20,6 @@ pub(super) struct ServerRequests {
     asked: HashMap<task::Id, RequestId>,
 }
 
-/// The outcome of a task that handled a request.
 pub(super) type Answered = Result<(task::Id, ServerCallResponse), JoinError>;
 
 impl ServerRequests {

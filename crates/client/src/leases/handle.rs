@@ -18,7 +18,6 @@ pub(crate) struct LeaseHandle<Q: Queue> {
 }
 
 impl<Q: Queue> LeaseHandle<Q> {
-    /// Creates both sides of a new lease.
     pub(crate) fn new(
         client: &ExecServerClient,
         queue: Q,
@@ -30,7 +29,6 @@ impl<Q: Queue> LeaseHandle<Q> {
         (Self { inbox, id, client: client.clone() }, lease)
     }
 
-    /// The id of the lease on the server.
     pub(crate) fn id(&self) -> &str {
         &self.id
     }
@@ -69,7 +67,6 @@ impl<Q: Queue> LeaseHandle<Q> {
         self.client.lease_changed(&self.id);
     }
 
-    /// Whether the lease has ended, by a lost connection or otherwise.
     pub(crate) fn is_over(&self) -> bool {
         self.inbox.is_over()
     }

@@ -43,7 +43,6 @@ pub(crate) trait LeaseInbox: Send + Sync {
     fn changed(&self) -> &Notify;
 }
 
-/// The queue of a lease without items.
 #[derive(Debug)]
 pub(crate) struct NoItems;
 
@@ -83,7 +82,7 @@ impl<Q: Queue> Inbox<Q> {
         Self { state: Mutex::new(state), changed: Notify::new() }
     }
 
-    /// Adds to the queue. An item that does not fit ends the inbox.
+    /// An item that does not fit ends the inbox.
     pub(crate) fn put(&self, add: impl FnOnce(&mut Q) -> Result<(), ExecServerError>) {
         let mut state = self.lock();
         if state.end.is_some() || state.abandoned {
@@ -97,7 +96,6 @@ impl<Q: Queue> Inbox<Q> {
         }
     }
 
-    /// Gives access to the queue, where the driver finds acknowledgements to send.
     pub(crate) fn with_queue<T>(&self, look: impl FnOnce(&mut Q) -> T) -> T {
         look(&mut self.lock().queue)
     }
@@ -186,7 +184,6 @@ impl<Q: Queue> LeaseInbox for Inbox<Q> {
     }
 }
 
-/// Resolves when the inbox reaches the state.
 pub(crate) async fn wait_until(inbox: &dyn LeaseInbox, reached: fn(&dyn LeaseInbox) -> bool) {
     loop {
         let mut changed = std::pin::pin!(inbox.changed().notified());

@@ -19,7 +19,7 @@ pub(crate) struct Matches {
 }
 
 impl Matches {
-    /// Adds results. `text_len` is the length of their message.
+    /// `text_len` is the length of the message that carried the results.
     pub(crate) fn add(
         &mut self,
         text_len: usize,

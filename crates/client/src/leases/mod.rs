@@ -34,7 +34,6 @@ pub(crate) use wakeups::LeaseWakeups;
 use crate::{ExecServerError, Violation};
 use pieces::PieceKind;
 
-/// The id of a lease on the server.
 pub(crate) type LeaseId = Arc<str>;
 
 /// The driver's side of a lease. Dropping it notifies the holder of the end.
@@ -69,7 +68,6 @@ enum Stage {
     Open,
 }
 
-/// A message to the server about a lease.
 #[derive(Debug)]
 pub(crate) enum LeaseMessage {
     GiveUp(Box<Call>),
@@ -121,7 +119,6 @@ impl Leases {
         }
     }
 
-    /// Fails one lease because of a protocol violation.
     pub(crate) fn fail(&mut self, id: &str, violation: Violation) {
         if let Some((id, lease)) = self.by_id.get_key_value(id) {
             let id = id.clone();
@@ -163,7 +160,6 @@ impl Leases {
         self.outbound.pop_front()
     }
 
-    /// Ends every lease, since each is lost with its connection.
     pub(crate) fn connection_lost(&mut self) {
         self.outbound.clear();
         for (_, lease) in self.by_id.drain() {
@@ -222,7 +218,7 @@ impl Lease {
 }
 
 impl Target {
-    /// Delivers a notification. Ignores a notification of the wrong kind.
+    /// Ignores a notification of the wrong kind.
     pub(crate) fn take(&self, notification: ServerNotification, text_len: usize) {
         match (self, notification) {
             (Self::Watch(inbox), ServerNotification::FsChanged(changed)) => inbox.put(|pending| {

@@ -36,7 +36,6 @@ pub(crate) struct Pieces {
     unacknowledged_bytes: usize,
 }
 
-/// Whether further pieces follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PieceKind {
     More,

@@ -7,7 +7,6 @@ use super::inbox::Queue;
 use super::*;
 use crate::notified::RoutedNotification;
 
-/// Takes everything that a holder can receive now.
 fn drain<Q: Queue>(inbox: &Inbox<Q>) -> Vec<Option<Result<Q::Item, String>>> {
     let context = Context::from_waker(Waker::noop());
     let mut found = Vec::new();
@@ -21,7 +20,6 @@ fn drain<Q: Queue>(inbox: &Inbox<Q>) -> Vec<Option<Result<Q::Item, String>>> {
     found
 }
 
-/// Takes the methods and params of all messages to send.
 fn outbound(leases: &mut Leases) -> Vec<(String, Value)> {
     std::iter::from_fn(|| leases.poll_outbound())
         .map(|message| match message {

@@ -24,7 +24,7 @@ impl LeaseWakeups {
         std::mem::take(&mut self.lock())
     }
 
-    /// Resolves when a lease has been woken. Cancel-safe.
+    /// Cancel-safe.
     pub(crate) async fn woken(&self) {
         self.notify.notified().await;
     }

@@ -64,7 +64,6 @@ pub struct ProcessMirror {
     shared: Arc<Shared>,
 }
 
-/// A reference that does not keep the mirror alive.
 #[derive(Debug)]
 pub(crate) struct WeakMirror(Weak<Shared>);
 
@@ -87,7 +86,6 @@ struct Shared {
     abandoned: Notify,
 }
 
-/// Names a subscriber of one mirror.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SubscriberId(u64);
 
@@ -213,7 +211,6 @@ impl ProcessMirror {
         self.tell_room(state);
     }
 
-    /// Records that the last handle is gone.
     pub(crate) fn lose_handle(&self) {
         let mut state = self.lock();
         state.without_handle = true;
@@ -240,7 +237,6 @@ impl ProcessMirror {
         self.lock().unwanted
     }
 
-    /// Whether there is neither a handle nor a subscriber.
     pub(crate) fn is_unobserved(&self) -> bool {
         let state = self.lock();
         state.without_handle && state.subscribers.is_empty()
@@ -411,7 +407,6 @@ mod tests {
         MirrorEvent::Exited { exit_code: 3, sandbox_denied: false, denied: None, details: None }
     }
 
-    /// Takes everything that a subscriber can receive now.
     fn drain(events: &mut ProcessEvents) -> Vec<String> {
         let mut found = Vec::new();
         let mut context = Context::from_waker(Waker::noop());

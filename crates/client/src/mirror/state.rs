@@ -135,7 +135,7 @@ impl State {
             return;
         }
         let wanted = self.subscribers.values().map(|subscriber| subscriber.position).min();
-        // Without a subscriber it is unknown how much was read.
+        // Without a subscriber, it is unknown what was read, so the mirror keeps all that fits.
         let kept = if wanted.is_some() { RETAINED } else { CAPACITY };
         while self.cost + cost > kept
             && let Some(oldest) = self.events.front()
@@ -169,7 +169,6 @@ impl State {
         })
     }
 
-    /// The index of the first event whose number is at least `seq`.
     pub(super) fn index_of(&self, seq: u64) -> usize {
         self.events.partition_point(|stored| stored.seq < seq)
     }

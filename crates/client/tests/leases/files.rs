@@ -16,7 +16,6 @@ fn open_params() -> FsOpenParams {
     FsOpenParams { path, handle_id, follow_symlinks: None, details: false, sandbox: None }
 }
 
-/// The response to `fs/open` with `details`.
 fn open_response(params: &Value) -> Value {
     json!({"handleId": params["handleId"], "metadata": metadata()})
 }

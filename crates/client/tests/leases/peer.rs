@@ -30,7 +30,6 @@ impl Connector for ToTest {
     }
 }
 
-/// Connects a client to a scripted server.
 pub(crate) async fn connected() -> (ExecServerClient, Listening, ScriptedServer) {
     connected_to(true).await
 }

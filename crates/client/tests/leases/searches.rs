@@ -23,7 +23,6 @@ fn summary(matches: u64) -> Value {
            "cancelled": false})
 }
 
-/// Returns the line numbers of the next results.
 async fn lines(search: &mut SearchResults) -> Option<Vec<u64>> {
     let found = search.next().await?.unwrap();
     Some(found.iter().map(|found| found.line_number).collect())

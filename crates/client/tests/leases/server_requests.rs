@@ -193,7 +193,7 @@ impl ServerLink for AskingServer {
 }
 
 impl AskingServer {
-    /// Sends a request. Its response never arrives if the client drops it.
+    /// The response never arrives if the client drops the request.
     fn ask(&self, host: &str) -> oneshot::Receiver<Result<ServerCallResponse, RpcError>> {
         let (sender, receiver) = oneshot::channel();
         let params = serde_json::from_value(params(host)).unwrap();

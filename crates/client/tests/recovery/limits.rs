@@ -1,4 +1,4 @@
-//! Messages over the limits, and operations that may be repeated.
+//! Limits on messages, queued calls and handles.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;

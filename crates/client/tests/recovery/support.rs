@@ -57,7 +57,6 @@ impl LoopbackServer {
         format!("ws://{}", self.address)
     }
 
-    /// Connects a client through a proxy.
     pub(crate) async fn client(&self) -> (ExecServerClient, FaultProxy) {
         let proxy = FaultProxy::start(self.address).await;
         let client = connect(&proxy.url()).await;
@@ -104,7 +103,6 @@ pub(crate) fn with_stdin(params: StartParams) -> StartParams {
     StartParams { pipe_stdin: true, ..params }
 }
 
-/// The events of a process from first to last.
 #[derive(Debug, Default)]
 pub(crate) struct Transcript {
     pub(crate) stdout: Vec<u8>,
@@ -113,7 +111,6 @@ pub(crate) struct Transcript {
     pub(crate) dropped_bytes: u64,
 }
 
-/// Follows a process to its end.
 pub(crate) async fn follow(process: &ExecServerProcess) -> Transcript {
     finish(process.subscribe_events()).await
 }
@@ -142,7 +139,6 @@ pub(crate) async fn finish(mut events: ProcessEvents) -> Transcript {
     transcript
 }
 
-/// Reads events until `marker` has been printed.
 pub(crate) async fn wait_for(events: &mut ProcessEvents, marker: &str) -> Vec<u8> {
     let mut seen = Vec::new();
     while !seen.windows(marker.len()).any(|window| window == marker.as_bytes()) {
@@ -155,7 +151,6 @@ pub(crate) async fn wait_for(events: &mut ProcessEvents, marker: &str) -> Vec<u8
     seen
 }
 
-/// Reads events up to the final failure.
 pub(crate) async fn failure(mut events: ProcessEvents) -> ExecServerError {
     loop {
         match events.next().await {
@@ -178,7 +173,6 @@ pub(crate) async fn wait_until_recovering(client: &ExecServerClient) {
     wait_for_state(client, |state| matches!(state, ConnectionState::Recovering { .. })).await;
 }
 
-/// Whether a process of a session is running, according to another client's `process/list`.
 pub(crate) async fn is_running(watcher: &ExecServerClient, session_id: &str, id: &str) -> bool {
     let params = ListParams { session_id: Some(session_id.to_owned()), within_ms: None };
     let listed = watcher.process_list(params).await.unwrap();

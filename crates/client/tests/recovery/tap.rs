@@ -1,4 +1,5 @@
-//! A connection that ends at a call of a given method. The fault proxy only counts messages.
+//! A connection that ends at a call of a given method. The fault proxy cannot do that: it only
+//! counts messages.
 
 use std::sync::{Arc, Mutex};
 
@@ -64,17 +65,14 @@ impl Tap {
         self.shared.traps.lock().unwrap().push((method, fate));
     }
 
-    /// Whether every trap has been hit.
     pub(crate) fn has_sprung(&self) -> bool {
         self.shared.traps.lock().unwrap().is_empty()
     }
 
-    /// Closes half-open connections.
     pub(crate) fn let_go(&self) {
         self.shared.half_open.lock().unwrap().clear();
     }
 
-    /// Directs later connections to another server.
     pub(crate) fn replace_server(&self, server: &Server) {
         *self.shared.server.lock().unwrap() = server.clone();
     }

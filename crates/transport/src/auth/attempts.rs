@@ -1,7 +1,7 @@
 //! Delays the refusals of an address that fails to authenticate. Only refusals are delayed: a valid
-//! token is accepted at once, even from an address with many failures. So a client that does not
-//! wait for its refusal is not slowed down; tokens are long enough to make guessing hopeless.
-//! Callers pass the current time.
+//! token is accepted at once, even from an address with many failures. So an attacker who does not
+//! wait for refusals is not slowed down, but tokens are too long to guess. Callers pass the current
+//! time.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};

@@ -17,8 +17,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{AuthError, read_secret};
 
-/// Minimum length of the secret. A shorter secret could be guessed, and nothing else protects the
-/// signature.
+/// A shorter secret could be guessed, and nothing else protects the signature.
 pub const MIN_SECRET_BYTES: usize = 32;
 
 const ALGORITHM: &str = "HS256";
@@ -80,7 +79,6 @@ impl SandboxClaim {
     }
 }
 
-/// The rules that a token must satisfy.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TokenRules {
     pub issuer: Option<String>,
@@ -131,11 +129,10 @@ struct Header {
     crit: Option<serde_json::Value>,
 }
 
-/// The secret that signs and verifies tokens.
 pub struct SigningSecret(hmac::Key);
 
 impl SigningSecret {
-    /// Reads a secret from a file. Strips trailing line breaks.
+    /// Strips trailing line breaks.
     pub fn read(path: &Path) -> Result<Self, AuthError> {
         let secret = read_secret(path)?;
         if secret.len() < MIN_SECRET_BYTES {
@@ -207,7 +204,6 @@ impl TokenRules {
         Ok(())
     }
 
-    /// Returns the moment at which a token expires.
     pub(super) fn expiry(&self, claims: &Claims) -> SystemTime {
         moment(claims.exp) + self.max_clock_skew
     }

@@ -23,7 +23,7 @@ pub use jwt::{
     Claims, MIN_SECRET_BYTES, SandboxClaim, SigningSecret, TokenError, TokenRules, inspect,
 };
 
-/// Minimum length of a capability token. A shorter one could be guessed.
+/// A shorter token could be guessed.
 const MIN_TOKEN_BYTES: usize = 16;
 
 /// How a WebSocket listener authenticates its clients.
@@ -207,7 +207,6 @@ pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     hash.as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
 
-/// Omits the keys.
 impl fmt::Debug for Keys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Keys").finish_non_exhaustive()

@@ -21,7 +21,6 @@ use handshake::{Failure, Request};
 use url::Target;
 pub use url::{DialUrl, DialUrlParseError};
 
-/// Credentials, TLS and keep-alive settings of a dial.
 #[derive(Clone)]
 pub struct DialOptions {
     /// Sent as `Authorization: Bearer`.
@@ -152,7 +151,6 @@ fn distrust(error: &rustls::Error) -> String {
     }
 }
 
-/// Returns the remedy for a refusal.
 fn advice(status: StatusCode) -> &'static str {
     match status {
         StatusCode::UNAUTHORIZED => {

@@ -52,7 +52,7 @@ pub enum DialUrlParseError {
     Host { url: String, host: String },
     #[error("{url:?}: {port:?} is not a port; expected 1 to 65535")]
     Port { url: String, port: String },
-    #[error("{url:?} was given with a fragment; remove the \"#\" and the rest, or write %23")]
+    #[error("{url:?} was given with a fragment; remove it, or write \"#\" as %23")]
     Fragment { url: String },
     #[error("{url:?} was given with {character:?}, which must be percent-encoded")]
     Character { url: String, character: char },
@@ -78,7 +78,8 @@ impl FromStr for DialUrl {
             Err(DialUrlParseError::UnknownForm { url: printed.clone() })
         };
         let target = target.map_err(|error| match url.split_once(['?', '#']) {
-            // Perhaps a password that contains one of these characters.
+            // The user name or the password may contain one of these characters, so none of the URL
+            // is printed.
             Some((_, rest)) if rest.contains('@') => {
                 DialUrlParseError::UnknownForm { url: "…".to_owned() }
             }
@@ -89,7 +90,6 @@ impl FromStr for DialUrl {
 }
 
 impl DialUrl {
-    /// Whether the server is reached over TLS.
     #[must_use]
     pub fn is_tls(&self) -> bool {
         matches!(self.target, Target::Tcp { is_tls: true, .. })

@@ -41,7 +41,6 @@ pub(super) enum BoundSocket {
     Unix(UnixListener),
 }
 
-/// Decides about each request on a new socket.
 pub(super) trait Admission: Send + Sync + 'static {
     /// The facts about a granted request.
     type Grant: Send + 'static;
@@ -58,12 +57,7 @@ pub(super) trait Admission: Send + Sync + 'static {
 
 pub(super) enum Decision<Grant> {
     Answer(Response<Full<Bytes>>),
-    /// The socket becomes a WebSocket.
-    Upgrade {
-        key: HeaderValue,
-        subprotocol: Option<HeaderValue>,
-        grant: Grant,
-    },
+    Upgrade { key: HeaderValue, subprotocol: Option<HeaderValue>, grant: Grant },
 }
 
 /// A client before its first request.
@@ -115,7 +109,6 @@ pub(super) struct Reception<A: Admission> {
     pub(super) connections: mpsc::Sender<(Connection, A::Grant)>,
 }
 
-/// A granted request.
 struct Admitted<Grant> {
     upgrade: OnUpgrade,
     grant: Grant,

@@ -21,7 +21,6 @@ use crate::auth::{
 use crate::connection::Peer;
 use crate::subject_limits::{Full as LimitReached, SubjectLimits, SubjectPermit};
 
-/// The admission rules of a server's listener.
 pub(super) struct ClientAdmission {
     pub(super) gate: Gate,
     pub(super) identification: Identification,
@@ -31,7 +30,6 @@ pub(super) struct ClientAdmission {
     pub(super) monitor: Option<Arc<dyn ListenerMonitor>>,
 }
 
-/// How a listener identifies its clients.
 pub(super) enum Identification {
     /// By the user at the other end of a local socket.
     User(fn(&Peer) -> Option<Subject>),
@@ -42,7 +40,6 @@ pub(super) enum Identification {
     },
 }
 
-/// The reason why authentication failed.
 #[derive(Debug, thiserror::Error)]
 enum AuthFailure {
     #[error("no token")]
@@ -142,7 +139,7 @@ impl ClientAdmission {
         };
         if has_role && principal.is_none_or(|it| it.role != Role::Admin) {
             self.report(client.peer.as_ref(), RefusalReason::Credentials);
-            let text = "metrics are for tokens with the role admin";
+            let text = "metrics require a token with the role admin";
             return Some(answer(StatusCode::FORBIDDEN, text).into_response());
         }
         let mut response = Response::new(Full::from(text));

@@ -17,7 +17,6 @@ use hyper::{Method, Request, Response, StatusCode};
 
 use super::Readiness;
 
-/// The rules of one listener.
 #[derive(Debug)]
 pub(super) struct Gate {
     pub(super) allowed_origins: Vec<String>,
@@ -37,7 +36,6 @@ pub(super) enum HostRule {
 }
 
 impl HostRule {
-    /// Returns the rule of a TCP listener.
     pub(super) fn of(bound: SocketAddr, allowed: Vec<String>) -> Self {
         let address = bound.ip();
         match address.is_loopback() {
@@ -70,7 +68,8 @@ impl Gate {
                 .any(|allowed| origin.as_bytes().eq_ignore_ascii_case(allowed.as_bytes()))
         };
         if !request.headers().get_all(ORIGIN).iter().all(allows_origin) {
-            let text = "this Origin is not allowed; an exec-server allows it with allow_origin";
+            let text =
+                "this Origin is not allowed; to allow it on an exec-server, set allow_origin";
             return Err(answer(StatusCode::FORBIDDEN, text));
         }
         let allows_host = |name: &[u8]| match &self.hosts {
@@ -88,8 +87,8 @@ impl Gate {
         // An absolute request target overrides the header, so it must pass as well.
         let target = request.uri().authority().map(|authority| authority.as_str().as_bytes());
         if !header.is_some_and(allows_host) || !target.is_none_or(allows_host) {
-            let text = "this Host is not allowed; use the listener's address, or allow the name: \
-                        allow_host of an exec-server, --public-url of a rendezvous";
+            let text = "this Host is not allowed; use the listener's address, or allow the name \
+                        (exec-server: allow_host; rendezvous: --public-url)";
             return Err(answer(StatusCode::FORBIDDEN, text));
         }
         Ok(())

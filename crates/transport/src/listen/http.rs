@@ -27,7 +27,6 @@ use crate::connection::{Connection, Peer};
 use crate::tls::TlsServer;
 use crate::websocket::KeepAlive;
 
-/// Handles the requests of an [`HttpListener`].
 pub trait HttpHandler: Send + Sync + 'static {
     /// The facts about an admitted WebSocket.
     type Grant: Send + 'static;
@@ -42,7 +41,7 @@ pub trait HttpHandler: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Self::Grant, HttpReply>> + Send;
 }
 
-/// The reply to a request. The connection is closed after each.
+/// The connection is closed after each reply.
 #[derive(Debug)]
 pub enum HttpReply {
     Answer(Response<Full<Bytes>>),

@@ -327,7 +327,7 @@ async fn listen_on(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Bin
     Ok((listener, bound))
 }
 
-/// Registers a listening socket with the runtime. Returns it with its address.
+/// Registers a listening socket with the runtime.
 fn take_over(listener: std::net::TcpListener) -> Result<(TcpListener, SocketAddr), BindError> {
     let failed = |source| BindError::Passed { source };
     listener.set_nonblocking(true).map_err(failed)?;

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-/// A client that was refused.
 #[derive(Debug, Clone, Copy)]
 pub struct Refusal {
     /// `None` if the transport has no addresses.
@@ -44,9 +43,8 @@ impl RefusalReason {
     }
 }
 
-/// Observes a listener for the operator.
 pub trait ListenerMonitor: fmt::Debug + Send + Sync {
-    /// Records a refused client. Must not block.
+    /// Must not block.
     fn refused(&self, refusal: &Refusal);
 
     /// Returns the body of `GET /metrics`, or `None` if metrics are not served. Must not block.

@@ -44,7 +44,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     Ok((metadata.dev(), metadata.ino()))
 }
 
-/// Listens at `path`. Replaces a dead socket.
+/// Replaces a dead socket.
 pub(super) fn listen_at(
     path: &Path,
     open_to_other_users: bool,

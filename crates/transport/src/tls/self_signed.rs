@@ -11,7 +11,6 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::TlsError;
 
-/// The files of a certificate and its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SelfSigned {
     pub certificate: PathBuf,

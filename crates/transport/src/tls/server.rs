@@ -66,12 +66,10 @@ impl TlsServer {
         self.files.versions() != self.read(|loaded| loaded.versions.clone())
     }
 
-    /// The fingerprint of the server's certificate.
     pub fn fingerprint(&self) -> Fingerprint {
         self.read(|loaded| loaded.fingerprint)
     }
 
-    /// Whether clients authenticate by certificate.
     pub fn asks_for_certificates(&self) -> bool {
         self.files.client_ca.is_some()
     }

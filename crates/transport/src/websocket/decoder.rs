@@ -107,7 +107,6 @@ impl Decoder {
         Self { role, max_message, buffer, chunk, frame: None, fragments: None, is_text: false }
     }
 
-    /// Whether the last complete message is text.
     pub(super) fn last_was_text(&self) -> bool {
         self.is_text
     }

@@ -32,7 +32,6 @@ pub(super) fn append_header(buffer: &mut Vec<u8>, opcode: OpCode, is_final: bool
     header.format(len as u64, buffer).expect("a Vec takes every write");
 }
 
-/// Masks or unmasks a payload.
 pub(super) fn apply_mask(payload: &mut [u8], mask: [u8; 4]) {
     // Whole words, so that the compiler can use vector instructions.
     let word = u64::from(u32::from_ne_bytes(mask)) * 0x0000_0001_0000_0001;

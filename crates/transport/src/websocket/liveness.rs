@@ -54,13 +54,11 @@ impl Liveness {
         self.since_answer += bytes as u64;
     }
 
-    /// The peer has answered a ping.
     pub(super) fn answered(&mut self, now: Instant) {
         self.last_answer = now;
         self.since_answer = 0;
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout).
     pub(super) fn next_timeout(&self) -> Instant {
         self.next_ping.min(self.end())
     }

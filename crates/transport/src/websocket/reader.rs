@@ -31,7 +31,6 @@ pub(crate) struct WebSocketReader {
     timer: Pin<Box<Sleep>>,
     phase: Phase,
     binary_only: bool,
-    /// The code of the peer's close frame.
     peer_close: Option<CloseCode>,
 }
 
@@ -152,7 +151,6 @@ impl WebSocketReader {
         self.timer.as_mut().reset(Instant::now() + self.keep_alive.close_timeout);
     }
 
-    /// Reads available bytes, or handles a timeout.
     async fn read(&mut self) -> Progress {
         tokio::select! {
             // Bytes first: after a suspension, they may be available together with an expired
