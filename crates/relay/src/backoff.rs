@@ -23,8 +23,8 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Returns the pause after a failure. The first is at most half a second, since another node
-    /// may be available. Later ones double up to 30 s, and up to half of each is random.
+    /// The first pause is at most half a second, since another node may be available. Later ones
+    /// double up to 30 s, and up to half of each is random.
     pub fn after_failure(&mut self, random: f64) -> Duration {
         let doublings = self.failures.saturating_sub(1).min(10);
         let pause = FIRST.saturating_mul(1 << doublings).min(LONGEST);
@@ -35,8 +35,8 @@ impl Backoff {
         }
     }
 
-    /// Returns the pause after the loss of a socket. It is short, unless the socket received
-    /// nothing and ended at once, which counts as a failure.
+    /// The pause is short, unless the socket received nothing and ended at once, which counts as a
+    /// failure.
     pub fn after_loss(&mut self, lived: Duration, was_used: bool, random: f64) -> Duration {
         match (lived < SHORT_LIFE, was_used) {
             (true, false) => return self.after_failure(random),

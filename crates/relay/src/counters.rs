@@ -7,6 +7,5 @@ use std::sync::atomic::AtomicU64;
 pub struct RelayCounters {
     pub sent: AtomicU64,
     pub received: AtomicU64,
-    /// Records that were sent again because the peer seemed to lack them.
     pub retransmitted: AtomicU64,
 }

@@ -29,7 +29,6 @@ const KEEP_ALIVE: KeepAlive = KeepAlive {
     close_timeout: Duration::from_secs(2),
 };
 
-/// Why the socket could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     #[error("the registry returned an unencrypted rendezvous URL for {host}; expected wss://")]
@@ -65,7 +64,7 @@ impl From<DialError> for SocketError {
     }
 }
 
-/// Opens the socket. The query of the URL is a credential, so errors omit it.
+/// The query of the URL is a credential, so errors omit it.
 pub(crate) async fn open(url: &str, tls: &TlsOptions) -> Result<Connection, SocketError> {
     let parsed = Url::parse(url).map_err(|_| SocketError::InvalidUrl)?;
     let host = || parsed.host_str().unwrap_or_default().to_owned();
@@ -84,7 +83,6 @@ pub(crate) async fn open(url: &str, tls: &TlsOptions) -> Result<Connection, Sock
     Ok(connection)
 }
 
-/// Sends the frames of `queue` until the socket fails.
 pub(crate) async fn write_frames(
     outgoing: &mut Outgoing,
     queue: &TransmitQueue,

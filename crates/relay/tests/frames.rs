@@ -34,7 +34,6 @@ fn decode_body(body: &[u8]) -> Result<Body, FrameError> {
     Frame::decode(bytes_of(body)).map(|frame| frame.body)
 }
 
-/// Encodes `value` as field `number`.
 fn delimited(number: u8, value: &[u8]) -> Vec<u8> {
     let mut bytes = vec![number << 3 | 2];
     let mut len = value.len();

@@ -23,11 +23,9 @@ use crate::node_status::NodeStatus;
 
 /// The file name of the socket in the data directory.
 pub const ADMIN_SOCKET_FILE: &str = "admin.sock";
-/// Maximum length of a request line.
 const MAX_REQUEST_BYTES: u64 = 64 << 10;
-/// Maximum number of concurrent commands; further ones wait to be accepted.
+/// Further commands wait to be accepted.
 const MAX_CONNECTIONS: usize = 16;
-/// How long one command may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a command waits for a store that another process has open.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -73,7 +71,7 @@ pub enum AdminResponse {
 #[derive(Serialize, Deserialize)]
 pub struct Secret(pub String);
 
-/// A credential as shown to people and scripts. Times are in seconds since 1970.
+/// Times are in seconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CredentialSummary {
     pub id: CredentialId,
@@ -233,7 +231,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The socket of a running service. Dropping it removes the file.
+/// Dropping the socket removes its file.
 #[derive(Debug)]
 pub(crate) struct AdminSocket {
     path: PathBuf,

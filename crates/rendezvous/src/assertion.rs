@@ -27,7 +27,6 @@ pub(crate) struct Assertion {
     signature: String,
 }
 
-/// The body of a request for a new task.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct TaskRequest {
     timestamp: String,

@@ -27,7 +27,6 @@ enum Event {
     Refused,
 }
 
-/// Empty members are omitted.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Record<'a> {

@@ -56,13 +56,11 @@ impl Authentication {
         Self { directory, calls: rates(), validations: rates() }
     }
 
-    /// Drops unused rate limits. Called about once a second.
     pub(crate) fn forget_idle(&self, now: Instant) {
         self.calls.forget_idle(now);
         self.validations.forget_idle(now);
     }
 
-    /// Counts a call against the rate limit of a credential.
     pub(crate) fn count_call(
         &self,
         caller: &Credential,

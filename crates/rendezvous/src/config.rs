@@ -13,13 +13,12 @@ use crate::tunnel::Bus;
 #[derive(Debug, Clone)]
 pub struct RendezvousConfig {
     pub listen: SocketAddr,
-    /// The URL of the registry for peers, as `http://` or `https://`; by default the listening
-    /// address. The same for all nodes of a cluster.
+    /// The URL at which peers reach the registry, as `http://` or `https://`; by default the
+    /// listening address. The same for all nodes of a cluster.
     pub public_url: Option<String>,
-    /// How harnesses reach environments at other nodes of a cluster.
     pub routing: Routing,
     pub tls: Option<Arc<TlsServer>>,
-    /// Whether the service may listen beyond loopback without TLS.
+    /// Allows listening beyond loopback, and public URLs, without TLS.
     pub insecure: bool,
     /// The Unix socket for managing credentials while the service runs.
     pub admin_socket: Option<PathBuf>,
@@ -42,7 +41,6 @@ pub struct RendezvousConfig {
     pub quotas: Quotas,
     /// Whether the service responds to `GET /metrics`.
     pub metrics: bool,
-    /// Records calls, sockets and refusals.
     pub audit_log: Option<Arc<AuditLog>>,
 }
 
@@ -116,7 +114,6 @@ pub struct Quotas {
     pub sockets_per_credential: usize,
     /// Bytes of frames queued for one socket. Peers have a window of 1 MiB per stream.
     pub queued_bytes_per_socket: usize,
-    /// Bytes of frames queued for all sockets of one credential.
     pub queued_bytes_per_credential: usize,
     /// Bytes of frames queued for all harness sockets of one environment.
     pub queued_bytes_per_environment: usize,
@@ -127,7 +124,8 @@ pub struct Quotas {
     pub frames_per_second_per_credential: u32,
     /// Frames per second that all harnesses of one environment may send to it.
     pub frames_per_second_per_environment: u32,
-    /// Calls per second by one credential, and for one environment. Further calls get 429.
+    /// Calls per second by one credential, and `connect` calls for one environment. Further calls
+    /// get 429.
     pub calls_per_second: u32,
     /// Maximum burst of calls.
     pub calls_at_once: u32,

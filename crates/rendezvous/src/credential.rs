@@ -59,7 +59,6 @@ pub enum Proof {
     Agent { public_key: [u8; 32] },
 }
 
-/// The options of a new credential.
 #[derive(Debug, Clone)]
 pub(crate) struct CredentialOptions {
     pub(crate) name: Option<String>,
@@ -131,7 +130,6 @@ struct AgentIdentity<'a> {
     exp: u64,
 }
 
-/// Encodes a JSON Web Token with HMAC-SHA256.
 fn sign(payload: &AgentIdentity<'_>, secret: &[u8]) -> String {
     let encode = |text: &[u8]| URL_SAFE_NO_PAD.encode_to_string(text);
     let payload = serde_json::to_vec(payload).expect("the payload has only string keys");

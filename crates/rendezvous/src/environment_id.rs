@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// The longest environment id.
 const MAX_BYTES: usize = 128;
 
 /// The name of an environment: 1 to 128 letters, digits and `_.:@-`.

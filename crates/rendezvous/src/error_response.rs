@@ -37,7 +37,8 @@ impl Refusal {
     }
 
     pub(crate) fn replaced() -> Self {
-        let message = "the environment has registered again since; connect again";
+        let message =
+            "the environment has registered again since the ticket was issued; connect again";
         Self::new(StatusCode::FORBIDDEN, "registration_replaced", message)
     }
 

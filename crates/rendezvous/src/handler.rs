@@ -36,14 +36,12 @@ use crate::status::StatusPage;
 use crate::trace::{self, RequestTracer};
 use crate::tunnel::Bus;
 
-/// The largest body of a call.
 const MAX_BODY_BYTES: usize = 16 << 10;
 /// A larger body is not read to its end.
 const MAX_DISCARDED_BYTES: usize = 1 << 20;
 /// Maximum length of a decoded id in a path.
 const MAX_ID_BYTES: usize = 256;
 
-/// The state that all requests share.
 #[derive(Debug)]
 pub(crate) struct Handler {
     pub(crate) directory: Arc<dyn Directory>,
@@ -52,7 +50,6 @@ pub(crate) struct Handler {
     pub(crate) router: Arc<Router>,
     pub(crate) status: StatusPage,
     pub(crate) metrics: RendezvousMetrics,
-    /// Whether `GET /metrics` gets a response.
     pub(crate) serves_metrics: bool,
     pub(crate) audit: Option<Audit>,
     pub(crate) tracer: RequestTracer,
@@ -62,7 +59,7 @@ pub(crate) struct Handler {
     pub(crate) node: String,
     /// The bus to other nodes, if frames pass between them.
     pub(crate) bus: Option<Arc<Bus>>,
-    /// The node to which each environment has moved last, for tunnels of harnesses at this node.
+    /// The node that each environment last moved to, for tunnels of harnesses at this node.
     pub(crate) moves: PerKey<EnvironmentId, watch::Sender<String>>,
     /// Whether the service is shutting down and answers no more calls.
     pub(crate) draining: watch::Sender<bool>,
@@ -166,7 +163,7 @@ impl Handler {
         self.record_call(call, &caller, Some(&environment), parts, answered)
     }
 
-    /// Records a call, and returns its result.
+    /// Marks a refusal as recorded, so that the audit log does not get it twice.
     fn record_call(
         &self,
         call: &str,

@@ -21,7 +21,7 @@ pub(crate) struct RendezvousMetrics {
     malformed: IntCounter,
     slow: IntCounter,
     refusals: IntCounter,
-    /// Held while the metrics are updated.
+    /// Held while the metrics are updated: concurrent updates would count the same frames twice.
     updating: Mutex<()>,
 }
 

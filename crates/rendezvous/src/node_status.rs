@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct NodeStatus {
     /// New at each start of a node.
     pub id: String,
-    /// The URL of the node for peers. The same for all nodes if frames pass between them.
+    /// The URL at which peers reach the node. The same for all nodes if frames pass between them.
     pub url: String,
     pub version: String,
     /// Seconds since 1970.

@@ -24,7 +24,6 @@ impl RateLimit {
         Self { interval, burst: burst.max(1), full_at: Mutex::default() }
     }
 
-    /// Takes a token, if there is one.
     pub(crate) fn try_take(&self, now: Instant) -> bool {
         let mut full_at = self.lock();
         let after = full_at.map_or(now, |at| at.max(now)) + self.interval;
@@ -78,7 +77,6 @@ impl<K: Clone + Eq + Hash> RateLimits<K> {
     }
 }
 
-/// Counts the uses by each key, up to a limit.
 #[derive(Debug)]
 pub(crate) struct Counts<K: Eq + Hash> {
     limit: usize,

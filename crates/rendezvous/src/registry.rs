@@ -60,7 +60,7 @@ impl Registry {
         &self.node_url
     }
 
-    /// Registers the caller as the environment. Any earlier registration of it ends.
+    /// Registers the caller as the environment. Ends any earlier registration of the environment.
     pub(crate) async fn register(
         &self,
         caller: &Credential,
@@ -251,7 +251,6 @@ impl Registry {
         Ok(Admission { grant, route })
     }
 
-    /// Drops unused rate limits. Called about once a second.
     pub(crate) fn forget_idle(&self, now: Instant) {
         self.connects_of_environments.forget_idle(now);
     }

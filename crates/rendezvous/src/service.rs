@@ -161,7 +161,7 @@ impl Rendezvous {
         })
     }
 
-    /// Returns the base URL of the registry for peers.
+    /// Returns the base URL at which peers reach the registry.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
@@ -173,13 +173,11 @@ impl Rendezvous {
         self.handler.metrics.registry()
     }
 
-    /// Returns a function that takes a snapshot of all metrics.
     pub fn metrics(&self) -> impl Fn() -> MetricsSnapshot + Send + use<> {
         let handler = Arc::clone(&self.handler);
         move || handler.metrics()
     }
 
-    /// Enables the tracing of requests.
     pub fn set_tracer(&self, tracer: Tracer) {
         self.handler.tracer.set(tracer);
     }
@@ -286,7 +284,6 @@ impl Rendezvous {
     }
 }
 
-/// The tasks and timers of a running service.
 struct Upkeep {
     sockets: JoinSet<()>,
     renewals: JoinSet<()>,
@@ -372,7 +369,7 @@ fn new_handler(
 
 #[derive(Debug)]
 struct PublicUrl {
-    /// The option of the command line that sets the URL.
+    /// The command-line option that sets the URL.
     option: &'static str,
     /// Without a slash at the end.
     url: String,

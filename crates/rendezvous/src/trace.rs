@@ -13,12 +13,12 @@ use crate::error_response::Refusal;
 pub(crate) struct RequestTracer(OnceLock<Tracer>);
 
 impl RequestTracer {
-    /// Sets the tracer. Later calls have no effect.
+    /// Later calls have no effect.
     pub(crate) fn set(&self, tracer: Tracer) {
         let _ = self.0.set(tracer);
     }
 
-    /// Begins the span of a request. Pages for operators are not traced.
+    /// Pages for operators are not traced.
     pub(crate) fn begin(&self, method: &Method, path: &str, headers: &HeaderMap) -> Option<Span> {
         let tracer = self.0.get()?;
         let Route { name, method, path } = Route::find(method, path)?;
@@ -32,7 +32,6 @@ impl RequestTracer {
     }
 }
 
-/// Ends the span of a request.
 pub(crate) fn end<T>(span: Option<Span>, answered: &Result<T, Refusal>) {
     if let Some(span) = span {
         span.end(answered.as_ref().err().map(|refusal| refusal.code));

@@ -79,7 +79,6 @@ async fn three_replicas_of_nats_keep_the_contract() {
     one_of_a_thousand_takers_wins(&nodes).await;
     one_of_a_thousand_registrations_is_current(&nodes).await;
     revocations_are_seen_by_all(&nodes).await;
-    // All nodes share one secret.
     let directory = &nodes[2];
     assert_eq!(directory.signing_secret().await.unwrap(), nodes[0].signing_secret().await.unwrap());
 }

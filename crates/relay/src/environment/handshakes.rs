@@ -60,7 +60,7 @@ impl Refusal {
 }
 
 impl Registration {
-    /// Performs the handshake. Sends nothing before the registry has approved.
+    /// Writes message 2 only if the registry authorizes the harness.
     pub(super) async fn shake_hands(
         &self,
         stream_id: &StreamId,

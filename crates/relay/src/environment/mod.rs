@@ -57,7 +57,7 @@ impl RemoteEnvironmentConfig {
     }
 }
 
-/// An environment. Its identity lasts as long as this value.
+/// The identity of the environment lasts as long as this value.
 pub struct Environment {
     registry: Arc<RegistryClient>,
     tls: TlsOptions,
@@ -67,7 +67,6 @@ pub struct Environment {
     has_registered: bool,
 }
 
-/// How a socket ended.
 enum SocketEnd {
     /// `was_used`: the socket has received a frame.
     Lost { was_used: bool },
@@ -131,7 +130,7 @@ impl Environment {
         }
     }
 
-    /// Registers. Retries after temporary failures without limit.
+    /// Retries temporary failures without limit.
     async fn register(&mut self) -> Result<RegisterResponse, RegistryError> {
         loop {
             match self.registry.register(self.identity.public_key()).await {

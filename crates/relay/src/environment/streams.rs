@@ -287,7 +287,6 @@ impl Streams {
         tracing::error!(stream = id, %error, "the task of a stream panicked");
     }
 
-    /// Ends all streams, and waits for their servers to notice.
     pub(super) async fn end_all(&mut self) {
         self.handshakes.abort_all();
         for slot in self.slots.values() {

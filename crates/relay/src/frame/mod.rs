@@ -39,7 +39,6 @@ pub const MAX_SEGMENTS: u32 = 64;
 /// A payload that shares memory with its frame keeps at most this many other bytes alive.
 const MAX_SHARED_OVERHEAD: usize = 4096;
 
-/// One message between the two ends of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
     pub stream_id: StreamId,

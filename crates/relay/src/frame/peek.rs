@@ -8,7 +8,6 @@ use std::str::Utf8Error;
 
 use thiserror::Error;
 
-/// Why the stream id of a frame cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum PeekError {
     #[error("frame ends inside a field")]

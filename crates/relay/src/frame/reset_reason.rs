@@ -4,11 +4,11 @@ use std::fmt;
 /// The longest reason that is kept.
 pub const MAX_RESET_REASON_BYTES: usize = 256;
 
-/// Why a peer ended a stream. Never empty. Text beyond [`MAX_RESET_REASON_BYTES`] is cut off: even
-/// with too long a reason, the reset counts.
+/// Why a peer ended a stream. Never empty. A text beyond [`MAX_RESET_REASON_BYTES`] is cut off: the
+/// reset counts even if its reason is too long.
 ///
-/// A rendezvous can forge it, so it decides nothing except whether a first contact is retried, and
-/// its text may come from an attacker. `Display` and `Debug` write it in printable ASCII on one
+/// A rendezvous can forge a reason, so a reason decides only whether a first contact is retried.
+/// The text may come from an attacker: `Display` and `Debug` write it in printable ASCII on one
 /// line.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ResetReason(Cow<'static, str>);

@@ -6,7 +6,6 @@ use std::str::FromStr;
 use thiserror::Error;
 use uuid::Uuid;
 
-/// The longest stream id.
 pub const MAX_STREAM_ID_BYTES: usize = 64;
 
 /// The name of a stream: 1 to 64 graphic ASCII characters.

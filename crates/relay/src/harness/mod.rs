@@ -174,7 +174,6 @@ impl fmt::Debug for Harness {
     }
 }
 
-/// A stream that is being opened.
 struct Opening {
     id: StreamId,
     handshake: HarnessHandshake,

@@ -46,7 +46,6 @@ pub(super) struct Recovery {
     since: Instant,
 }
 
-/// The socket that was lost.
 pub(super) struct Lost {
     pub(super) lived: Duration,
     /// The socket has received a frame.
@@ -109,7 +108,6 @@ impl Recovery {
     }
 }
 
-/// Returns a number from 0 to 1.
 fn jitter() -> f64 {
     rand::rng().random_range(0.0..=1.0)
 }

@@ -126,7 +126,6 @@ impl<R: Rng> EnvironmentHandshake<R> {
         Ok(Self { noise, harness, authorization })
     }
 
-    /// Returns the static key of the harness.
     pub fn harness(&self) -> &PublicKey {
         &self.harness
     }
@@ -153,7 +152,7 @@ impl<R: Rng> fmt::Debug for EnvironmentHandshake<R> {
     }
 }
 
-/// Why a handshake failed. Each of these ends the stream.
+/// Each of these errors ends the stream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeError {
     #[error("message 1 has {len} bytes; expected {} to {MESSAGE_1_MAX}", MESSAGE_1_OVERHEAD + 1)]

@@ -142,7 +142,6 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Compares all four operations with the other implementation.
         #[test]
         fn ring_and_clatter_agree(
             key: [u8; 32],

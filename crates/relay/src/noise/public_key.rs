@@ -69,7 +69,6 @@ impl fmt::Debug for PublicKey {
     }
 }
 
-/// Why a public key is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PublicKeyError {
     #[error("unsupported key suite {found:?}; expected {SUITE:?}")]

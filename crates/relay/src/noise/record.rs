@@ -43,7 +43,6 @@ impl Channel {
     }
 }
 
-/// Encrypts the records of one direction.
 pub struct RecordSealer {
     direction: Direction,
 }
@@ -79,7 +78,6 @@ impl fmt::Debug for RecordSealer {
     }
 }
 
-/// Why a record was not sealed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
     /// A caller error. The stream can continue.
@@ -119,7 +117,6 @@ impl fmt::Debug for RecordOpener {
     }
 }
 
-/// Why a record was not opened. Each of these ends the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     #[error("the encrypted record has {len} bytes; expected {} to {}", 1 + TAG_LEN, MAX_RECORD)]
@@ -135,7 +132,6 @@ pub enum OpenError {
 const MAX_RECORD: usize = MAX_RECORD_PLAINTEXT + TAG_LEN;
 const _: () = assert!(MAX_RECORD <= MAX_MESSAGE_LEN);
 
-/// One key, and the number of its next record.
 struct Direction {
     key: LessSafeKey,
     next: u64,

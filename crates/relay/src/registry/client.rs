@@ -21,7 +21,7 @@ use crate::noise::PublicKey;
 const CALL_TIMEOUT: Duration = Duration::from_secs(6);
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
 const MAX_ENVIRONMENT_ID_BYTES: usize = 256;
-/// Maximum length of each text of a registry in an error.
+/// The most characters of each text from a registry that an error shows.
 const MAX_SHOWN_CHARS: usize = 200;
 
 /// Why a call to the registry failed.
@@ -80,7 +80,7 @@ impl RegistryError {
 #[derive(Clone)]
 pub struct RegistryClient {
     http: reqwest::Client,
-    /// Without a slash at the end.
+    /// Without query and fragment.
     base: Url,
     environment_id: String,
     credentials: Arc<dyn RegistryCredentials>,
@@ -135,7 +135,7 @@ impl RegistryClient {
         &self.environment_id
     }
 
-    /// Registers an environment. The response has the URL at which to wait for harnesses.
+    /// The response has the URL at which to wait for harnesses.
     pub async fn register(&self, key: &PublicKey) -> Result<RegisterResponse, RegistryError> {
         let call = "register";
         let request = RegisterRequest {
@@ -335,7 +335,7 @@ fn check_present<const N: usize>(
     }
 }
 
-/// Formats the registry's text, made harmless for a terminal.
+/// Formats the registry's text without control characters, for a terminal.
 fn detail(code: &str, message: &str) -> String {
     let shown = |text: &str| -> String {
         text.chars().filter(|c| !c.is_control()).take(MAX_SHOWN_CHARS).collect()
@@ -352,7 +352,7 @@ fn advice(status: StatusCode, code: &str) -> &'static str {
         // A proxy in front of the registry has responded.
         _ if code.is_empty() => "",
         StatusCode::CONFLICT if code == super::messages::ENVIRONMENT_OFFLINE => {
-            "; is its exec-server running?"
+            "; is the environment's exec-server running?"
         }
         StatusCode::UNAUTHORIZED => {
             "; the token is missing, wrong, expired or revoked: see exec-server login --help"

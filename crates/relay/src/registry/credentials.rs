@@ -25,7 +25,6 @@ pub enum CredentialsError {
     NotAHeader,
     #[error("the access token is not an agent identity: {why}")]
     InvalidIdentity { why: &'static str },
-    /// The agent's task could not be registered.
     #[error("cannot register a task for the agent identity")]
     Task(#[source] Box<super::RegistryError>),
     #[error("the runtime is shutting down")]

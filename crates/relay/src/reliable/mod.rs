@@ -68,21 +68,19 @@ pub struct ReliableStream {
     sender: Sender,
     receiver: Receiver,
     ack: AckSchedule,
-    /// The next frame must be a `Resume`.
     resume_due: bool,
 }
 
 /// When an acknowledgement must be sent, unless another frame carries it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AckSchedule {
-    /// There is nothing to acknowledge.
     Idle,
     By(Instant),
     Now,
 }
 
 impl ReliableStream {
-    /// Creates a new stream. If this end `opens` the stream, its first frame is a `Resume` of 0.
+    /// If this end `opens` the stream, its first frame is a `Resume` of 0.
     #[must_use]
     pub fn new(opens: bool) -> Self {
         Self {
@@ -150,7 +148,7 @@ impl ReliableStream {
         Ok(())
     }
 
-    /// Handles the news that the peer continues on a new socket.
+    /// Handles a `Resume`: the peer continues on a new socket.
     pub fn handle_resume(&mut self, next_seq: u32) -> Result<(), ReceiveError> {
         self.receiver.handle_resume(next_seq)?;
         self.sender.handle_resume();
@@ -185,13 +183,12 @@ impl ReliableStream {
         self.sender.poll_timeout().into_iter().chain(ack).min()
     }
 
-    /// Returns the number of retransmissions.
     #[must_use]
     pub fn retransmissions(&self) -> u64 {
         self.sender.retransmissions()
     }
 
-    /// Returns the next frame to send. Every frame carries the acknowledgement.
+    /// Every frame carries the acknowledgement.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<(Transmit, Acknowledgement)> {
         let transmit = if std::mem::take(&mut self.resume_due) {
             Transmit::Resume { next_seq: self.sender.next_unacknowledged() }
@@ -206,7 +203,7 @@ impl ReliableStream {
         Some((transmit, self.receiver.acknowledge()))
     }
 
-    /// Returns the next record, in order. Only then does it leave the window, so an unread stream
+    /// Returns the next record, in order. A record leaves the window only here, so an unread stream
     /// holds back its peer and nothing else.
     pub fn poll_record(&mut self, now: Instant) -> Option<Bytes> {
         let record = self.receiver.poll_record()?;

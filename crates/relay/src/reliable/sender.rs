@@ -78,7 +78,6 @@ enum State {
 /// Whether the acknowledgement of a record is a sample of the round-trip time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Path {
-    /// The acknowledgement is a sample.
     Sample,
     /// Not a sample: the acknowledgement may have to wait for an earlier record, which may be lost.
     /// Records sent after the earlier one was acknowledged are samples again; otherwise a busy
@@ -117,7 +116,6 @@ impl Sender {
         self.peer == Peer::Acknowledges
     }
 
-    /// Returns the number of retransmissions.
     pub(super) fn retransmissions(&self) -> u64 {
         self.retransmissions
     }
@@ -280,8 +278,8 @@ impl Sender {
         }
     }
 
-    /// Returns the next timeout. Nothing is retransmitted to a peer that does not acknowledge: it
-    /// may mistake a copy for new data.
+    /// Nothing is retransmitted to a peer that does not acknowledge: it may mistake a copy for new
+    /// data.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         if self.peer != Peer::Acknowledges {
             return None;

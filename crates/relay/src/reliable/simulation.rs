@@ -13,7 +13,7 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use super::*;
 
-/// The quality of a link. Probabilities are in percent.
+/// Probabilities are in percent.
 #[derive(Debug, Clone, Copy)]
 struct Link {
     drops: u32,
@@ -35,7 +35,6 @@ struct UnderWay {
 
 struct End {
     stream: ReliableStream,
-    /// Records that are still to be sent.
     to_send: u32,
     sent: u32,
     received: u32,

@@ -79,7 +79,6 @@ impl Stream {
         handled
     }
 
-    /// Returns the next frame for the socket.
     pub(crate) fn poll_frame(self: &Arc<Self>) -> Option<Frame> {
         let ((body, ack), retransmitted) = self.change(|state, now| {
             let before = state.retransmissions();
@@ -90,12 +89,11 @@ impl Stream {
         Some(Frame { stream_id: self.id, ack, ack_bits, body, trace: None })
     }
 
-    /// Notes that the socket has taken the reset.
     pub(crate) fn note_reset_sent(self: &Arc<Self>) {
         self.change(|state, _| state.note_reset_sent());
     }
 
-    /// Notes that the socket is lost. The stream waits for the next socket.
+    /// The stream waits for the next socket.
     pub(crate) fn lose_socket(self: &Arc<Self>) {
         self.change(|state, _| state.lose_socket());
     }
@@ -119,7 +117,6 @@ impl Stream {
         self.lock().is_over()
     }
 
-    /// Resolves when the stream has ended.
     pub(crate) async fn ended(&self) {
         // Cannot fail: `self` holds the sender.
         let _ = self.over.subscribe().wait_for(|over| *over).await;
@@ -130,7 +127,6 @@ impl Stream {
         self.lock().peer_acknowledges()
     }
 
-    /// Runs the timers of the stream until it has ended.
     pub(crate) async fn run_timers(self: &Arc<Self>) {
         while let Some(next) = self.arm_timer() {
             tokio::select! {

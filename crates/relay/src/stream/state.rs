@@ -52,7 +52,6 @@ pub(super) struct State {
     plaintext: Bytes,
     /// The positions in the byte stream where unacknowledged records end.
     record_ends: VecDeque<u64>,
-    /// Bytes written so far.
     written: u64,
     reader: Option<Waker>,
     writer: Option<Waker>,
@@ -279,7 +278,6 @@ impl State {
         }
     }
 
-    /// Schedules a heartbeat to the peer.
     pub(super) fn ask_for_heartbeat(&mut self) {
         self.is_heartbeat_due = true;
         self.reliable.acknowledge_now();
@@ -321,7 +319,7 @@ impl State {
         [closing, silence, self.reliable.poll_timeout()].into_iter().flatten().min()
     }
 
-    /// Returns when the next heartbeat is due. Any frame from the peer postpones it.
+    /// Any frame from the peer postpones the heartbeat.
     fn next_heartbeat(&self) -> Instant {
         self.last_heard.max(self.last_heartbeat) + self.liveness.heartbeat
     }
@@ -385,8 +383,8 @@ impl State {
         Poll::Ready(Ok(bytes.len()))
     }
 
-    /// Flushes. A peer that never acknowledges is assumed to have received everything that the
-    /// socket took, so the flush waits until the socket has taken all records.
+    /// A peer that never acknowledges is assumed to have received everything that the socket took,
+    /// so the flush waits until the socket has taken all records.
     pub(super) fn poll_flush(&mut self, context: &Context<'_>) -> Poll<io::Result<()>> {
         match self.phase {
             Phase::Open if self.peer_acknowledges() || self.reliable.is_settled() => {

@@ -41,7 +41,7 @@ impl TransmitQueue {
         self.filled.notify_one();
     }
 
-    /// Queues a frame. It is dropped if there is no room: the peer then times out.
+    /// Drops the frame if there is no room: the peer then times out.
     pub(crate) fn push_frame(&self, frame: Frame) {
         let mut waiting = self.lock();
         if waiting.frames.len() < MAX_LOOSE_FRAMES {

@@ -20,7 +20,6 @@ use crate::rendezvous::Rendezvous;
 pub(crate) struct Fixture {
     pub(crate) rendezvous: Rendezvous,
     pub(crate) registry: Registry,
-    /// Counts the streams that were served.
     pub(crate) served: watch::Receiver<u32>,
     violations: Arc<AtomicU32>,
     environment: JoinHandle<()>,

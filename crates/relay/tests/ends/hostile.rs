@@ -25,7 +25,6 @@ struct Attacker {
     progress: watch::Sender<Progress>,
 }
 
-/// The progress of an attack.
 #[derive(Default)]
 struct Progress {
     frames: u32,
@@ -78,7 +77,6 @@ impl Attacker {
                 vec![(to, bytes.into())]
             }
             94..97 => {
-                // Back to its sender.
                 let back = if to == To::Environment { To::Harness } else { To::Environment };
                 vec![(back, frame)]
             }
@@ -110,7 +108,6 @@ fn forged(frame: &Bytes, body: Body) -> Bytes {
     Frame { body, ..Frame::decode(frame.clone()).unwrap() }.encode()
 }
 
-/// The outcome of an attack on one stream.
 #[derive(Default)]
 struct Attacked {
     attacks: u32,
@@ -147,7 +144,7 @@ async fn attack(seed: u64) -> Attacked {
                         Some(_) => {}
                         None => break 'ended true,
                     },
-                    // The echo may never arrive. The number has reached the attacker.
+                    // The echo may never arrive. A new frame at the attacker is enough.
                     _ = progress.wait_for(|it| it.may_stall && it.frames > frames) => break,
                 }
             }

@@ -67,7 +67,6 @@ impl Rendezvous {
         stream_id
     }
 
-    /// Cuts the sockets of one end.
     pub(crate) fn cut(&self, to: To) {
         match to {
             To::Environment => self.shared.cut_environment.notify_waiters(),

@@ -1,4 +1,4 @@
-//! Two identities, a stream between them, and the same built with `clatter` alone.
+//! Two identities, a stream between them, and the same stream built with `clatter` alone.
 
 use std::sync::LazyLock;
 
@@ -77,7 +77,7 @@ pub(crate) fn environment() -> &'static Identity {
     &ENVIRONMENT
 }
 
-/// Returns message 1 of the fixed handshake, and its sender.
+/// Returns the harness's state and message 1 of the fixed handshake.
 pub(crate) fn start() -> (HarnessHandshake<HarnessRng>, Bytes) {
     HarnessHandshake::start(harness(), environment().public_key(), &PROLOGUE, AUTHORIZATION)
         .unwrap()
@@ -120,7 +120,6 @@ pub(crate) fn keys<R: clatter::traits::Rng>() -> (DhPair, KemPair) {
     (X25519::genkey_rng(&mut rng).unwrap(), MlKem768::genkey_rng(&mut rng).unwrap())
 }
 
-/// The parameters of the harness in the fixed handshake.
 pub(crate) fn harness_params<D>(prologue: &[u8]) -> Params<'_, D>
 where
     D: Dh<PubKey = [u8; 32], PrivateKey = <X25519 as Dh>::PrivateKey>,
@@ -135,7 +134,6 @@ where
         .with_rs_kem(environment_kem.public.clone())
 }
 
-/// The parameters of the environment in the fixed handshake.
 pub(crate) fn environment_params<D>(prologue: &[u8]) -> Params<'_, D>
 where
     D: Dh<PubKey = [u8; 32], PrivateKey = <X25519 as Dh>::PrivateKey>,

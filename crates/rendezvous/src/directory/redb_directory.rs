@@ -82,7 +82,6 @@ impl RedbDirectory {
         })
     }
 
-    /// Returns whether a directory contains a store.
     #[must_use]
     pub fn exists(directory: &Path) -> bool {
         directory.join(FILE).exists()

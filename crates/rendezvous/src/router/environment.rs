@@ -69,7 +69,6 @@ pub(super) enum Route {
     Malformed,
 }
 
-/// An environment on the status page.
 #[derive(Debug, Clone)]
 pub(crate) struct EnvironmentStatus {
     pub(crate) is_online: bool,
@@ -142,7 +141,6 @@ impl Environment {
         }
     }
 
-    /// Closes the socket of an older registration.
     pub(super) fn close_older_than(&self, generation: u64) {
         if let Link::Online { socket, generation: current } = &self.lock().link
             && *current < generation
@@ -167,7 +165,6 @@ impl Environment {
         state.harnesses.values().for_each(|socket| socket.queue.close(MOVED));
     }
 
-    /// Routes a frame from a harness.
     pub(super) fn route_to_environment(
         &self,
         stream_id: &str,
@@ -200,7 +197,6 @@ impl Environment {
         }
     }
 
-    /// Returns the harness socket to which a stream belongs.
     pub(super) fn harness_of(&self, stream_id: &str) -> Option<Arc<Socket>> {
         let state = self.lock();
         let socket = state.streams.socket_of(stream_id)?;

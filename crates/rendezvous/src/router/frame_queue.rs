@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use crate::quota::ByteBudget;
 
-/// The overhead of an entry, so that tiny frames are bounded too.
+/// Charged for each frame in addition to its length, which bounds the number of tiny frames.
 const ENTRY_BYTES: usize = 64;
 /// A frame shares memory with the frames before and after it. Small frames, and all frames of a
 /// slow socket, are copied, so that they do not keep that memory alive.
@@ -57,7 +57,6 @@ impl Closing {
     }
 }
 
-/// Why a frame does not fit.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Full {
     /// The peer does not read.
@@ -126,7 +125,7 @@ impl FrameQueue {
         self.give_back(cost);
     }
 
-    /// Closes the queue. The first reason counts.
+    /// The first reason counts.
     pub(crate) fn close(&self, closing: Closing) {
         self.closing.send_if_modified(|current| {
             let is_first = current.is_none();
@@ -138,7 +137,6 @@ impl FrameQueue {
         self.give_back(dropped.bytes);
     }
 
-    /// Resolves when the queue is closed.
     pub(crate) async fn closed(&self) -> Closing {
         let mut closing = self.closing.subscribe();
         let closing = closing.wait_for(Option::is_some).await;

@@ -91,7 +91,6 @@ pub(crate) struct SocketGrant {
     pub(crate) permit: SocketPermit,
 }
 
-/// Which end of a relay a socket belongs to.
 #[derive(Debug)]
 pub(crate) enum RelayEnd {
     Environment { generation: u64 },
@@ -146,7 +145,6 @@ impl Router {
         }
     }
 
-    /// Returns the bytes of frames queued for sockets.
     pub(crate) fn queued_bytes(&self) -> usize {
         self.queued_bytes.used()
     }
@@ -204,7 +202,6 @@ impl Router {
         offline
     }
 
-    /// Returns the read limits of a credential's socket.
     pub(crate) fn read_limits(
         &self,
         credential: &CredentialId,

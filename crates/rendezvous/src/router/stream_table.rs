@@ -37,7 +37,6 @@ enum Place {
     Detached { since: Instant },
 }
 
-/// Why a socket may not use a stream.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ClaimError {
     #[error(transparent)]
@@ -116,7 +115,6 @@ impl StreamTable {
         self.streams.remove_entry(&ended)
     }
 
-    /// Returns the socket to which the stream is attached.
     pub(super) fn socket_of(&self, stream_id: &str) -> Option<SocketId> {
         match self.streams.get(stream_id)?.place {
             Place::Attached(socket) => Some(socket),

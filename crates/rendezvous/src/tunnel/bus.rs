@@ -12,9 +12,9 @@ use uuid::Uuid;
 use crate::directory::{NatsOptions, connect_with};
 use crate::environment_id::EnvironmentId;
 
-/// Messages queued for NATS, of at most 256 KiB each. At most one frame and one heartbeat of each
-/// tunnel wait for a slot, and slots are granted in the order of the requests. So a message waits
-/// for its slot behind at most two messages of a busy tunnel.
+/// Messages queued for NATS, of at most 256 KiB each. Each tunnel has at most one frame and one
+/// heartbeat waiting for a slot, and slots are granted in the order of the requests. So a message
+/// waits behind at most two messages of each busy tunnel.
 const WRITE_QUEUE: usize = 64;
 /// Messages queued in one subscription. Its reader waits for nothing but the CPU, so the queue only
 /// has to hold the messages that the client parses in one turn. Further messages are dropped.
@@ -26,8 +26,8 @@ pub enum BusError {
     #[error("cannot connect to NATS for frames between nodes")]
     Connect(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error(
-        "the NATS server accepts messages of {max} bytes, but a frame has up to {MAX_FRAME_BYTES}; \
-         raise its max_payload, or give each node a URL with --advertise"
+        "the NATS server accepts messages of at most {max} bytes, but a frame has up to \
+         {MAX_FRAME_BYTES}; raise its max_payload, or give each node a URL with --advertise"
     )]
     MaxPayload { max: usize },
     #[error("cannot receive messages from other nodes through NATS")]
@@ -68,7 +68,6 @@ pub(crate) struct Moved {
     pub(crate) node: String,
 }
 
-/// The subscriptions of a node.
 #[derive(Debug)]
 pub(crate) struct NodeInbox {
     pub(crate) opens: Subscriber,
@@ -96,15 +95,15 @@ impl Bus {
         })
     }
 
-    /// Announces a move to all nodes. A node that misses it notices when it next renews its lease,
-    /// or looks for the environments that it has lost.
+    /// A node that misses the message learns of the move when it next renews the lease, or looks
+    /// for the environments that it has lost.
     pub(crate) async fn announce(&self, moved: &Moved) {
         let json = serde_json::to_vec(moved).expect("the message has only string keys");
         let sent = self.client.publish(MOVES, json.into());
         let error = match timeout(self.times.request_timeout, sent).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("NATS took no message within {:?}", self.times.request_timeout),
+            Err(_) => format!("NATS accepted no message within {:?}", self.times.request_timeout),
         };
         tracing::warn!(
             environment = %moved.environment,

@@ -60,7 +60,6 @@ pub(crate) struct Tunnel {
     pub(super) incoming: Subscriber,
 }
 
-/// A request that is not answered yet.
 #[derive(Debug)]
 pub(crate) struct PendingOpen {
     pub(crate) request: OpenRequest,
@@ -70,7 +69,6 @@ pub(crate) struct PendingOpen {
 }
 
 impl Bus {
-    /// Asks a node to serve a harness.
     pub(crate) async fn open(&self, node: &str, request: OpenRequest) -> Result<Tunnel, OpenError> {
         // The outer timeout is needed while NATS is unreachable: the client then does not even
         // accept the request.

@@ -78,7 +78,6 @@ impl Cluster {
         (id, token)
     }
 
-    /// Registers at one node.
     pub(crate) async fn register(&self, node: usize) -> Value {
         let (_, token) = self.token(Role::Environment).await;
         self.service(node).register("box", &token).await
@@ -144,7 +143,6 @@ impl Cluster {
     }
 }
 
-/// Polls until `ask` returns a value.
 pub(crate) async fn wait_for<T>(name: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let asking = async {
         loop {
@@ -157,7 +155,6 @@ pub(crate) async fn wait_for<T>(name: &str, mut ask: impl AsyncFnMut() -> Option
     timeout(LIMIT, asking).await.unwrap_or_else(|_| panic!("no sign of {name} within {LIMIT:?}"))
 }
 
-/// Waits for a frame of a stream, and skips frames of other streams.
 pub(crate) async fn arrives(peer: &mut Peer, stream: StreamId) {
     while peer.next().await.expect("the socket is open").stream_id != stream {}
 }

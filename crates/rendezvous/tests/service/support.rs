@@ -177,7 +177,6 @@ impl Service {
         answer
     }
 
-    /// Returns a registered and connected environment.
     pub(crate) async fn environment(&self, environment: &str) -> (Peer, Value) {
         let token = self.token(Role::Environment, environment).await;
         let registered = self.register(environment, &token).await;
@@ -186,7 +185,6 @@ impl Service {
         (peer, registered)
     }
 
-    /// Returns a connected harness.
     pub(crate) async fn harness(&self, environment: &str, token: &str) -> Peer {
         Peer::dial(&self.connect(environment, token).await["url"]).await
     }
@@ -275,8 +273,7 @@ pub(crate) fn data(stream_id: StreamId, payload: &[u8]) -> Bytes {
     Frame { stream_id, ack: 0, ack_bits: 0, body, trace: None }.encode()
 }
 
-/// Opens an upgraded socket that carries raw bytes. Only the beginning of the response to the
-/// upgrade has been read.
+/// Dials a WebSocket by hand, for raw bytes. Reads only the first 12 bytes of the response.
 pub(crate) async fn raw_socket(address: SocketAddr, url: &str) -> TcpStream {
     let path = url.split_once("/relay").unwrap().1;
     let mut socket = TcpStream::connect(address).await.unwrap();

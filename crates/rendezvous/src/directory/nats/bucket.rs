@@ -70,7 +70,6 @@ impl Bucket {
         Ok(Self { store: context.get_key_value(name).await.map_err(failed)?, replicas: found })
     }
 
-    /// Returns how many servers store the bucket.
     pub(super) fn replicas(&self) -> usize {
         self.replicas
     }

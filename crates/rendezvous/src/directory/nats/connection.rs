@@ -9,7 +9,7 @@ use percent_encoding::percent_decode_str;
 
 use super::super::DirectoryError;
 
-/// Time limit for a server's response. Peers of a rendezvous retry when it has passed.
+/// Time limit for a server's response; peers of the rendezvous retry after a timeout.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// A hanging server is detected after the second missed ping.

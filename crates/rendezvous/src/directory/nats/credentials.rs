@@ -56,7 +56,7 @@ impl Credentials {
         Ok(())
     }
 
-    /// Revokes a credential. Returns whether it existed.
+    /// Returns whether the credential existed.
     pub(super) async fn revoke(&self, id: &CredentialId) -> Result<bool, DirectoryError> {
         let key = key_of(id);
         loop {

@@ -20,7 +20,6 @@ pub(super) struct Leases<S> {
     held: Mutex<HashMap<EnvironmentId, Held>>,
 }
 
-/// The storage of leases.
 pub(super) trait LeaseStore {
     async fn read(&self, environment: &EnvironmentId)
     -> Result<Entry<StoredLease>, DirectoryError>;
@@ -48,7 +47,6 @@ pub(super) struct StoredLease {
     /// `None` in the first revision, whose number is the generation.
     generation: Option<u64>,
     registration: Registration,
-    /// The node that holds the socket.
     node: Option<String>,
 }
 
@@ -162,8 +160,8 @@ impl<S: LeaseStore> Leases<S> {
     }
 
     /// Returns the lease to change: the stored one or, if that has expired, the one that this node
-    /// wrote last. A stored lease of an older registration counts as expired: its holder has
-    /// written it again in the meantime.
+    /// wrote last. If an older registration is stored, this node's lease has expired, and the
+    /// holder of the older lease has written that one again.
     async fn read_held(
         &self,
         environment: &EnvironmentId,

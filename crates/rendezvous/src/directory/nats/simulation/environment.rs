@@ -54,7 +54,6 @@ impl Environment {
         matches!(self.state, State::Connected { .. })
     }
 
-    /// Returns whether the environment uses this socket.
     pub(crate) fn uses(&self, socket: u64) -> bool {
         matches!(self.state, State::Connected { socket: current, .. } if current == socket)
     }

@@ -19,7 +19,6 @@ const PING_INTERVAL: Duration = Duration::from_secs(7);
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Failure {
-    /// All nodes restart, one after another.
     RollingRestart,
     /// All nodes of the zone lose power for good. A router reports that to half of the
     /// environments.

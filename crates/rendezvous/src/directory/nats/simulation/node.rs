@@ -26,7 +26,6 @@ pub(crate) struct Node {
     /// As last seen by the load balancer.
     pub(crate) is_seen_ready: bool,
     pub(crate) leases: Arc<Leases<Arc<MemoryStore>>>,
-    /// The sockets of environments.
     pub(crate) online: BTreeMap<usize, Socket>,
     /// When the queue of calls becomes empty.
     pub(crate) idle_from: Duration,
@@ -214,7 +213,6 @@ impl Cluster {
         it.online.remove(&environment);
     }
 
-    /// Closes a socket at the node.
     pub(crate) fn close(&mut self, node: usize, environment: usize) {
         let Some(socket) = self.nodes[node].online.get(&environment).copied() else { return };
         self.detach(node, environment, socket.number);
