@@ -42,7 +42,6 @@ pub enum NoCredentials {
     Identity(#[from] CredentialsError),
 }
 
-/// Credentials, and the file that holds them, if any.
 pub(crate) struct Found {
     pub(crate) credentials: Arc<dyn RegistryCredentials>,
     pub(crate) secret_file: Option<PathBuf>,

@@ -427,7 +427,7 @@ mod tests {
             let run = run_of(&format!("run --timeout {zero} true"));
             assert_eq!(limit(run.timeout), None, "{zero}");
             let error = refused(&format!("run -d --ttl {zero} true"));
-            assert!(error.contains("expected more than 0"), "{error}");
+            assert!(error.contains("must be more than 0"), "{error}");
         }
     }
 

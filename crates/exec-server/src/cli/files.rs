@@ -249,7 +249,6 @@ pub(crate) struct Grep {
     paths: Vec<ServerPath>,
 }
 
-/// How matches are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GrepOutput {
     Lines,

@@ -73,7 +73,6 @@ pub(super) fn with_groups(program: clap::Command) -> clap::Command {
     program.help_template(template)
 }
 
-/// Appends the examples of each command to its help.
 pub(super) fn with_examples(program: clap::Command) -> clap::Command {
     EXAMPLES.into_iter().fold(program, |program, (name, examples)| {
         program.mut_subcommand(name, |command| {

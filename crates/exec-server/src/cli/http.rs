@@ -82,7 +82,7 @@ impl Http {
         [self.headers.as_slice(), &self.secret_headers].concat()
     }
 
-    /// Returns the file to which the response body is written, or `None` for standard output.
+    /// `None` is standard output.
     pub(crate) fn output_file(&self) -> Option<&Path> {
         self.output.as_deref().filter(|path| *path != "-")
     }

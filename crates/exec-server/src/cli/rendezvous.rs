@@ -104,7 +104,7 @@ fn parse_listen_url(text: &str) -> Result<HttpListenUrl, String> {
     })
 }
 
-/// Converts `ws://` to `http://` and `wss://` to `https://`, which are also accepted.
+/// Accepts `ws`, `wss`, `http` and `https` URLs; returns an `http` or `https` URL.
 fn parse_advertised_url(text: &str) -> Result<String, String> {
     match (text.strip_prefix("ws"), text.strip_prefix("http")) {
         (Some(rest), _) | (None, Some(rest)) => Ok(format!("http{rest}")),

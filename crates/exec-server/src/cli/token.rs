@@ -90,7 +90,7 @@ fn parse_environment(text: &str) -> Result<EnvironmentId, String> {
 
 fn parse_ttl(text: &str) -> Result<Duration, String> {
     match parse_duration(text)? {
-        Duration::ZERO => Err("expected more than 0".to_owned()),
+        Duration::ZERO => Err("must be more than 0".to_owned()),
         ttl => Ok(ttl),
     }
 }

@@ -69,13 +69,13 @@ pub(super) fn parse_lifetime(text: &str) -> Result<Duration, String> {
     let lifetime = parse_duration(text)?;
     if lifetime.is_zero() {
         return Err(
-            "expected more than 0; to end the command with its client, omit --detach".to_owned()
+            "must be more than 0; to end the command with its client, omit --detach".to_owned()
         );
     }
     Ok(lifetime)
 }
 
-/// Converts a timeout to a limit; as in timeout(1), zero means no limit.
+/// As in timeout(1), zero means no limit.
 pub(crate) fn limit(timeout: Option<Duration>) -> Option<Duration> {
     timeout.filter(|timeout| !timeout.is_zero())
 }

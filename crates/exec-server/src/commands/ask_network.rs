@@ -13,7 +13,6 @@ use super::wording::UsageError;
 use crate::environment::host_options::HostOptions;
 use crate::terminal::Questions;
 
-/// Returns a handler that asks on behalf of the program with this command line.
 pub(super) fn handler(argv: &[String]) -> anyhow::Result<NetworkRequestHandler> {
     let questions = Questions::open().map_err(|error| {
         UsageError(format!(

@@ -144,7 +144,6 @@ async fn with_files(command: &FileCommand) -> anyhow::Result<ExitStatus> {
     .await
 }
 
-/// Runs a command on existing processes.
 async fn with_listing(
     server: &ServerChoice,
     client_name: &str,
@@ -170,7 +169,7 @@ async fn with_listing_within(
     outcome
 }
 
-/// Runs `act` for each process. A failure does not prevent the others.
+/// Continues after a failure.
 async fn for_each(
     names: &[String],
     listed: &[Listed],

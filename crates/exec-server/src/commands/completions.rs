@@ -28,7 +28,6 @@ const PROGRAM: &str = "exec-server";
 /// Listing processes takes at most this long, because a user waits at the prompt.
 const LISTING_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Prints the script for a shell.
 pub(crate) fn run(shell: Shell, out: &mut impl Write) -> io::Result<()> {
     let shells = Shells::builtins();
     let completer = shells.completer(&shell.to_string()).expect("both crates know the same shells");
@@ -66,7 +65,6 @@ pub(crate) fn complete_if_asked() -> Option<ExitCode> {
     }
 }
 
-/// Returns the server selected by the words so far.
 fn server_choice(words: &[OsString]) -> ServerChoice {
     let value_of = |option: &str| {
         let with_value = format!("{option}=");

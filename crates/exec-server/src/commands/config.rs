@@ -20,8 +20,8 @@ pub(crate) fn run(
     super::print(text.as_bytes(), out)
 }
 
-/// Formats one line per setting, so that a comment can show the source of its value. An unset
-/// setting is commented out if no value stands for "unset".
+/// Formats one line per setting, so that a comment can show the source of its value. A setting
+/// without a value is commented out.
 fn toml_text(configuration: &Configuration) -> String {
     /// The last column where comments may start. A longer value moves only its own comment.
     const WIDEST_COLUMN: usize = 60;

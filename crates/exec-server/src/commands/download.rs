@@ -19,7 +19,7 @@ pub(super) enum Download {
 }
 
 impl Download {
-    /// Opens the destination. May block: a FIFO waits for its reader.
+    /// May block: a FIFO waits for its reader.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         match fs::metadata(path) {
             Ok(found) if found.is_file() => {

@@ -99,7 +99,6 @@ fn naming_url(message: &str, url: &str) -> String {
     format!("the URL {shown:?} {problem}")
 }
 
-/// Writes the head to standard output if requested, and the body there or to a file.
 async fn deliver(
     request: &Http,
     head: &HttpResponse,

@@ -9,7 +9,6 @@ use thiserror::Error;
 /// The length of a displayed session id: enough to distinguish sessions, and short enough to type.
 const SHORT_ID: usize = 8;
 
-/// A process and its session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Listed {
     pub(crate) session: SessionInfo,
@@ -20,7 +19,7 @@ pub(crate) struct Listed {
 pub(crate) enum NameError {
     #[error("no process is called {name:?}; see exec-server ps -a")]
     Unknown { name: String },
-    #[error("several processes are called {name:?}; say which: {}", .candidates.join(", "))]
+    #[error("several processes are called {name:?}; choose one: {}", .candidates.join(", "))]
     Ambiguous { name: String, candidates: Vec<String> },
 }
 
@@ -137,7 +136,7 @@ pub(super) mod tests {
     fn a_session_distinguishes_equal_names() {
         let all = [listed("0123456789", "a"), listed("9876543210", "a")];
         let error = find(&all, "a").unwrap_err().to_string();
-        assert_eq!(error, "several processes are called \"a\"; say which: 01234567/a, 98765432/a");
+        assert_eq!(error, "several processes are called \"a\"; choose one: 01234567/a, 98765432/a");
         assert_eq!(find(&all, "01234567/a").unwrap(), &all[0]);
         assert_eq!(find(&all, "9/a").unwrap(), &all[1]);
         assert!(matches!(find(&all, "/a"), Err(NameError::Ambiguous { .. })));

@@ -15,7 +15,6 @@ use crate::foreground::{OutputError, Outputs};
 use crate::program::exit_code::ExitStatus;
 use crate::terminal::json_line;
 
-/// Prints the retained output; with `follow`, continues until the process ends.
 pub(crate) async fn run(
     client: &ExecServerClient,
     listed: &Listed,

@@ -105,7 +105,8 @@ async fn entries(
     Ok(entries.into_iter().filter_map(Row::of_entry))
 }
 
-/// Returns the row of a symlink, which may be dangling. It is found through its directory.
+/// Returns the row of a symlink, even a dangling one, from a listing of its directory, because
+/// `fs/getMetadata` follows symlinks.
 async fn symlink(client: &ExecServerClient, path: &PathUri) -> Option<Row> {
     let parent = PathUri::from_path(path.as_path().parent()?)?;
     let name = path.as_path().file_name()?;
@@ -156,7 +157,6 @@ impl Row {
         })
     }
 
-    /// Creates a row without a name.
     fn of_lone(path: PathUri, metadata: &FsMetadata) -> Self {
         Self {
             name: OsString::new(),

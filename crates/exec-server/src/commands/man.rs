@@ -9,7 +9,6 @@ use crate::cli;
 /// The footer of a page.
 const SOURCE: &str = concat!("exec-server ", env!("CARGO_PKG_VERSION"));
 
-/// Prints the manual of the whole program, or the page of one command.
 pub(crate) fn run(command: Option<&str>, out: &mut impl Write) -> anyhow::Result<()> {
     let mut program = cli::program();
     program.build();
@@ -26,7 +25,6 @@ pub(crate) fn run(command: Option<&str>, out: &mut impl Write) -> anyhow::Result
     Ok(super::print(&page, out)?)
 }
 
-/// Renders the page of the program, followed by a section for each command.
 fn whole_manual(program: &clap::Command, page: &mut Vec<u8>) -> io::Result<()> {
     let man = manual_of(program).source(SOURCE);
     man.render_title(page)?;

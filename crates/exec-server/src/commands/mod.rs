@@ -41,7 +41,7 @@ use std::io::{self, Write};
 use crate::foreground::OutputError;
 use crate::program::exit_code::ExitStatus;
 
-/// Writes all of `text`. A closed pipe is not an error, as in `exec-server config | head -1`.
+/// A closed pipe is not an error, as in `exec-server config | head -1`.
 pub(crate) fn print(text: &[u8], out: &mut impl Write) -> io::Result<()> {
     match out.write_all(text).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -49,7 +49,7 @@ pub(crate) fn print(text: &[u8], out: &mut impl Write) -> io::Result<()> {
     }
 }
 
-/// Prints the result of a command. Unlike [`print`], fails if the pipe is closed.
+/// Unlike [`print`], fails if the pipe is closed.
 fn print_result(text: &[u8], status: ExitStatus) -> anyhow::Result<ExitStatus> {
     let mut out = io::stdout();
     out.write_all(text).and_then(|()| out.flush()).map_err(OutputError::from)?;

@@ -61,7 +61,7 @@ fn as_json(listed: &Listed) -> JsonProcess<'_> {
     }
 }
 
-/// Formats aligned columns. The command is last, truncated to the width of the terminal.
+/// The command is the last column, truncated to the width of the terminal.
 fn table(listed: &[&Listed], now_ms: u64, paint: Paint, width: Option<usize>) -> String {
     const HEADINGS: [&str; 5] = ["NAME", "STATUS", "AGE", "SESSION", "COMMAND"];
     let rows: Vec<[String; 5]> = listed

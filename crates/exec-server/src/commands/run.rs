@@ -156,7 +156,6 @@ pub(super) fn input_refused(error: ExecServerError, process: &str) -> anyhow::Er
     anyhow::Error::new(error).context(format!("cannot write to {process}"))
 }
 
-/// Returns the size of the local terminal, or the default without one.
 pub(super) fn size() -> TerminalSize {
     foreground::terminal_size().unwrap_or(DEFAULT_SIZE)
 }

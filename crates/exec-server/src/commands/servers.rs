@@ -33,7 +33,6 @@ struct ConnectedServer {
     session: TargetSession,
 }
 
-/// A path on a server.
 #[derive(Debug)]
 pub(super) struct Located {
     pub(super) client: ExecServerClient,
@@ -159,7 +158,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     Some((metadata.dev(), metadata.ino()))
 }
 
-/// Joins the paths; `.` and the empty path mean `base` itself.
+/// `.` and the empty path mean `base` itself.
 pub(super) fn below(base: &Path, path: &Path) -> anyhow::Result<PathUri> {
     let is_base = path.as_os_str().is_empty() || path.as_os_str() == ".";
     let path = if is_base { base.to_owned() } else { base.join(path) };

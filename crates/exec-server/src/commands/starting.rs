@@ -24,7 +24,6 @@ use crate::program::exit_code::ExitStatus;
 use crate::program::say;
 use crate::target::Target;
 
-/// The process to start, as given on the command line.
 #[derive(Debug)]
 pub(crate) struct StartSpec<'a> {
     pub(crate) process_id: String,
@@ -220,7 +219,7 @@ fn milliseconds(timeout: Duration) -> u64 {
     u64::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// Copies a local variable. As in docker, a variable that is not set locally stays unset.
+/// As in docker, a variable that is not set locally stays unset.
 fn copy_variable(environment: &mut BTreeMap<String, String>, name: &str) {
     if let Ok(value) = std::env::var(name) {
         environment.insert(name.to_owned(), value);

@@ -62,7 +62,7 @@ fn row(name: &str, value: &str) -> String {
     format!("{name:<11}{value}")
 }
 
-/// Formats refusals in aligned columns, newest last.
+/// Newest last.
 fn table(refusals: &[RecentRefusal]) -> Vec<String> {
     let rows: Vec<[String; 4]> = refusals.iter().map(cells).collect();
     let widest = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
@@ -90,7 +90,7 @@ fn cells(refusal: &RecentRefusal) -> [String; 4] {
     [timestamp(at), what, printable(&refusal.reason), from.join(" ")]
 }
 
-/// Formats a time. A hostile server may send a year after 9999, which `humantime` cannot format.
+/// A hostile server may send a year after 9999, which `humantime` cannot format.
 fn timestamp(at: Option<SystemTime>) -> String {
     const LAST: Duration = Duration::from_secs(253_402_300_799);
     match at.filter(|at| at.duration_since(UNIX_EPOCH).is_ok_and(|since| since <= LAST)) {

@@ -17,7 +17,6 @@ pub(crate) fn one_line(error: &anyhow::Error) -> String {
     line.replace(['\n', '\r'], " ")
 }
 
-/// The command line is invalid.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct UsageError(pub(super) String);

@@ -39,7 +39,6 @@ pub(crate) enum ConfigError {
     Remote(#[from] RemoteOptionsError),
 }
 
-/// A line in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Position {
     pub(crate) path: PathBuf,
@@ -74,7 +73,6 @@ impl fmt::Display for ConfigWarning {
     }
 }
 
-/// Returns the known name that was probably meant.
 pub(super) fn most_similar(name: &str, known: impl Iterator<Item = String>) -> Option<String> {
     const SIMILAR_ENOUGH: f64 = 0.8;
     known

@@ -8,7 +8,6 @@ use exec_server_transport::{AuthOptions, CapabilityToken, ListenUrl, TokenRules,
 use super::Settings;
 use super::table::{CAPABILITY_TOKEN, NO_AUTH, SIGNED_BEARER_TOKEN};
 
-/// The origin of the server's certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CertificateSource {
     Files { certificate: PathBuf, key: PathBuf },
@@ -17,7 +16,7 @@ pub(crate) enum CertificateSource {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ExposureError {
-    #[error("handshake_timeout: expected more than 0s")]
+    #[error("handshake_timeout must be more than 0s")]
     NoTime,
     #[error("listen: {url:?} cannot be combined with other listeners; remove it, or the others")]
     OnlyListener { url: String },
@@ -81,7 +80,6 @@ impl Settings {
         }
     }
 
-    /// Returns the certificate of `wss://` listeners, if there is one.
     pub(crate) fn certificate(&self) -> Result<Option<CertificateSource>, ExposureError> {
         let certificate = match (path(&self.tls_cert), path(&self.tls_key)) {
             (Some(_), Some(_)) if self.tls_self_signed => {
@@ -97,7 +95,6 @@ impl Settings {
         Ok(certificate)
     }
 
-    /// Returns the file with the authorities for client certificates.
     pub(crate) fn client_ca(&self) -> Option<PathBuf> {
         path(&self.tls_client_ca)
     }

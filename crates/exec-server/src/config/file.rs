@@ -14,7 +14,6 @@ use super::table::SECTIONS;
 /// The variable with the path of the file, used without `--config`.
 pub(crate) const CONFIG_VARIABLE: &str = "EXEC_SERVER_CONFIG";
 
-/// The content of a file.
 #[derive(Debug)]
 pub(super) struct ConfigFile {
     pub(super) path: PathBuf,

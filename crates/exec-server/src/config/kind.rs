@@ -14,7 +14,6 @@ use super::Settings;
 use crate::environment::limit_options::{LimitUnit, parse_size, show_size};
 use crate::program::logging::LogFormat;
 
-/// Access to one field of the settings.
 pub(super) struct Field<T> {
     pub(super) get: fn(&Settings) -> &T,
     pub(super) get_mut: fn(&mut Settings) -> &mut T,
@@ -31,14 +30,12 @@ pub(super) enum Kind {
     List {
         field: Field<Vec<String>>,
         example: &'static str,
-        /// Checks each item.
         check: fn(&str) -> Result<(), String>,
     },
     /// A list of at least one item. A single item needs no brackets.
     OneOrMore {
         field: Field<Vec<String>>,
         expected: &'static str,
-        /// Checks each item.
         check: fn(&str) -> Result<(), String>,
     },
     /// Absolute paths of directories on the server's machine; they need not exist yet.
@@ -50,11 +47,9 @@ pub(super) enum Kind {
     OptionalList {
         field: Field<Option<Vec<String>>>,
         example: &'static str,
-        /// Checks each item.
         check: fn(&str) -> Result<(), String>,
     },
     Count(Field<usize>),
-    /// A count of at least one.
     Positive(Field<usize>),
     Bytes(Field<u64>),
     /// A count; 0 means no limit.
@@ -115,7 +110,7 @@ impl Kind {
         }
     }
 
-    /// Stores the value. On error the settings are unchanged.
+    /// On error the settings are unchanged.
     pub(super) fn assign(&self, settings: &mut Settings, raw: Raw<'_>) -> Result<(), Mismatch> {
         let accepted = match self {
             Self::Text { field, check, .. } => {
@@ -183,7 +178,8 @@ impl Kind {
         }
     }
 
-    /// Whether the output of [`Self::show`] can be assigned without changing the meaning.
+    /// Whether the field has a value. Without one, [`Self::show`] returns a placeholder, which must
+    /// not be assigned.
     pub(super) fn is_given(&self, settings: &Settings) -> bool {
         match self {
             Self::OptionalList { field, .. } => field.of(settings).is_some(),
@@ -193,7 +189,7 @@ impl Kind {
         }
     }
 
-    /// Invariant: assigning the shown value changes nothing, if it [is given](Self::is_given).
+    /// Invariant: if [`Self::is_given`], assigning the shown value changes nothing.
     pub(super) fn show(&self, settings: &Settings) -> toml::Value {
         match self {
             Self::Text { field, .. } => field.of(settings).as_str().into(),

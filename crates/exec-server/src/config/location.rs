@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A file, and whether the user named it explicitly.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Location {
     Named(PathBuf),
@@ -34,7 +33,7 @@ impl Location {
         }
     }
 
-    /// Reads the file. Only the default file may be missing.
+    /// Only the default file may be missing.
     pub(crate) fn read(&self) -> io::Result<Option<String>> {
         use io::ErrorKind::{NotADirectory, NotFound};
         match std::fs::read_to_string(self.path()) {

@@ -29,7 +29,6 @@ use exec_server_transport::DEFAULT_LISTEN_URL;
 use crate::program::logging::LogFormat;
 use crate::program::serve::ServeError;
 
-/// The value of every setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
     /// Never empty.
@@ -136,7 +135,6 @@ impl Settings {
         }
     }
 
-    /// Returns the destination of the audit log, if there is one.
     pub(crate) fn audit_target(&self) -> Result<Option<AuditTarget>, ServeError> {
         if self.audit_log.is_empty() {
             return match self.audit_commands || self.audit_required {

@@ -8,7 +8,6 @@ use exec_server_transport::{Fingerprint, ServerTrust, TlsOptions};
 use super::Settings;
 use crate::registry_credentials::CredentialChoice;
 
-/// How this server makes itself reachable through a rendezvous.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RemoteOptions {
     pub(crate) registry: String,
@@ -27,11 +26,13 @@ pub(crate) enum RemoteOptionsError {
     #[error("remote: {0}")]
     Registry(RegistryError),
     #[error(
-        "remote_token_file and use_agent_identity_auth are two credentials; set only one of them"
+        "remote_token_file and use_agent_identity_auth both select credentials; set only one of \
+         them"
     )]
     TwoCredentials,
     #[error(
-        "remote_tls_ca and remote_tls_fingerprint are two kinds of trust; set only one of them"
+        "remote_tls_ca and remote_tls_fingerprint both decide which server to trust; set only \
+         one of them"
     )]
     TwoTrusts,
     #[error("remote_tls_fingerprint: {0}")]
@@ -131,7 +132,7 @@ mod tests {
                     use_agent_identity_auth: true,
                     ..remote()
                 },
-                "two credentials",
+                "both select credentials",
             ),
             (
                 Settings {
@@ -139,7 +140,7 @@ mod tests {
                     remote_tls_fingerprint: "sha256:00".into(),
                     ..remote()
                 },
-                "two kinds of trust",
+                "both decide which server to trust",
             ),
         ] {
             let error = settings.remote_options().unwrap_err().to_string();

@@ -38,7 +38,6 @@ const READ_ELSEWHERE: [&str; 6] = [
     ACCESS_TOKEN_VARIABLES[0],
 ];
 
-/// The effective settings and the source of each.
 #[derive(Debug)]
 pub(crate) struct Configuration {
     pub(crate) settings: Settings,
@@ -50,7 +49,6 @@ pub(crate) struct Configuration {
     sources: BTreeMap<&'static str, Source>,
 }
 
-/// The settings from the command line.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Flags {
     pub(crate) config_file: Option<PathBuf>,
@@ -62,7 +60,7 @@ pub(crate) struct Flag {
     pub(crate) setting: &'static Setting,
     /// The key of the flag that was given: the current key or the deprecated one.
     pub(crate) key: &'static str,
-    /// The values in the order of the command line. Never empty.
+    /// In the order of the command line. Never empty.
     pub(crate) given: Vec<String>,
 }
 
@@ -81,7 +79,6 @@ impl Flag {
     }
 }
 
-/// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Source {
     Default,
@@ -90,7 +87,6 @@ pub(crate) enum Source {
     Flag(String),
 }
 
-/// Finds and reads the file, then merges all layers.
 pub(crate) fn load(
     flags: &Flags,
     environment: impl IntoIterator<Item = (OsString, OsString)>,
@@ -102,7 +98,7 @@ pub(crate) fn load(
     resolve(flags, &relevant_variables(environment)?, file.as_ref())
 }
 
-/// Merges all layers. Pure: does not access the environment or files.
+/// Pure: does not access the environment or files.
 fn resolve(
     flags: &Flags,
     variables: &BTreeMap<String, String>,

@@ -11,10 +11,8 @@ use crate::environment::host_options::HostOptions;
 use crate::environment::limit_options::LimitUnit;
 use crate::program::logging::parse_filter;
 
-/// The prefix of all variables of this program.
 pub(super) const VARIABLE_PREFIX: &str = "EXEC_SERVER_";
 
-/// One row of the table.
 #[derive(Debug)]
 pub(crate) struct Setting {
     /// The name in the file, from which the names of the flag and the variable are derived. The
@@ -22,7 +20,6 @@ pub(crate) struct Setting {
     pub(crate) key: &'static str,
     /// A deprecated key. Its flag and variable are also accepted, with a warning.
     old_key: Option<&'static str>,
-    /// The heading of its group.
     pub(crate) group: &'static str,
     pub(crate) help: &'static str,
     pub(crate) value_name: &'static str,
@@ -35,7 +32,7 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
-    /// Returns the names in the file: the current one, then the deprecated one, if any.
+    /// The current name in the file, then the deprecated one, if any.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &'static str> + use<> {
         [Some(self.key), self.old_key].into_iter().flatten()
     }
@@ -55,7 +52,6 @@ impl Setting {
         }
     }
 
-    /// Whether its flag may be given without a value.
     pub(crate) fn is_switch(&self) -> bool {
         self.kind.is_switch()
     }
@@ -64,7 +60,6 @@ impl Setting {
         self.separator().is_some()
     }
 
-    /// Returns the separator of a list in text form.
     pub(crate) fn separator(&self) -> Option<char> {
         self.kind.separator()
     }
@@ -74,8 +69,8 @@ impl Setting {
         self.kind.show(settings)
     }
 
-    /// Whether a printed file may contain the shown value. False for an unset setting that the
-    /// value would set.
+    /// Whether the setting has a value. Without one, [`Self::show`] returns a placeholder, which a
+    /// printed file must comment out.
     pub(crate) fn is_given(&self, settings: &Settings) -> bool {
         self.kind.is_given(settings)
     }
@@ -133,7 +128,6 @@ pub(super) fn variable_of(key: &str) -> String {
     format!("{VARIABLE_PREFIX}{}", key.replace('.', "_").to_ascii_uppercase())
 }
 
-/// Creates both accessors of a field.
 macro_rules! field {
     ($($path:ident).+) => {
         Field { get: |settings| &settings.$($path).+, get_mut: |settings| &mut settings.$($path).+ }
@@ -178,7 +172,6 @@ const fn limit(field: Field<Option<u64>>, unit: LimitUnit, least: u64) -> Kind {
     Kind::Limit { field, unit, least }
 }
 
-/// The check of values that have no syntax: accepts any text.
 fn any(_: &str) -> Result<(), String> {
     Ok(())
 }

@@ -20,10 +20,8 @@ use super::remote::RemoteServer;
 use super::sandbox_table::{SandboxTable, SandboxTableMistake};
 use crate::config::Location;
 
-/// The variable with the path of the file.
 pub(crate) const ENVIRONMENTS_VARIABLE: &str = "EXEC_SERVER_ENVIRONMENTS";
 
-/// The checked content of a file.
 #[derive(Debug)]
 pub(super) struct EnvironmentsFile {
     pub(super) default: Option<String>,
@@ -88,7 +86,7 @@ pub enum EnvironmentsFileMistake {
 }
 
 impl EnvironmentsFile {
-    /// Reads the file from the variable, or else the default file if it exists.
+    /// Reads the file that [`ENVIRONMENTS_VARIABLE`] names, or else the default file if it exists.
     pub(super) fn find(
         variable: impl Fn(&str) -> Option<OsString>,
     ) -> Result<Option<Self>, EnvironmentsFileError> {
@@ -121,7 +119,6 @@ fn locate(variable: impl Fn(&str) -> Option<OsString>) -> Option<Location> {
     Location::new(named, "environments.toml", variable)
 }
 
-/// A mistake and its position in the text.
 #[derive(Debug)]
 struct MistakeAt {
     offset: usize,
@@ -165,7 +162,7 @@ fn yes() -> bool {
     true
 }
 
-/// Parses the text. Its paths are relative to `directory`.
+/// Paths in the text are relative to `directory`.
 fn parse(text: &str, directory: &Path) -> Result<EnvironmentsFile, MistakeAt> {
     let file: FileText = toml::from_str(text).map_err(|error| MistakeAt {
         offset: error.span().map_or(0, |span| span.start),
@@ -209,7 +206,7 @@ fn parse(text: &str, directory: &Path) -> Result<EnvironmentsFile, MistakeAt> {
 }
 
 impl EnvironmentText {
-    /// Checks an environment; `at` is its position.
+    /// `at` is the position of the environment.
     fn check(self, at: usize, directory: &Path) -> Result<RemoteServer, MistakeAt> {
         let id = self.id.get_ref();
         let timeout = |key, seconds: &Option<Spanned<f64>>| {

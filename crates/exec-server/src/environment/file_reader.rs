@@ -13,7 +13,6 @@ use tokio::io::{AsyncRead, ReadBuf};
 use super::blocks::ReadBlocks;
 use crate::process::pieces::Pieces;
 
-/// The number of blocks to read ahead.
 const BLOCKS_AHEAD: usize = 4;
 
 /// Reads a file sequentially with a few blocks of read-ahead. Continues with the file that was

@@ -14,7 +14,6 @@ use tokio::sync::RwLock;
 
 use super::blocks::WriteBlocks;
 
-/// The maximum number of blocks in flight.
 const BLOCKS_IN_FLIGHT: usize = 4;
 
 /// Writes a new file sequentially. The file appears under its path only once `shutdown` succeeds;
@@ -205,7 +204,7 @@ mod tests {
 
     use super::*;
 
-    /// What a [`Fake`] has recorded about its file.
+    /// The content of a [`Fake`] and the calls that it received.
     #[derive(Debug, Default)]
     struct Fate {
         content: Vec<u8>,

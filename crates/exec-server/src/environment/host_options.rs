@@ -29,7 +29,6 @@ impl HostOptions {
         text.parse::<HostPattern>().map(drop)
     }
 
-    /// Whether there are any rules.
     #[must_use]
     pub fn has_rules(&self) -> bool {
         *self != Self::default()
@@ -41,7 +40,6 @@ impl HostOptions {
         self.ask || !self.allow.is_empty()
     }
 
-    /// Adds the rules of `other`.
     pub(crate) fn extend(&mut self, other: &Self) {
         self.allow.extend_from_slice(&other.allow);
         self.deny.extend_from_slice(&other.deny);

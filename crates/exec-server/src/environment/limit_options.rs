@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use exec_server_protocol::{Cpus, LimitName, LimitValues, LimitsRequest, RequiredLimits};
 
-/// The unit of a limit's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LimitUnit {
     Bytes,
@@ -13,7 +12,7 @@ pub(crate) enum LimitUnit {
     Processors,
 }
 
-/// The names, in display order.
+/// In display order.
 const NAMES: [(&str, LimitName, LimitUnit); 8] = [
     ("memory", LimitName::Memory, LimitUnit::Bytes),
     ("pids", LimitName::Pids, LimitUnit::Count),
@@ -53,7 +52,7 @@ pub(crate) fn parse_limit(text: &str) -> Result<LimitValues, String> {
     Ok(values)
 }
 
-/// Combines limits; the last value of each limit wins.
+/// The last value of each limit wins.
 pub(crate) fn combined(given: &[LimitValues]) -> LimitValues {
     given.iter().fold(LimitValues::default(), |earlier, later| later.or(earlier))
 }
@@ -71,7 +70,6 @@ pub(crate) fn describe(values: &LimitValues) -> String {
     set.collect::<Vec<_>>().join(", ")
 }
 
-/// Formats one limit with its value, if it is set.
 pub(crate) fn describe_one(values: &LimitValues, limit: LimitName) -> Option<String> {
     let (name, _, unit) = NAMES.into_iter().find(|(_, known, _)| *known == limit)?;
     let value = match unit {

@@ -9,7 +9,6 @@ use super::named::Environment;
 use super::remote::RemoteServer;
 use crate::environment::runtime_paths::ExecServerRuntimePaths;
 
-/// The id of an environment created from a URL.
 const URL_ENVIRONMENT_ID: &str = "remote";
 
 /// A set of at least one environment, one of which is the default.

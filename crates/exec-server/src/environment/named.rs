@@ -19,7 +19,6 @@ use super::remote::RemoteServer;
 use crate::environment::runtime_paths::ExecServerRuntimePaths;
 use crate::program::serve::new_server;
 
-/// The id of the local environment.
 pub const LOCAL_ENVIRONMENT_ID: &str = "local";
 
 /// A location where processes run, local or remote, with its files and its network. Clones refer to

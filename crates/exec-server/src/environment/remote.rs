@@ -109,7 +109,6 @@ impl RemoteServer {
         }
     }
 
-    /// Whether connections use TLS.
     #[must_use]
     pub fn is_tls(&self) -> bool {
         match &self.address {

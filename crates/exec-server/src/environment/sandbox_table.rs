@@ -52,7 +52,7 @@ pub enum SandboxTableMistake {
 }
 
 impl SandboxTable {
-    /// Checks the table. A mistake includes its position in the text.
+    /// An error includes its position in the text.
     pub(super) fn check(&self) -> Result<SandboxOptions, (usize, SandboxTableMistake)> {
         if let (Mode::ReadOnly, Some(first)) = (self.mode, self.writable.first()) {
             return Err((first.span().start, SandboxTableMistake::NothingWritable));

@@ -21,7 +21,6 @@ const INTERRUPT_KEY: u8 = 3;
 /// submits the partial line.
 const END_OF_FILE: &[u8] = b"\x04";
 
-/// The source of standard input.
 #[derive(Debug)]
 pub(crate) enum Source {
     /// Every byte is for the process.
@@ -30,12 +29,10 @@ pub(crate) enum Source {
     Keyboard(EscapeMachine),
 }
 
-/// The effect of the end of the input stream on the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnStreamEnd {
-    /// Closes the process's standard input.
     CloseStdin,
-    /// Has no effect: another client may write to the process's standard input later.
+    /// Another client may write to the process's standard input later.
     KeepStdinOpen,
 }
 
@@ -50,7 +47,6 @@ impl Source {
     }
 }
 
-/// Why forwarding ended.
 #[derive(Debug)]
 pub(crate) enum InputEnd {
     /// The input has ended, or the process accepts none.

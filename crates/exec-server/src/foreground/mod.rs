@@ -39,7 +39,6 @@ const INTERRUPT: u8 = 2;
 /// The maximum number of orders that wait for the connection. Further orders are dropped.
 const ORDERS: usize = 16;
 
-/// Options for a process in the foreground.
 #[derive(Debug)]
 pub(crate) struct Foreground {
     /// `None`: standard input is not read.
@@ -63,7 +62,6 @@ pub(crate) enum OnSignal {
     Leave,
 }
 
-/// The effect of missing output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnGap {
     /// Ends with an error, because the command guarantees every byte.
@@ -72,7 +70,6 @@ pub(crate) enum OnGap {
     Warn,
 }
 
-/// How the foreground ended.
 #[derive(Debug)]
 pub(crate) enum Ending {
     /// The process has ended, and all its output is written.
@@ -80,9 +77,7 @@ pub(crate) enum Ending {
         code: i32,
     },
     TimedOut(TimedOut),
-    /// Reading the input for the process failed.
     InputFailed(io::Error),
-    /// The server refused a part of the input.
     InputRefused(ExecServerError),
     /// The reader of the output is gone, or writing it failed.
     OutputFailed(OutputError),
@@ -159,8 +154,8 @@ impl Foreground {
             let received = tokio::select! {
                 ending = &mut output => {
                     return Ok(match ending {
-                        // A server that enforces the deadline reports in the exit whether it
-                        // passed.
+                        // A server that enforces the deadline says in the exit whether the deadline
+                        // has passed.
                         Ending::Exited { .. } if limit.is_over && !process.has_deadline() => {
                             Ending::TimedOut(TimedOut::Ended)
                         }

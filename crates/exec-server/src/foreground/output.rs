@@ -15,8 +15,7 @@ use rustix::io::Errno;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// The number of chunks queued per stream; a chunk is at most 256 KiB. When the queue is full, the
-/// caller waits.
+/// Chunks per stream; a chunk is at most 256 KiB.
 const QUEUE: usize = 16;
 
 #[derive(Debug)]
@@ -25,7 +24,6 @@ pub(crate) struct Outputs {
     stderr: StreamWriter,
 }
 
-/// Writing standard output or standard error failed. Commands return it as their error.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write to standard output or standard error")]
 pub(crate) struct OutputError(#[from] io::Error);
@@ -45,7 +43,7 @@ impl Outputs {
         }
     }
 
-    /// Writes a chunk. A process with a terminal has one stream, which goes to standard output.
+    /// A process with a terminal has one stream, which goes to standard output.
     pub(crate) async fn write(
         &mut self,
         stream: OutputStream,

@@ -9,7 +9,6 @@ use crate::terminal::printable;
 /// The system calls that `--network` would allow.
 const NETWORK_CALLS: [&str; 4] = ["socket", "connect", "bind", "sendto"];
 
-/// The parts of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Report {
     /// Paths, system calls and hosts that the sandbox seems to have denied.
@@ -22,7 +21,6 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Returns one line per message.
     pub(super) fn lines(self, exit: &ProcessExit, limits: Option<&EffectiveLimits>) -> Vec<String> {
         let network = exit.details.as_ref().and_then(|details| details.network.as_ref());
         let network = network.filter(|_| self.network_use);
@@ -52,7 +50,7 @@ impl Report {
         lines
     }
 
-    /// Formats a refused host. The program chose its name.
+    /// The program chose the name of the host, so it may hold control characters.
     fn refused(self, host: &str) -> String {
         let host = printable(host);
         match self.names_hosts {

@@ -7,12 +7,9 @@ use std::task::Poll;
 use exec_server_protocol::SignalName;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// A signal, by its effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReceivedSignal {
-    /// Forwarded to the process.
     Forward(ForwardedSignal),
-    /// The terminal has been resized.
     Resized,
     /// A request to stop this program.
     Stopped,
@@ -85,7 +82,7 @@ impl Signals {
         self.listen(SignalKind::from_raw(STOP), ReceivedSignal::Stopped)
     }
 
-    /// Returns the next signal. Cancel-safe.
+    /// Cancel-safe.
     pub(crate) async fn next(&mut self) -> ReceivedSignal {
         self.next_that(Some).await
     }

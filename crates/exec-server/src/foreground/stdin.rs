@@ -13,8 +13,8 @@ const LARGEST_READ: usize = 64 << 10;
 /// and the writer of the input waits.
 const QUEUE: usize = 16;
 
-/// Returns the input, until its end or an error, which is the last item. The thread may outlive the
-/// receiver if it is blocked in a read; shut down the runtime without waiting for it.
+/// Returns the input until it ends; an error is the last item. The thread may outlive the receiver
+/// if it is blocked in a read; shut down the runtime without waiting for it.
 pub(crate) fn read() -> mpsc::Receiver<io::Result<Bytes>> {
     let (chunks, queue) = mpsc::channel(QUEUE);
     tokio::task::spawn_blocking(move || {

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-/// The default bound.
+/// In bytes.
 pub const DEFAULT_OUTPUT_BOUND: usize = 1 << 20;
 
 /// Collects bytes, keeping the first and the last of them.
@@ -17,7 +17,7 @@ pub struct HeadTail {
     omitted: u64,
 }
 
-/// Collected output.
+/// Collected bytes: all of them, or the first and the last.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CollectedOutput {
     pub head: Vec<u8>,
@@ -71,7 +71,6 @@ impl HeadTail {
         }
     }
 
-    /// Whether nothing has been collected yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.head.is_empty() && self.tail.is_empty() && self.omitted == 0

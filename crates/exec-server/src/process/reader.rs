@@ -31,7 +31,6 @@ pub struct StdoutReader {
 }
 
 impl StdoutReader {
-    /// Reads the given stream.
     pub fn new(process: &dyn ExecProcess, stream: OutputStream) -> Self {
         Self {
             process_id: process.process_id().to_owned(),

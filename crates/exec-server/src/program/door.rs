@@ -161,7 +161,6 @@ fn is_open_to_others(file: &Path) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o077 != 0)
 }
 
-/// Returns the names and addresses for a certificate of these listeners.
 fn names(endpoints: &[Endpoint]) -> Vec<String> {
     let addresses = endpoints.iter().filter_map(Endpoint::tls_address);
     certificate_names(addresses.map(|address| address.ip()), None)

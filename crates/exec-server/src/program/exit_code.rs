@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-/// How a client command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ExitStatus(u8);
 
@@ -22,7 +21,6 @@ impl ExitStatus {
     pub(crate) const NOT_FOUND: Self = Self(127);
     /// Disconnected with `~.`, as in ssh.
     pub(crate) const LEFT: Self = Self(255);
-    /// The exit code after SIGPIPE.
     pub(crate) const BROKEN_PIPE: Self = Self::of_signal(13);
 
     /// Returns the exit code of a process. A number that is not an exit code becomes

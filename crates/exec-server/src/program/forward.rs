@@ -65,7 +65,7 @@ async fn run(options: &Forward) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the handler that forwards streams. All streams end when `stopped` becomes true.
+/// All streams end when `stopped` becomes true.
 fn forwarding(options: &Forward, stopped: watch::Receiver<bool>) -> Serve {
     let url: Arc<str> = options.connect.as_written().into();
     let shown_url: Arc<str> = options.connect.to_string().into();

@@ -11,7 +11,6 @@ use exec_server_transport::{ClientIdentity, ServerTrust, TlsError, TlsOptions, c
 
 use super::serve::Signals;
 
-/// Why telemetry cannot be exported.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportSetupError {
     #[error(transparent)]

@@ -55,7 +55,6 @@ fn serving(server: &Server) -> Serve {
     })
 }
 
-/// An environment that runs in a separate task.
 #[derive(Debug)]
 pub(crate) struct RunningRemote {
     /// Dropping the sender requests the shutdown.
@@ -73,7 +72,6 @@ impl RunningRemote {
         let counters = environment.counters();
         let (stop, stopped) = oneshot::channel::<()>();
         let task = tokio::spawn(environment.run_until(async {
-            // Dropping the sender is the signal.
             let _ = stopped.await;
         }));
         Ok(Self { stop: Some(stop), counters, task })

@@ -158,7 +158,6 @@ async fn open_embedded(data: &Path) -> anyhow::Result<RedbDirectory> {
     }
 }
 
-/// Where the service listens.
 struct Endpoint {
     address: SocketAddr,
     is_tls: bool,

@@ -46,8 +46,8 @@ pub enum ServeError {
     #[error(transparent)]
     Bind(#[from] BindError),
     #[error(
-        "a server of this user (pid {pid}) already listens on {url}, and commands find it; for a \
-         second server choose another port"
+        "a server of this user (pid {pid}) already listens on {url}, and commands use it; to run a \
+         second server, choose another port"
     )]
     AlreadyRunning { url: String, pid: u32 },
     #[error(transparent)]
@@ -98,7 +98,6 @@ pub async fn run_main(
     run(&settings, &runtime_paths, ServiceContext::none()).await
 }
 
-/// The service manager, the settings for later comparison, and the telemetry destinations.
 #[derive(Debug)]
 pub(crate) struct ServiceContext {
     pub(crate) manager: ServiceManager,
@@ -260,7 +259,7 @@ fn naming_own_server(error: BindError) -> ServeError {
     }
 }
 
-/// Publishes the URL for discovery. Failures are only logged, because the server works without it.
+/// Failures are only logged, because the server works without discovery.
 fn publish(listener: &Listener) -> Option<RuntimeFile> {
     match RuntimeFile::publish(&listener.local_url().to_string()) {
         Ok(Some(file)) => Some(file),
@@ -460,7 +459,6 @@ impl Ending {
     }
 }
 
-/// The signals that request a shutdown.
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -474,7 +472,7 @@ impl Signals {
         })
     }
 
-    /// Returns the number of the next signal that requests a shutdown.
+    /// Returns the number of the signal.
     pub(super) async fn next(&mut self) -> u8 {
         tokio::select! {
             _ = self.terminate.recv() => 15,

@@ -25,7 +25,6 @@ pub enum ActivationError {
     NotTcp { url: String, name: String },
 }
 
-/// A place to listen.
 #[derive(Debug)]
 pub(super) enum Endpoint {
     Address(ListenUrl),
@@ -65,7 +64,6 @@ impl Endpoint {
         }
     }
 
-    /// Returns the address at which clients may connect over TLS.
     pub(super) fn tls_address(&self) -> Option<SocketAddr> {
         match self {
             Self::Address(ListenUrl::SecureWebSocket(address)) => Some(*address),

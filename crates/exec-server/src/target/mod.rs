@@ -36,14 +36,12 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(6);
 /// The timeout after a signal and for a disconnect: long enough to send the request.
 const HURRIED_CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The server that a command uses.
 #[derive(Debug)]
 pub(crate) enum Target {
     Server { server: Box<RemoteServer>, origin: Origin },
     Embedded { origin: Origin },
 }
 
-/// How the server was selected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
     Flag,
@@ -255,7 +253,7 @@ const NOISE_VARIABLES: [&str; 3] = [
     "CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN",
 ];
 
-/// Reads the variables. Either all of them must be set, or none.
+/// Either all of the variables must be set, or none.
 fn noise_variables(
     variable: impl Fn(&str) -> Option<String>,
 ) -> Result<Option<RemoteServer>, TargetError> {
@@ -296,7 +294,6 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A session on the server of a command.
 #[derive(Debug)]
 pub(crate) struct TargetSession {
     pub(crate) client: ExecServerClient,

@@ -5,7 +5,6 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
-/// A path on a server's machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ServerPath {
     /// `None`: the server of the command.
@@ -16,7 +15,6 @@ pub(crate) struct ServerPath {
     pub(crate) written: OsString,
 }
 
-/// A path on a server or on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum AnyPath {
     Here(PathBuf),
@@ -44,7 +42,7 @@ pub(crate) enum PathError {
 }
 
 impl ServerPath {
-    /// Parses the path of a server, with or without the prefix `[ENVIRONMENT]:`.
+    /// The prefix `[ENVIRONMENT]:` is optional.
     pub(crate) fn parse(written: &OsStr) -> Result<Self, PathError> {
         let there = split(written)?;
         let (environment, path) = there.unwrap_or((None, written));
@@ -69,7 +67,7 @@ impl ServerPath {
 }
 
 impl AnyPath {
-    /// Parses a path; only one with the prefix `[ENVIRONMENT]:` is on a server.
+    /// Only a path with the prefix `[ENVIRONMENT]:` is on a server.
     pub(crate) fn parse(written: &OsStr) -> Result<Self, PathError> {
         if written == "-" {
             return Err(PathError::Dash);
@@ -80,7 +78,6 @@ impl AnyPath {
         })
     }
 
-    /// Returns the path if it is on a server.
     pub(crate) fn there(&self) -> Option<&ServerPath> {
         match self {
             Self::Here(_) => None,

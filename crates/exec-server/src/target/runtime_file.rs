@@ -29,7 +29,7 @@ pub(crate) struct RunningServer {
     pub(crate) version: String,
 }
 
-/// The file of this server. Dropping it removes the file.
+/// Dropping it removes the file.
 #[derive(Debug)]
 pub(crate) struct RuntimeFile {
     directory: OwnedFd,
@@ -52,7 +52,7 @@ pub(crate) enum RuntimeFileError {
 }
 
 impl RuntimeFile {
-    /// Publishes the URL of this server. Returns `None` if another server of the user was first.
+    /// Returns `None` if another server of the user was first.
     pub(crate) fn publish(url: &str) -> Result<Option<Self>, RuntimeFileError> {
         Self::publish_in(&runtime_directory(), url)
     }

@@ -5,7 +5,6 @@ use std::str::FromStr;
 
 use exec_server_transport::{DialUrl, DialUrlParseError};
 
-/// A URL that can be dialled, and its original text.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct ServerUrl {
     written: String,

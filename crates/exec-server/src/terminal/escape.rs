@@ -9,7 +9,6 @@ Supported escape sequences:
 (Escapes are only recognised right after a newline.)
 ";
 
-/// Finds escape sequences in typed input.
 #[derive(Debug)]
 pub(crate) struct EscapeMachine {
     state: State,
@@ -17,7 +16,6 @@ pub(crate) struct EscapeMachine {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum TypedInput {
-    /// Input for the program.
     Input(Vec<u8>),
     Help,
     Leave,

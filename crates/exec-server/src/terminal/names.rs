@@ -8,7 +8,6 @@ use std::path::Path;
 
 use super::untrusted::is_harmful;
 
-/// How names are written to a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Names {
     Raw,

@@ -24,7 +24,7 @@ pub(crate) struct Questions {
 }
 
 impl Questions {
-    /// Opens the terminal. Fails if the command has none.
+    /// Fails if the command has no terminal.
     #[expect(
         deprecated,
         reason = "the replacement is unsafe, because a type may close its descriptor"
@@ -36,7 +36,7 @@ impl Questions {
         Ok(Self { output: File::from(open(OFlags::WRONLY)?), input })
     }
 
-    /// Asks a question and returns the line typed in response; `None` after Ctrl-D or Ctrl-C.
+    /// Returns the typed line; `None` after Ctrl-D or Ctrl-C.
     pub(crate) async fn ask(&self, question: &str) -> io::Result<Option<String>> {
         let mut interrupts = signal(SignalKind::interrupt())?;
         // Discards lines typed before the question.

@@ -86,7 +86,6 @@ impl Reports {
         (self.reserve().await, self.reserve().await)
     }
 
-    /// Waits for a permit.
     pub(super) async fn reserve(&self) -> EventPermit {
         let Some(sender) = &self.sender else { return EventPermit(None) };
         // A dropped reader needs no more events.

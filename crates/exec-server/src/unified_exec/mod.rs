@@ -255,7 +255,7 @@ struct ReservedSlot<'a> {
 }
 
 impl ReservedSlot<'_> {
-    /// Fills the slot and returns a command that must be terminated to make room.
+    /// Returns a command that must be terminated to make room.
     fn fill(self, command: RunningCommand) -> Option<RunningCommand> {
         lock(self.table).fill(self.id, command)
     }

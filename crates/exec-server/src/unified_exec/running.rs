@@ -35,7 +35,6 @@ struct Shared {
 struct State {
     /// Output that no call has returned yet.
     unseen: HeadTail,
-    /// All output from the beginning.
     transcript: HeadTail,
     outcome: Option<Outcome>,
 }
@@ -74,7 +73,6 @@ impl RunningCommand {
         *self.shared.ended.borrow()
     }
 
-    /// Waits for the end of the command until `deadline`. Returns whether it has ended.
     pub(super) async fn ended_by(&self, deadline: Instant) -> bool {
         let mut ended = self.shared.ended.subscribe();
         // Cannot fail: the sender lives as long as `self`.
@@ -145,7 +143,7 @@ impl RunningCommand {
         }
     }
 
-    /// Reports output. Returns the number of bytes omitted since the last chunk that was reported.
+    /// Returns the number of bytes omitted since the last chunk that was reported.
     fn report(&self, output: OutputChunk, left_out_bytes: u64, reports: &Reports) -> u64 {
         let OutputChunk { stream, chunk, .. } = output;
         let chunk: Bytes = chunk.into_bytes();

@@ -65,7 +65,6 @@ impl Table {
         }
     }
 
-    /// Releases a slot that was not filled.
     pub(super) fn release(&mut self, id: ProcessHandleId) {
         if matches!(self.slots.get(&id), Some(Slot::Starting)) {
             self.slots.remove(&id);

@@ -71,7 +71,6 @@ impl ProgressLine {
     }
 }
 
-/// Joins as many parts as fit.
 fn fitting(parts: &[String], columns: usize) -> String {
     let mut line = String::new();
     for part in parts {

@@ -4,7 +4,6 @@ use std::ffi::OsStr;
 
 use exec_server_protocol::{FsMetadata, PathUri};
 
-/// Where the destination argument puts the sources.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Destination {
     /// Into this existing directory.
@@ -32,7 +31,7 @@ pub(super) enum DestinationError {
 }
 
 impl Destination {
-    /// Determines the destination; `found` is the existing file or directory of that name.
+    /// `found` is the existing file or directory of that name.
     pub(super) fn of(
         path: PathUri,
         has_slash: bool,
@@ -48,7 +47,7 @@ impl Destination {
         }
     }
 
-    /// Returns the path for a source. A source without a name, such as `.`, stands for its content.
+    /// A source without a name, such as `.`, stands for its content.
     pub(super) fn path_of(
         &self,
         name: Option<&OsStr>,

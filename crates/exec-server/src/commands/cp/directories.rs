@@ -22,7 +22,6 @@ const AT_ONCE: usize = 16;
 /// The permissions that the owner needs to fill a directory.
 const FILLABLE: u32 = 0o700;
 
-/// The origin of a directory that already exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Existing {
     /// This copy did not create the directory; its permissions are kept.
@@ -84,7 +83,6 @@ impl Directories {
         directories
     }
 
-    /// Whether the parent directory is missing.
     pub(super) fn is_missing_above(&self, relative: &Path) -> bool {
         relative.parent().is_some_and(|parent| self.missing.contains(parent))
     }
@@ -111,7 +109,7 @@ pub(super) async fn make(
     Ok((!is_final).then(|| RestrictedDirectory { path: path.clone(), mode }))
 }
 
-/// Creates the directory and returns whether it is new.
+/// Returns whether the directory is new.
 async fn create(
     endpoint: &Endpoint,
     path: &PathUri,

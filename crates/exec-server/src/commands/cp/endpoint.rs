@@ -28,7 +28,6 @@ pub(super) struct Endpoint {
     name: EndpointName,
     /// Distinguishes the endpoint's files from those of other endpoints, across runs.
     pub(super) identity: String,
-    /// Counts the work completed on this endpoint.
     pub(super) completed: CompletedCount,
 }
 
@@ -39,7 +38,6 @@ enum EndpointName {
     Server(Option<String>),
 }
 
-/// A path on an endpoint.
 #[derive(Debug, Clone)]
 pub(super) struct EndpointPath {
     pub(super) endpoint: Rc<Endpoint>,
@@ -63,7 +61,6 @@ impl<'a> Endpoints<'a> {
         Self { servers, known: RefCell::default(), connections: RefCell::default() }
     }
 
-    /// Returns the connection states of all remote endpoints.
     pub(super) fn connections(&self) -> Vec<watch::Receiver<ConnectionState>> {
         self.connections.borrow().clone()
     }

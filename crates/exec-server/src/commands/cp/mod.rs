@@ -83,7 +83,7 @@ pub(super) async fn run(servers: &Servers<'_>, cp: &Cp) -> anyhow::Result<ExitSt
     Ok(status)
 }
 
-/// Reports outages of all connections. Never returns, even without connections.
+/// Never returns, even without connections.
 async fn report_outages(endpoints: &Endpoints<'_>, progress: &Progress) -> Infallible {
     let tell = |text: &str| progress.warn(text);
     join_all(endpoints.connections().into_iter().map(|state| outage::report(state, tell))).await;
@@ -368,7 +368,6 @@ impl<'a> Copying<'a> {
         add(&self.progress.counts.failed, 1);
     }
 
-    /// Whether a connection is lost for good, so that all remaining work would fail.
     fn is_lost(&self) -> bool {
         self.is_lost.get()
     }
@@ -408,7 +407,6 @@ async fn canonical(endpoint: &Endpoint, path: &PathUri) -> Result<PathUri, ExecS
 mod tests {
     use super::*;
 
-    /// A regular file, as described by a server.
     pub(super) fn file(size: u64, modified_at_ms: i64, created_at_ms: i64) -> FsMetadata {
         FsMetadata {
             is_directory: false,

@@ -13,7 +13,6 @@ use super::bar::ProgressLine;
 use crate::program::{self, say};
 use crate::terminal;
 
-/// The interval between two updates.
 const REDRAW: Duration = Duration::from_millis(100);
 /// The rate is averaged over this period.
 const RECENT: Duration = Duration::from_secs(3);

@@ -25,7 +25,6 @@ const MAX_VANISHED: usize = 5;
 /// The size of the samples from the beginning, middle and end of the content.
 const SAMPLE: u64 = 16 << 10;
 
-/// Derives the key of a file opened at `path` of an endpoint.
 pub(super) async fn key_of(
     endpoint: &str,
     path: &PathUri,
@@ -91,7 +90,6 @@ pub(super) fn start(written: u64) -> u64 {
     begun.saturating_sub(WINDOW as u64) * BLOCK
 }
 
-/// A copied block.
 #[derive(Debug)]
 pub(super) struct CopiedBlock {
     /// The offset after the block.
@@ -108,15 +106,13 @@ pub(super) struct PartialFile {
     pub(super) key: Option<String>,
     /// Invariant: everything before this offset is confirmed as written, or a hole.
     certain: u64,
-    /// The minimum length of the partial file. If it is shorter, it is a different file.
+    /// The partial file has at least this length; a shorter file is a different one.
     len: u64,
-    /// The furthest offset that any attempt has reached.
     furthest: u64,
     vanished: usize,
 }
 
 impl PartialFile {
-    /// Creates the state of a partial file of which only the key is known.
     pub(super) fn of_key(key: Option<String>) -> Self {
         Self { key, ..Self::default() }
     }

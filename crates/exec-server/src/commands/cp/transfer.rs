@@ -43,7 +43,6 @@ pub(super) struct Job {
     pub(super) links: Links,
 }
 
-/// How to treat a symlink at the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Links {
     /// Followed, because the user gave the path.
@@ -66,7 +65,6 @@ pub(super) struct Transfer<'a> {
     held: Semaphore,
 }
 
-/// Why a file could not be copied.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CopyError {
     #[error(transparent)]

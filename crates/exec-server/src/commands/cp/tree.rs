@@ -26,7 +26,6 @@ pub(super) struct Tree {
     pub(super) unreadable: Vec<(PathUri, ListError)>,
 }
 
-/// Why the listing of a directory is incomplete.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ListError {
     #[error(transparent)]
@@ -88,7 +87,7 @@ impl Tree {
         tree
     }
 
-    /// Adds entries and returns the directories to list next.
+    /// Returns the directories to list next.
     fn add_all(
         &mut self,
         root: &PathUri,
@@ -117,7 +116,7 @@ impl Tree {
         below
     }
 
-    /// Adds an entry and returns its path if it is a directory.
+    /// Returns the path if the entry is a directory.
     fn add(&mut self, relative: PathBuf, entry: DirectoryEntry) -> Option<PathUri> {
         let (mode, size) = (entry.mode, entry.size.unwrap_or(0));
         let node = Node { path: entry.path, relative, mode, size };

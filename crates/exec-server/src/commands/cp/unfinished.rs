@@ -75,7 +75,6 @@ impl UnfinishedMarker {
         endpoint.retry_interrupted(async || endpoint.files.remove(params()).await).await
     }
 
-    /// Whether the directory of the marker exists.
     pub(super) async fn has_directory(&self, endpoint: &Endpoint) -> bool {
         !is_missing(endpoint, &self.directory).await
     }

@@ -13,7 +13,6 @@ use serde::Serialize;
 
 use crate::environment::runtime_paths::ExecServerRuntimePaths;
 
-/// The result of one check.
 #[derive(Debug, Serialize)]
 pub(super) struct Check {
     pub(super) name: &'static str,
@@ -44,7 +43,6 @@ impl Check {
 
 const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Checks what every server needs in order to run processes.
 pub(super) async fn checks() -> Vec<Check> {
     let pipes = Io::Pipes { stdin: false };
     let terminal = Io::Pty(PtySize { rows: 24, cols: 80 });
@@ -78,7 +76,7 @@ fn limits() -> Check {
     let tier = match support.tier {
         LimitsTier::Cgroup => "tier cgroup: the kernel limits whole process trees",
         LimitsTier::Systemd => "tier systemd: the kernel limits whole process trees",
-        LimitsTier::Sampling => "tier rlimit: keepers sample process trees",
+        LimitsTier::Sampling => "tier rlimit: keepers sample the usage of whole process trees",
         LimitsTier::ProcessOnly => "tier rlimit: only each process is limited",
     };
     let upgrade = support
@@ -110,7 +108,7 @@ async fn starts(io: Io) -> anyhow::Result<()> {
     }
 }
 
-/// Runs a script in `cwd` under a sandbox and returns its exit code.
+/// Returns the exit code of the script.
 pub(super) async fn confined(script: &str, cwd: &Path, plan: Plan) -> anyhow::Result<i32> {
     let mut command = command(script, Io::Pipes { stdin: false });
     command.cwd = cwd.to_owned();

@@ -28,7 +28,6 @@ impl NetworkReport {
 }
 
 impl NetworkTier {
-    /// Determines the tier with the sandbox planner, from probed capabilities.
     pub(super) fn of(capabilities: &Capabilities) -> Self {
         let root = Entry { path: EntryPath::Root, access: Access::Read, skip_missing: false };
         let files = DeclaredFiles::Restricted { entries: vec![root], glob_scan_max_depth: None };

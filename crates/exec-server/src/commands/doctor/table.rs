@@ -11,7 +11,6 @@ use crate::terminal::{Colour, Paint};
 const WIDTH: usize = 80;
 const MARK: usize = 4;
 const NAME: usize = 18;
-/// The column of the text.
 const INDENT: usize = MARK + 1 + NAME + 1;
 /// Introduces the remedy for a partial result.
 const FULL_SUPPORT: &str = "for full support";
@@ -75,7 +74,7 @@ impl Table {
         self.row(verdict, check.name, &paragraphs);
     }
 
-    /// Writes one mechanism. A reason shared with the mechanism above is not repeated.
+    /// A reason shared with the mechanism `above` is not repeated.
     fn mechanism(&mut self, mechanism: &MechanismReport, above: Option<&MechanismReport>) {
         let MechanismReport { title, verdict, detail, gives, remedy, .. } = mechanism;
         let mut paragraphs = vec![(*gives).to_owned()];
@@ -118,7 +117,7 @@ impl Table {
     }
 }
 
-/// Wraps text between words. A word that does not fit goes on a separate line.
+/// Wraps text between words. A word longer than `width` has a line of its own.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace().map(printable) {

@@ -57,7 +57,7 @@ pub(super) async fn run(servers: &Servers<'_>, grep: &Grep) -> anyhow::Result<Ex
 /// would fail for the same reason.
 fn is_of_the_pattern(error: &anyhow::Error) -> bool {
     let Some(ExecServerError::Server(error)) = error.downcast_ref() else { return false };
-    // Older servers report it only by the code.
+    // Older servers report a bad pattern only by the code.
     error.kind() == Some(&ErrorKind::BadPattern) || error.code == ErrorCode::InvalidParams.value()
 }
 

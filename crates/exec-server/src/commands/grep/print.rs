@@ -12,14 +12,12 @@ use super::super::wording::as_written;
 use crate::cli::files::GrepOutput;
 use crate::terminal::{Colour, Names, Paint, is_harmful, json_line};
 
-/// Appended to a truncated line.
 const CUT_MARK: &[u8] = b" [... rest of the line left out]";
 
-/// The root of a search, and how the user wrote it.
 #[derive(Debug)]
 pub(super) struct SearchRoot {
     pub(super) path: PathBuf,
-    /// Empty if the user gave no path.
+    /// The root as the user wrote it; empty if the user gave no path.
     pub(super) written: PathBuf,
     /// Whether lines begin with the name of their file.
     pub(super) is_named: bool,

@@ -14,7 +14,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Bound on queued lines.
 const QUEUED_BYTES: usize = 1 << 20;
 /// A ready pipe accepts this much without blocking.
 const PIPE_BUF: usize = 4096;

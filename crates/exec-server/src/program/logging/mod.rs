@@ -17,7 +17,6 @@ use lines::Lines;
 /// directives for one target the last applies, so these follow the user's.
 const HTTP_LIBRARIES: [&str; 4] = ["reqwest=warn", "hyper_util=warn", "hyper=warn", "h2=warn"];
 
-/// The format of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LogFormat {
     Human,
@@ -60,7 +59,7 @@ pub(crate) enum FilterError {
     Directive(#[from] tracing_subscriber::filter::ParseError),
 }
 
-/// The log of this process. Dropping it waits briefly for the last lines.
+/// Dropping it waits briefly for the last lines.
 #[derive(Debug)]
 pub(crate) struct Logging {
     lines: Lines<Stderr>,
