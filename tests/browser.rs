@@ -189,7 +189,7 @@ fn the_typescript_client_works_in_a_browser_and_survives_a_cut() {
         return skipped(reason);
     }
     if !typescript_client().join("dist/index.js").exists() {
-        return skipped("the TypeScript client is not built: clients/typescript/scripts/build");
+        return skipped("the TypeScript client is not built: run clients/typescript/scripts/build");
     }
     let (site, foreign) = (Site::new(), Site::new());
     let issuer = Issuer::new();

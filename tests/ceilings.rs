@@ -184,7 +184,6 @@ fn clients_with_a_ceiling_cannot_read_the_signing_secret() {
     let end = agent.run(&cat);
     assert_ne!(end.exit_code, Some(0));
     assert!(end.stdout.is_empty(), "{end:?}");
-    // Other files stay readable.
     let path = scene.outside.path().join("readable");
     std::fs::write(&path, "hello").unwrap();
     observer.call("fs/readFile", json!({ "path": uri(&path) }));

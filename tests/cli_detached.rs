@@ -5,7 +5,6 @@ use serde_json::Value;
 
 use crate::support::{Gate, PROGRAM, Running, Server, command, eventually, run_program, shell};
 
-/// Returns a script that prints `first`, waits for the gate and prints `last`.
 fn gated(gate: &Gate) -> String {
     format!("echo first; read x < {}; echo last; exit 7", gate.path())
 }
@@ -22,14 +21,13 @@ fn ps(server: &Server) -> Vec<Value> {
     serde_json::from_str(&outcome.stdout).unwrap()
 }
 
-/// Waits until the server has noticed that every client has disconnected.
 fn wait_until_detached(server: &Server) {
     eventually("no client is attached", || {
         ps(server).iter().all(|process| process["attached"] == false)
     });
 }
 
-/// Waits until all three launchers have disconnected. Includes finished processes.
+/// Waits until the launchers of all three processes have disconnected. A process may have finished.
 fn wait_until_detached_all(server: &Server) {
     eventually("no launcher is attached", || {
         let listed = server.run(&["ps", "-a", "--json"]).stdout;

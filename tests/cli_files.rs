@@ -283,7 +283,7 @@ fn watch_prints_changes_as_they_happen() {
     let root = machine.root().canonicalize().unwrap();
     let shown = |name: &str| format!("./{name}");
     let mut watch = Running::start(machine.command(&["watch", "-r", "."]));
-    // Only the first change that it prints shows that the watch has begun.
+    // The watch has begun once it prints its first change.
     machine.write("probe-0", "");
     let mut probes = 0;
     let first = loop {

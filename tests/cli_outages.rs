@@ -25,7 +25,6 @@ impl Far {
         Self { server, network, runtime }
     }
 
-    /// Runs `exec-server run` with these options and this script over the network.
     fn run(&self, options: &[&str], script: &str) -> Running {
         let connect = ["run", "--connect", &self.network.url()];
         let arguments = [&connect, options, &["sh", "-c", script]].concat();
@@ -52,7 +51,6 @@ impl Far {
         spawner
     }
 
-    /// Waits until the server knows of the process.
     fn wait_for_job(&self) {
         eventually("the server has the start", || {
             self.server.run(&["ps", "-a"]).stdout.contains("job")
@@ -60,8 +58,8 @@ impl Far {
     }
 }
 
-/// Returns a script that reports every TERM on its output and in the file, and ends only by KILL.
-/// Its stderr is closed, since the shell would report the ends of `sleep` there.
+/// Returns a script that reports every TERM on its output and in the file. Only KILL ends it. Its
+/// stderr is closed, since the shell would report the ends of `sleep` there.
 fn deaf(file: &std::path::Path) -> String {
     let file = file.display();
     let trap = format!("trap 'echo term; echo term >> {file}' TERM");

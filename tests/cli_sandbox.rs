@@ -139,7 +139,9 @@ fn a_writable_directory_may_be_missing_in_the_workspace() {
     let place = Place::new();
     for (without, name) in [("", "build"), ("namespaces", "build/deep"), ("", "out")] {
         if let Some(why) = no_sandbox_without(without) {
-            skipped(format_args!("a missing directory without {without}: {why}"));
+            skipped(format_args!(
+                "a missing writable directory, without mechanisms {without:?}: {why}"
+            ));
             continue;
         }
         let script = format!("mkdir -p {name} && echo a > {name}/made");

@@ -108,7 +108,6 @@ fn answer(client: &mut Client, request: &str, id: u64) -> Value {
     answer["result"].clone()
 }
 
-/// The output of a terminal.
 struct Screen {
     method: &'static str,
     stream: &'static str,

@@ -26,7 +26,7 @@ fn a_fatal_signal_is_reported_as_128_and_its_number() {
     let server = Server::start();
     let mut client = server.client();
     for signal in fatal {
-        // Writes no core file.
+        // Without a core file.
         let script = format!("ulimit -c 0; kill -{signal} $$; exit 99");
         let end = client.run(&shell(&format!("signal{signal}"), &script));
         assert_eq!((end.exit_code, end.signal), (Some(128 + signal), Some(signal)));

@@ -152,7 +152,8 @@ impl Site {
     async fn cut_between_answers(&self, cuts: usize, mut answers: watch::Receiver<u64>) {
         let mut choices = Choices::new(1);
         for _ in 0..cuts {
-            // Possibly zero more responses: some cuts hit the recovery from the previous cut.
+            // Waits for up to seven more responses. With none, the cut hits the recovery from the
+            // previous cut.
             let enough = *answers.borrow() + choices.below(8);
             answers.wait_for(|answers| *answers >= enough).await.expect("a caller runs");
             // Cuts at any moment, not only at that of a response.
@@ -194,7 +195,6 @@ struct Load {
     enough: AtomicBool,
 }
 
-/// The calls of one caller.
 #[derive(Default)]
 struct Calls {
     tags: Vec<String>,

@@ -96,13 +96,12 @@ pub(crate) fn promtool() -> Command {
     command(&std::env::var("PROMTOOL").unwrap_or_else(|_| "promtool".to_owned()))
 }
 
-/// Checks metrics with the tool of Prometheus.
 pub(crate) fn check_with_promtool(metrics: &str) {
     let mut promtool = promtool();
     promtool.args(["check", "metrics"]).stdin(std::process::Stdio::piped());
     let mut promtool = match promtool.spawn() {
         Ok(promtool) => promtool,
-        Err(error) => return skipped(format_args!("promtool check metrics: {error}")),
+        Err(error) => return skipped(format_args!("cannot start promtool: {error}")),
     };
     promtool.stdin.take().unwrap().write_all(metrics.as_bytes()).unwrap();
     assert!(promtool.wait().unwrap().success(), "{metrics}");
@@ -253,8 +252,8 @@ fn hostile_names_forge_no_record_no_log_line_and_no_metric() {
         let authorization = format!("authorization: Bearer {admin}\r\n");
         get(server.url(), "/metrics", &authorization).1
     };
-    // The listener accepts before the server exists, and there are no metrics until then. A
-    // response shows that it does.
+    // The listener accepts connections before the server exists, and there are no metrics until the
+    // server exists. A response shows that it does.
     server.client_of(&admin).call("environment/status", json!({}));
     let names_before = series(&metrics());
     let forged = issuer.token(&json!({"sub": HOSTILE}));

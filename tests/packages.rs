@@ -228,7 +228,7 @@ impl Packages {
 
         let outcome = run_command(pip(&["uv"]));
         if outcome.code != Some(0) {
-            skipped(format!("uv cannot be installed, uvx is not tested: {}", outcome.stderr));
+            skipped(format!("cannot install uv, so uvx is not tested: {}", outcome.stderr));
             return;
         }
         let uvx = || {

@@ -7,7 +7,6 @@ use exec_server_test_support::skipped;
 use crate::foreign_client::python;
 use crate::support::{Outcome, PROGRAM, command, run_command};
 
-/// Returns the shell blocks of a text, in order.
 pub(crate) fn blocks(text: &str) -> Vec<String> {
     blocks_in("sh", text)
 }
@@ -126,7 +125,9 @@ fn the_python_program_of_the_readme_works() {
 fn the_typescript_program_of_the_readme_works() {
     let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients/typescript");
     if !client.join("dist/index.js").exists() {
-        return skipped("the TypeScript client is not built: npm run build in clients/typescript");
+        return skipped(
+            "the TypeScript client is not built: run `npm run build` in clients/typescript",
+        );
     }
     let home = tempfile::tempdir().unwrap();
     std::fs::create_dir(home.path().join("node_modules")).unwrap();

@@ -215,7 +215,7 @@ fn a_self_signed_server_prints_a_connect_command_and_keeps_its_certificate() {
         (server, line)
     };
     let (server, line) = start();
-    // The printed line, with another command.
+    // Passes the printed options to another subcommand.
     let words: Vec<_> = line.split(' ').collect();
     let ["exec-server", "shell", options @ ..] = &words[..] else { panic!("{line}") };
     let outcome = server.run(&[&["run"], options, &["--", "echo", "hi"]].concat());
@@ -371,8 +371,8 @@ fn usage(pid: u32) -> (f64, f64) {
     (resident / 1024.0, ticks / 100.0)
 }
 
-/// Prints figures: `cargo nextest run --profile soak --release -p exec-server --run-ignored only
-/// --no-capture -E 'test(soak_a_thousand)'`.
+/// To see the figures: `cargo nextest run --profile soak --release -p exec-server --run-ignored
+/// only --no-capture -E 'test(soak_a_thousand)'`.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes the whole machine and prints figures: just soak-counts"]
 async fn soak_a_thousand_sessions_with_tls_and_tokens() {

@@ -63,8 +63,8 @@ impl Drop for Ended {
     }
 }
 
-/// Cuts the connection each time that the copy has advanced since the last cut. A network without
-/// any progress is not tested here.
+/// Cuts the connection whenever another file has begun. Networks on which no file makes progress
+/// are not tested here.
 fn every_file_survives_many_cuts(way: Way) {
     let mut copy = OnTheWay::with_bytes(way, MEDIUM);
     copy.proxy.hold_after(PER_CONNECTION);

@@ -77,7 +77,6 @@ impl OnTheWay {
         Running::start(self.machines.server.command(&arguments))
     }
 
-    /// Returns the size of the largest temporary file beside the destination.
     pub(super) fn partial_bytes(&self) -> Option<u64> {
         partial_bytes(self.to.parent().unwrap())
     }
@@ -211,7 +210,6 @@ fn a_changed_source_is_copied_from_the_start() {
     }
 }
 
-/// Rotates the content of a file in place.
 fn turn_around(path: &Path) {
     let mut content = fs::read(path).unwrap();
     content.rotate_left(1 << 20);

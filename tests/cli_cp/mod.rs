@@ -111,7 +111,7 @@ impl Machines {
         self.here(name).display().to_string()
     }
 
-    /// Copies. Returns the exit code and the error output.
+    /// Returns the exit code and the error output.
     fn cp(&self, arguments: &[&str]) -> (Option<i32>, String) {
         let outcome = self.server.run(&[&["cp"], arguments].concat());
         assert_eq!(outcome.stdout, "");

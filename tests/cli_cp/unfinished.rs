@@ -121,7 +121,6 @@ fn copy_on_one_machine(into: bool) -> (OnTheWay, Running) {
     (copy, running)
 }
 
-/// Waits for a copy to succeed.
 fn finish_on_one_machine(copy: &OnTheWay, running: Running) {
     let (status, _, errors) = running.finish();
     assert_eq!((status.code(), errors.as_str()), (Some(0), ""));

@@ -159,7 +159,6 @@ impl Node {
         self.exchange("GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
     }
 
-    /// Whether the environment `box` may register with this token.
     fn accepts(&self, token: &str) -> bool {
         let key = json!({"suite": "s", "x25519_public_key": "x", "mlkem768_public_key": "m"});
         let body = json!({"security_profile": "noise_hybrid_ik_v1", "executor_public_key": key});

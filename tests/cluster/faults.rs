@@ -193,7 +193,6 @@ impl Clients {
     }
 }
 
-/// The progress of the clients, and their longest stall.
 struct Progress<'a> {
     clients: &'a Clients,
     seen: Vec<(u64, Instant)>,

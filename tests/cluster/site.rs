@@ -129,9 +129,9 @@ impl Site {
         self.nodes[number].running = self.start_node(number);
     }
 
-    /// Waits until the load balancer has all nodes, the NATS servers can reach each other, and each of
-    /// them serves the state of the cluster. Before that, the cluster is still recovering from the
-    /// previous fault.
+    /// Waits until the load balancer has all nodes, the NATS servers can reach each other, and each
+    /// of them serves the state of the cluster. Before that, the cluster is still recovering from
+    /// the previous fault.
     pub(super) fn wait_until_whole(&self) {
         eventually("all nodes are ready", || self.balancer.ready() == self.nodes.len());
         let servers: Vec<SocketAddr> = (0..NODES)
@@ -190,7 +190,6 @@ impl Site {
         command
     }
 
-    /// Returns the flag that names the NATS servers at this address.
     fn cluster(&self, address: &str) -> [String; 2] {
         ["--cluster".to_owned(), self.nats.urls_at(address).join(",")]
     }
@@ -256,8 +255,8 @@ impl Site {
         std::fs::write(self.path("environments.toml"), entries.concat()).unwrap();
     }
 
-    /// Returns an unshared address: on 127.0.0.1, a connection of another test could get the port
-    /// during a restart.
+    /// Returns an address that no other test uses: on 127.0.0.1, a connection of another test could
+    /// get the port during a restart.
     fn node_address(&self, number: usize) -> SocketAddr {
         let [.., middle, low] = std::process::id().to_be_bytes();
         format!("127.{}.{middle}.{low}:7700", 64 + NODES * self.number + number).parse().unwrap()

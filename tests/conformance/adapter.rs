@@ -20,7 +20,6 @@ pub(super) enum Language {
     TypeScript,
 }
 
-/// The command line of an adapter, and an environment variable for it.
 #[derive(Debug)]
 pub(super) struct AdapterProgram {
     argv: Vec<PathBuf>,
@@ -49,7 +48,7 @@ impl Language {
                 if !adapter.exists() || !output.status.success() {
                     let error = String::from_utf8_lossy(&output.stderr);
                     let error = error.lines().last().unwrap_or("it has no adapter").to_owned();
-                    return Err(format!("the Python client cannot be run: {error}"));
+                    return Err(format!("cannot run the Python client: {error}"));
                 }
                 let variable = Some(("PYTHONPATH", sources));
                 Ok(AdapterProgram { argv: vec![python(), adapter], variable })
@@ -115,14 +114,12 @@ impl Adapter {
         receiver
     }
 
-    /// Closes the input of the adapter and waits for its end.
     pub(super) async fn end(&mut self) {
         self.stdin = None;
         let status = self.child.wait().await.unwrap();
         assert!(status.success(), "the adapter ended with {status}");
     }
 
-    /// Kills the adapter, to simulate a crash.
     pub(super) async fn kill(&mut self) {
         self.child.kill().await.unwrap();
     }

@@ -55,7 +55,6 @@ struct Player<'a> {
     cuts_at_once: usize,
 }
 
-/// An adapter and its network.
 struct Site {
     proxy: FaultProxy,
     /// `Some` while it runs.
@@ -198,7 +197,7 @@ impl<'a> Player<'a> {
         self.sites.get_mut(name).unwrap()
     }
 
-    /// Starts the adapter if it does not run.
+    /// Starts the adapter if it is not running.
     async fn adapter(&mut self, name: &str) -> &mut Option<Adapter> {
         let program = self.program;
         let site = self.site(name).await;

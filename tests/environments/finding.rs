@@ -21,7 +21,6 @@ fn watching(path: PathUri, recursive: bool) -> FsWatchParams {
     FsWatchParams { path, watch_id: "ignored".into(), recursive, sandbox: None }
 }
 
-/// Reads changes until one matches.
 async fn until(watch: &mut WatchEvents, mut wanted: impl FnMut(&FileChange) -> bool) {
     loop {
         let told = watch.next().await.unwrap().unwrap();

@@ -71,7 +71,7 @@ pub(super) enum Push {
     BreakOff,
 }
 
-/// Shared by requests for `/stream`. There is one at a time.
+/// Shared by the requests for `/stream`, of which only one runs at a time.
 #[derive(Clone)]
 struct Stream {
     pushes: Arc<Mutex<mpsc::Receiver<Push>>>,

@@ -66,13 +66,11 @@ use in_every_environment;
 
 type Backend = Arc<dyn ExecBackend>;
 
-/// An environment, and the server behind it if it needs one.
 struct Site {
     environment: Environment,
     _server: Behind,
 }
 
-/// The processes behind an environment.
 #[expect(dead_code, reason = "they are kept alive")]
 enum Behind {
     Nothing,
@@ -156,7 +154,6 @@ impl Site {
     }
 }
 
-/// A temporary directory, and its paths as URIs.
 struct Place {
     directory: tempfile::TempDir,
 }

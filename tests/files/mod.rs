@@ -62,7 +62,6 @@ fn calls_on(path: &str) -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// The same request without following symlinks.
 fn without_symlinks(mut params: Value) -> Value {
     params["followSymlinks"] = false.into();
     params

@@ -35,7 +35,7 @@ fn names_that_are_not_text_round_trip_through_every_method() {
     write(&mut client, &uri(odd(&scene, "")), "needle");
     assert_eq!(fs::read(odd(&scene, "")).unwrap(), b"needle");
 
-    // From here on, uses the name as listed by the server.
+    // From here on, the test uses the name as the server lists it.
     let listing = client.call("fs/readDirectory", json!({"path": root}));
     let listed = only(&listing, "entries");
     assert!(listed["fileName"].as_str().unwrap().contains('\u{fffd}'), "{listed}");

@@ -102,7 +102,6 @@ impl Web {
         self.pushes.blocking_send(Push::BreakOff).ok().unwrap();
     }
 
-    /// Returns all requests so far.
     pub(super) fn asked(&self) -> Vec<Asked> {
         self.seen.asked.lock().unwrap().clone()
     }
@@ -276,7 +275,7 @@ impl Body for Answer {
         }
     }
 
-    /// False: on true, a connection would drop the body before its end is counted.
+    /// With true, a connection would drop the body before its end is counted.
     fn is_end_stream(&self) -> bool {
         false
     }

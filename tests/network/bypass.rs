@@ -121,7 +121,10 @@ fn attack_in(world: Result<World, String>, attempts: &[Attempt]) {
             Ok(Control::Succeeded) => {}
             Ok(Control::OnlyForRoot) => continue,
             Ok(Control::Impossible) => {
-                skipped(format_args!("network attempt {}: not possible here", attempt.name));
+                skipped(format_args!(
+                    "network attempt {}: this machine lacks a requirement",
+                    attempt.name
+                ));
                 continue;
             }
             Err(failure) => {

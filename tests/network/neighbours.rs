@@ -104,7 +104,7 @@ fn made(world: Result<World, String>) -> Option<World> {
     match world {
         Ok(world) => Some(world),
         Err(why) => {
-            skipped(format_args!("managed neighbours: {why}"));
+            skipped(format_args!("network access between processes: {why}"));
             None
         }
     }

@@ -50,7 +50,6 @@ impl World {
         Self::build(&[], "")
     }
 
-    /// Creates a world whose server has no namespaces for sandboxes.
     pub(super) fn without_namespaces() -> Result<Self, String> {
         Self::build(&[], "namespaces,bubblewrap")
     }
@@ -106,7 +105,6 @@ impl World {
         self.server().client()
     }
 
-    /// Whether sandboxes of the server use namespaces.
     pub(super) fn has_namespaces(&self) -> bool {
         self.has_namespaces
     }
@@ -182,7 +180,6 @@ pub(super) fn finish(client: &mut Client, start: &Start) -> Ending {
     Ending { code: exit_code, output, decisions }
 }
 
-/// Returns rules that allow these patterns.
 pub(super) fn allow(patterns: &[&str]) -> Value {
     json!({"network": {"allow": patterns, "require": "transparent"}})
 }
@@ -200,7 +197,10 @@ pub(crate) fn start_servers() -> Result<(Running, TempDir), String> {
     probe.args(namespaces).args(["sh", "-c", "command -v ip nsenter mount > /dev/null"]);
     let probed = run_command(probe);
     if probed.code != Some(0) {
-        return Err(format!("no namespaces, iproute2 or nsenter: {}", probed.stderr.trim()));
+        return Err(format!(
+            "namespaces, iproute2 or nsenter are missing: {}",
+            probed.stderr.trim()
+        ));
     }
     let directory = tempfile::tempdir().unwrap();
     let own = directory.path();
@@ -216,7 +216,10 @@ pub(crate) fn start_servers() -> Result<(Running, TempDir), String> {
     world.env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
     let mut servers = Running::start(world);
     if servers.line() != "ready\n" {
-        return Err(format!("no world: {}", servers.finish().2.trim()));
+        return Err(format!(
+            "cannot start the servers of the network tests: {}",
+            servers.finish().2.trim()
+        ));
     }
     drop(servers.collect_errors());
     Ok((servers, directory))

@@ -21,12 +21,11 @@ impl Collector {
         Self::with(&[])
     }
 
-    /// Starts the script with arguments.
     pub(super) fn with(arguments: &[&str]) -> Self {
         Self::through(command, arguments)
     }
 
-    /// Starts the script as a program that `command` makes.
+    /// Starts the script. `command` returns the command that runs the given interpreter.
     pub(crate) fn through(command: impl FnOnce(&str) -> Command, arguments: &[&str]) -> Self {
         let script =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/foreign/otlp_collector.py");
@@ -48,7 +47,6 @@ impl Collector {
             .variable("OTEL_METRIC_EXPORT_TIMEOUT", "600000")
     }
 
-    /// Waits for the next export.
     pub(crate) fn export(&mut self) -> Value {
         let line = self.running.line();
         assert!(!line.is_empty(), "the collector has ended");

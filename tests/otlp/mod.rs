@@ -22,7 +22,6 @@ use collector::{exporting_to, series};
 const TRACE_ID: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT_ID: &str = "b7ad6b7169203331";
 
-/// Sends a request with a trace and waits for its response.
 fn call(client: &mut Client, id: &str, method: &str, params: &Value, trace: &Value) -> Value {
     client.send(&json!({"id": id, "method": method, "params": params, "trace": trace}));
     client.answer_with(&json!(id))
@@ -100,7 +99,7 @@ fn a_span_has_the_parent_of_its_request_and_no_secret() {
     check_tree(&spans, "process/start", "launch", "programNotFound");
     check_tree(&spans, "fs/readFile", "file operation", "notFound");
 
-    // No process inherits the variables.
+    // No process inherits the `OTEL_` variables.
     let env = server.run(&["run", "--connect", server.url(), "--", "env"]);
     assert!(env.stdout.contains("PATH=") && !env.stdout.contains("OTEL_"), "{env:?}");
     let export = collector.export();
@@ -220,7 +219,6 @@ fn shutdown_flushes_spans_and_metrics() {
     assert_eq!(traces["resource"], metrics["resource"]);
 }
 
-/// Returns the value of a metric of this server.
 fn metric(server: &Server, name: &str) -> f64 {
     value(&get(server.url(), "/metrics", "").1, name)
 }

@@ -216,7 +216,6 @@ impl Archive {
         archive
     }
 
-    /// Adds a program and its libraries.
     fn add_program(&mut self, name: &Path, file: &Path) {
         self.add(name, file);
         let mut ldd = command("ldd");

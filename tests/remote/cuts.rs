@@ -71,7 +71,6 @@ fn run(cuts: u32) {
     printing.finish();
 }
 
-/// Waits until both clients are more than ten lines beyond `seen`.
 fn wait_for_progress(printing: &Printing, echoing: &Echoing, seen: [u64; 2]) {
     eventually("both clients continue", || {
         printing.seen() > seen[0] + 10 && echoing.seen() > seen[1] + 10

@@ -16,7 +16,6 @@ use crate::support::{Choices, HANG, Relay, Running, Server, random_file, run_wit
 /// More than fits into one record, or into all buffers on the way.
 const LARGE: usize = 8 << 20;
 
-/// Starts an environment whose streams are forwarded to the server at this URL.
 fn forwarding_to(url: &str) -> Relay {
     Relay::with(&["forward", "--connect", url])
 }

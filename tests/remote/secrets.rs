@@ -65,7 +65,6 @@ fn assert_no_secret_is_logged(builder: RelayBuilder, more_secrets: &[String]) {
     }
 }
 
-/// Returns the values that follow `name`.
 fn values_after(name: &str, text: &str) -> Vec<String> {
     let ends = ['"', ' ', '\r', '&'];
     let values = text.split(name).skip(1).filter_map(|rest| {
@@ -76,7 +75,6 @@ fn values_after(name: &str, text: &str) -> Vec<String> {
     values.map(str::to_owned).collect()
 }
 
-/// Returns the private key in an agent identity.
 fn private_key(credential: &str) -> Option<String> {
     let payload = credential.split('.').nth(1)?;
     let payload = base64_simd::URL_SAFE_NO_PAD.decode_to_vec(payload).unwrap();

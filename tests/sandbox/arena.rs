@@ -37,7 +37,6 @@ pub(super) struct Arena {
     scenes: usize,
 }
 
-/// The outcome of an attempt.
 #[derive(Debug)]
 pub(super) struct Ending {
     pub(super) verdict: Verdict,
@@ -81,7 +80,6 @@ impl Arena {
         Self::build(user, tier, without, &[])
     }
 
-    /// Creates an arena whose server listens on a Unix socket.
     pub(super) fn at_socket(user: User, tier: Tier, socket: &Path) -> Self {
         let url = format!("unix://{}", socket.display());
         Self::build(user, tier, "", &["--listen", &url])
@@ -144,7 +142,6 @@ impl Arena {
         refusal
     }
 
-    /// Returns the policy for the attempt.
     fn policy(&self, attempt: Attempt, scene: &Scene) -> Value {
         let cwd = scene.path(workspace_of(attempt.goal));
         let network = if attempt.with_network { "enabled" } else { "restricted" };

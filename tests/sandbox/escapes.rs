@@ -95,7 +95,7 @@ fn attack(user: User, tier: Tier) {
         if let (Tier::Direct, Verdict::Escaped, Some(why)) =
             (tier, confined.verdict, attempt.loose_without_namespaces)
         {
-            println!("NOT HELD without namespaces: {}: {why}", attempt.name);
+            println!("NOT BLOCKED without namespaces: {}: {why}", attempt.name);
             continue;
         }
         match judge(&arena, attempt, &control, &confined) {

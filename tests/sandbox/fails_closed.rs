@@ -70,7 +70,6 @@ impl Stage {
         }
     }
 
-    /// Expects that a script under this sandbox exits with this code.
     fn expect_code(&mut self, id: &str, script: &str, sandbox: &Value, code: i64) {
         let start = self.shell(id, script).with("sandbox", sandbox.clone());
         let end = self.client.run(&start);

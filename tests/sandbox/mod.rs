@@ -32,7 +32,6 @@ use crate::support::{Client, ServerBuilder};
 
 const NOBODY: u32 = 65534;
 
-/// The user of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum User {
     /// The user that runs the tests, usually root.
@@ -78,7 +77,6 @@ impl User {
     }
 }
 
-/// The error of a refused request.
 #[derive(Debug)]
 struct Refusal {
     code: i64,

@@ -8,7 +8,6 @@ use std::time::SystemTime;
 
 use crate::support::command;
 
-/// Returns the directory with the sources of the attempts.
 pub(super) fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/sandbox/escapes")
 }

@@ -13,7 +13,6 @@ use tempfile::TempDir;
 use super::{User, directory_outside_of_tmp, ordinary_workspace, uri};
 use crate::support::{Client, Server, Start, shell};
 
-/// A program and a script that uses it.
 struct Tool {
     program: &'static str,
     script: &'static str,

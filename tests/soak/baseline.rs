@@ -137,8 +137,8 @@ fn orphans(site: &Site) -> String {
     let Some(user) = site.place.user() else { return String::new() };
     let known = pids_of_server(site);
     let is_orphan = |pid: &u32| {
-        // Not by the owner of its files in /proc: those of a process that is not dumpable belong to
-        // root.
+        // Reads the user from `status`: the files in /proc of a process that is not dumpable belong
+        // to root.
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let uids = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
         uids.split_whitespace().any(|uid| uid == user.to_string()) && !known.contains(pid)

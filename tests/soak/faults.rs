@@ -31,11 +31,8 @@ pub(super) enum Fault {
     SlowClients,
     /// Clients do not read, and the disk for spill files is full.
     FullDisk,
-    /// The server can open no descriptors.
     NoDescriptors,
-    /// The server can start no threads.
     NoThreads,
-    /// Clients without a valid token.
     BadTokens,
     /// Processes that exceed their limits.
     Bombs,

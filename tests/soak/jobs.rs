@@ -36,7 +36,6 @@ pub(super) enum Done {
     Failed(String),
 }
 
-/// Runs commands against the site.
 struct Client {
     enter: Vec<String>,
     environments: PathBuf,

@@ -84,7 +84,6 @@ impl Load {
         });
     }
 
-    /// Waits until every stream has continued.
     pub(super) fn wait_for_streams(&self) {
         let before = self.streams.seen();
         eventually("all streams continue", || {
@@ -92,7 +91,6 @@ impl Load {
         });
     }
 
-    /// Describes the finished work.
     pub(super) fn figures(&self) -> String {
         let mut text = format!("lines {:?}", self.streams.seen());
         for Worker { name, counts, .. } in &self.workers {

@@ -16,7 +16,6 @@ use crate::network::world::{Contact, start_servers};
 use crate::support::machine::is_root;
 use crate::support::{Running, ServerBuilder, command, run_command};
 
-/// A disk for spilled output, or the disk of the audit log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Disk {
     Spill,

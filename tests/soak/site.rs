@@ -37,7 +37,6 @@ pub(super) struct Site {
     pub(super) listener: String,
     audit_log: AuditLog,
     rotations: u64,
-    /// Receives the metrics and traces of the server.
     collector: Collector,
     pub(super) place: Place,
 }
@@ -210,7 +209,6 @@ impl Site {
         }
     }
 
-    /// Stops the server and the rendezvous with SIGTERM.
     pub(super) fn stop(mut self) {
         self.server.signal(Signal::TERM);
         assert_eq!(self.server.wait().code(), Some(0));
@@ -234,7 +232,6 @@ impl Site {
     }
 }
 
-/// The metrics of a service.
 pub(super) struct Metrics(String);
 
 impl Metrics {

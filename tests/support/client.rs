@@ -84,7 +84,7 @@ impl Client {
         self.answer(id)
     }
 
-    /// Calls a method. Returns `None` after an error response or the end of the connection.
+    /// Returns `None` after an error response or the end of the connection.
     pub(crate) fn try_call_or_end(&mut self, method: &str, params: Value) -> Option<Value> {
         let id = self.request(method, params);
         loop {
@@ -121,7 +121,6 @@ impl Client {
         result["running"].as_bool().unwrap()
     }
 
-    /// Starts a process and waits for its end.
     pub(crate) fn run(&mut self, start: &Start) -> Transcript {
         self.start(start);
         self.finish_process(start.id())
@@ -146,13 +145,11 @@ impl Client {
         }
     }
 
-    /// Returns the next notification about a process.
     pub(crate) fn event_of(&mut self, process: &str) -> Value {
         let is_about = |message: &Value| message["params"]["processId"] == process;
         self.rpc.next(&format!("an event of {process}"), is_about)
     }
 
-    /// Returns the next notification of any kind.
     pub(crate) fn notification(&mut self) -> Value {
         self.rpc.notification()
     }

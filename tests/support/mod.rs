@@ -51,7 +51,6 @@ impl Choices {
         self.0
     }
 
-    /// Returns a number in `0..bound`.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }

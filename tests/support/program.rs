@@ -7,7 +7,6 @@ pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_exec-server");
 /// Names the directory in which a server records which paths sandboxes could write.
 pub(crate) const HISTORY_VARIABLE: &str = "EXEC_SERVER_SANDBOX_HISTORY";
 
-/// The result of a finished command.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) code: Option<i32>,
@@ -15,7 +14,6 @@ pub(crate) struct Outcome {
     pub(crate) stderr: String,
 }
 
-/// Runs the program to its end.
 pub(crate) fn run_program(arguments: &[&str]) -> Outcome {
     let mut program = command(PROGRAM);
     program.args(arguments);

@@ -37,7 +37,6 @@ impl Recorder {
         format!("http://{}", self.listener.local_addr().unwrap())
     }
 
-    /// Returns all recorded bytes as text.
     pub(crate) fn text(&self) -> String {
         let recorded = self.recorded.lock().unwrap();
         recorded.iter().map(|bytes| String::from_utf8_lossy(bytes)).collect()

@@ -15,7 +15,6 @@ use super::running::Running;
 
 pub(crate) const ENVIRONMENT_ID: &str = "box";
 
-/// The variable that holds an agent identity.
 const IDENTITY_VARIABLE: &str = "EXEC_SERVER_ACCESS_TOKEN";
 
 /// A rendezvous on loopback and an environment behind it. Dropping this value ends both.
@@ -133,7 +132,6 @@ impl Relay {
         &self.url
     }
 
-    /// Returns the credentials of the environment and of its clients.
     pub(crate) fn credentials(&self) -> &[String; 2] {
         &self.credentials
     }

@@ -20,8 +20,8 @@ pub(crate) struct Rendezvous {
 }
 
 impl Rendezvous {
-    /// Starts at an unshared address. On 127.0.0.1, a connection of another test could get the port
-    /// during a restart.
+    /// Starts at an address that no other test uses. On 127.0.0.1, a connection of another test
+    /// could get the port during a restart.
     pub(crate) fn start(data: &Path) -> Self {
         let [.., high, middle, low] = std::process::id().to_be_bytes();
         Self::start_at(data, &format!("http://127.{}.{middle}.{low}:0", 64 | high))
@@ -31,7 +31,6 @@ impl Rendezvous {
         Self::start_with(data, listen, |_| {})
     }
 
-    /// Starts with more flags or variables.
     pub(crate) fn start_with(
         data: &Path,
         listen: &str,

@@ -41,12 +41,11 @@ impl Running {
         self.stdin = None;
     }
 
-    /// Closes the read end of its standard output.
+    /// Closes the read end of the command's standard output.
     pub(crate) fn close_output(&mut self) {
         self.stdout = None;
     }
 
-    /// Returns the next line of its standard output.
     pub(crate) fn line(&mut self) -> String {
         let stdout = self.stdout.as_mut().expect("stdout is open");
         if stdout.buffer().is_empty() {
@@ -88,7 +87,7 @@ impl Running {
         machine::signal(self.child.id(), signal);
     }
 
-    /// Returns how many bytes it has read so far, from all descriptors.
+    /// Returns how many bytes the command has read so far, from all descriptors.
     pub(crate) fn bytes_read(&self) -> u64 {
         machine::bytes_read(self.child.id())
     }

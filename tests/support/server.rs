@@ -61,7 +61,6 @@ impl Server {
         command
     }
 
-    /// Runs a command of the user of this server to its end.
     pub(crate) fn run(&self, arguments: &[&str]) -> Outcome {
         run_command(self.command(arguments))
     }
@@ -80,14 +79,12 @@ impl Server {
         self.client_with(&json!({}))
     }
 
-    /// Connects a client with this token and a new session.
     pub(crate) fn client_of(&self, token: &str) -> Client {
         let mut client = self.connect_with(token).unwrap();
         client.initialize(&json!({})).unwrap();
         client
     }
 
-    /// Opens a connection with this token.
     pub(crate) fn connect_with(&self, token: &str) -> Result<Client, Box<dyn std::error::Error>> {
         Ok(Client::over(Wire::connect(&format!("{}/?token={token}", self.url))?))
     }
@@ -112,7 +109,7 @@ impl Server {
         }
     }
 
-    /// Resumes a session and catches up as this kind of client does.
+    /// Resumes a session and catches up as the inbox's kind of client does.
     pub(crate) fn resume_with(&self, session: &str, inbox: &mut impl Inbox) -> Client {
         let mut client = self.resume(session, &inbox.handshake());
         inbox.catch_up(&mut client);
@@ -140,13 +137,11 @@ impl Server {
         machine::signal(self.pid(), signal);
     }
 
-    /// Waits for the end of the server.
     pub(crate) fn wait(&mut self) -> ExitStatus {
         Watched::new(&[self.pid()]).wait_until_all_end();
         self.child.wait().unwrap()
     }
 
-    /// Returns the next line of its standard output.
     pub(crate) fn next_line(&mut self) -> String {
         let stdout = self.stdout.as_mut().expect("the server listens on a socket");
         if stdout.buffer().is_empty() {
@@ -157,7 +152,6 @@ impl Server {
         line.trim_end().to_owned()
     }
 
-    /// Returns the next line of its captured standard error.
     pub(crate) fn error_line(&mut self) -> String {
         let mut line = Vec::new();
         let stderr = self.child.stderr.as_mut().expect("stderr is captured");
@@ -170,7 +164,6 @@ impl Server {
         String::from_utf8(line).unwrap().trim_end().to_owned()
     }
 
-    /// Waits for the end of standard output and returns the rest of it.
     pub(crate) fn rest_of_stdout(&mut self) -> String {
         let mut rest = String::new();
         let stdout = self.stdout.as_mut().expect("the server listens on a socket");
@@ -268,7 +261,6 @@ impl ServerBuilder {
         Server { child, url: String::new(), stdout, runtime_directory }
     }
 
-    /// Starts a server with one client on its standard input and output.
     pub(crate) fn start_stdio(self) -> (Server, Client) {
         let defaults = ["--log", "warn", "--listen", "stdio"];
         let (mut child, runtime_directory) = self.spawn(&defaults, Stdio::piped());

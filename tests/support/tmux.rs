@@ -38,7 +38,6 @@ impl Tmux {
         tmux
     }
 
-    /// Types text and the Enter key.
     pub(crate) fn line(&self, text: &str) {
         self.keys(&["-l", text]);
         self.keys(&["Enter"]);
@@ -80,7 +79,6 @@ impl Tmux {
         self.run(&["capture-pane", "-p", "-S", "-"])
     }
 
-    /// Returns the screen with its colour escape sequences.
     pub(crate) fn coloured_screen(&self) -> String {
         self.run(&["capture-pane", "-p", "-e", "-S", "-"])
     }

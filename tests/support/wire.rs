@@ -20,7 +20,6 @@ pub(crate) enum Wire {
     Stdio { stdin: Option<ChildStdin>, stdout: BufReader<ChildStdout> },
 }
 
-/// Something received from the server.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
     Text(String),
@@ -184,7 +183,7 @@ fn receive_message<S: Read + Write>(socket: &mut WebSocket<S>) -> Arrival {
             Err(tungstenite::Error::Io(error))
                 if error.kind() == std::io::ErrorKind::WouldBlock =>
             {
-                panic!("nothing came from the server");
+                panic!("the server sent nothing within {HANG:?}");
             }
             Err(_) => return Arrival::End(None),
         }
@@ -205,7 +204,7 @@ fn receive_line(stdout: &mut BufReader<ChildStdout>) -> Arrival {
 pub(crate) fn wait_readable(descriptor: BorrowedFd<'_>) {
     let patience = Timespec::try_from(HANG).unwrap();
     let ready = poll(&mut [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)], Some(&patience));
-    assert_ne!(ready.unwrap(), 0, "nothing came from the server");
+    assert_ne!(ready.unwrap(), 0, "the server sent nothing within {HANG:?}");
 }
 
 /// Returns whether data arrives within a moment, for tests that expect none or must probe.

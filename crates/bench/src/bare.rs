@@ -17,7 +17,6 @@ pub(super) fn run(program: &Program) -> anyhow::Result<()> {
     check(program, &mut child)
 }
 
-/// Spawns the program, reads its stdout and stderr to the end, and waits.
 pub(super) fn run_with_pipes(program: &Program) -> anyhow::Result<()> {
     let output = program.command().stdout(Stdio::piped()).stderr(Stdio::piped()).output();
     let output = output.with_context(|| cannot_start(program))?;
@@ -31,7 +30,6 @@ pub(super) fn run_with_pipes(program: &Program) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A way to read a pipe.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PipeReader {
     /// The pipe's capacity; `None` is the system's default.
@@ -48,7 +46,7 @@ impl PipeReader {
         Self { pipe_bytes: Some(1 << 20), read_bytes: 256 << 10 },
     ];
 
-    /// Spawns the program, reads its stdout to the end, and waits. Returns the number of bytes.
+    /// Returns the number of bytes.
     pub(super) fn run(self, program: &Program) -> anyhow::Result<u64> {
         let child = program.command().stdout(Stdio::piped()).spawn();
         let mut child = child.with_context(|| cannot_start(program))?;

@@ -23,14 +23,12 @@ pub(super) struct Client {
     decoded: Vec<u8>,
 }
 
-/// The stdio of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stdio {
     Pipes,
     Terminal,
 }
 
-/// The directory, sandbox and network of a process.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Surroundings<'a> {
     pub(super) cwd: &'a PathUri,
@@ -48,7 +46,6 @@ pub(super) enum Event<'a> {
 }
 
 impl Client {
-    /// Connects and opens a session.
     pub(super) fn connect(server: &BenchServer, nagle: Nagle) -> anyhow::Result<Self> {
         Self::over(Socket::WebSocket(WebSocket::connect(server.endpoint(), nagle)?))
     }
@@ -71,12 +68,11 @@ impl Client {
         self.socket
     }
 
-    /// Runs a program from its start to its close. Returns the size of its output.
+    /// Returns the size of the program's output.
     pub(super) fn run(&mut self, program: &Program) -> anyhow::Result<u64> {
         self.run_in(program, Surroundings { cwd: &root()?, sandbox: None, network: None })
     }
 
-    /// Like [`Self::run`], in a directory, in a sandbox, and with a managed network.
     pub(super) fn run_in(
         &mut self,
         program: &Program,
@@ -107,7 +103,6 @@ impl Client {
         Ok(params.process_id)
     }
 
-    /// Like [`Self::start`], in a directory, in a sandbox, and with a managed network.
     pub(super) fn start_in(
         &mut self,
         program: &Program,

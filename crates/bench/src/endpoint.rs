@@ -12,7 +12,6 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-/// A server that sends nothing for this long is considered hung.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Whether the kernel may delay the client's small messages.
@@ -23,14 +22,12 @@ pub(super) enum Nagle {
     Off,
 }
 
-/// The address of a server, and how to authenticate.
 #[derive(Debug)]
 pub(super) struct Endpoint {
     address: SocketAddr,
     security: Option<Security>,
 }
 
-/// How a client verifies the server, and the token that authenticates the client.
 #[derive(Debug)]
 pub(super) struct Security {
     tls: Arc<ClientConfig>,
@@ -50,7 +47,6 @@ impl Endpoint {
         self.address
     }
 
-    /// Returns the bearer token, if the server requires one.
     pub(super) fn token(&self) -> Option<&str> {
         self.security.as_ref().map(|security| security.token.as_str())
     }
@@ -69,8 +65,7 @@ impl Endpoint {
 }
 
 impl Security {
-    /// Creates the security settings. `certificate` is a PEM file with the only certificate that
-    /// the client trusts.
+    /// `certificate` is a PEM file with the only certificate that the client trusts.
     pub(super) fn new(certificate: &Path, token: String) -> anyhow::Result<Self> {
         let mut roots = RootCertStore::empty();
         let trusted = CertificateDer::from_pem_file(certificate)

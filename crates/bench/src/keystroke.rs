@@ -61,13 +61,11 @@ impl RemoteTerminal {
         Ok(terminal)
     }
 
-    /// Sends a key and waits for its echo.
     pub(super) fn type_key(&mut self) -> anyhow::Result<()> {
         self.client.write(&self.process_id, KEY)?;
         self.expect_output(KEY)
     }
 
-    /// Waits for output, which must be this single byte.
     fn expect_output(&mut self, expected: u8) -> anyhow::Result<()> {
         loop {
             match self.client.next_event()? {

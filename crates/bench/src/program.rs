@@ -17,7 +17,6 @@ impl Program {
         Self { argv: vec![executable.to_owned()] }
     }
 
-    /// Returns a program that succeeds without doing anything.
     pub(super) fn nothing() -> Self {
         Self::new("/bin/true")
     }
@@ -57,7 +56,6 @@ pub(super) fn command(executable: &Path) -> Command {
     command
 }
 
-/// A child that is killed at the end of its measurement.
 #[derive(Debug)]
 pub(super) struct KilledOnDrop(pub(super) Child);
 

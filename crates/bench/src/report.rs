@@ -121,7 +121,6 @@ const MIB: f64 = KIB * KIB;
 const COLUMNS: usize = 7;
 const HEADINGS: [&str; COLUMNS] =
     ["measurement", "measured", "limit", "ratio", "target", "met", "the machine's limit is"];
-/// Numbers are easier to compare when right-aligned.
 const RIGHT_ALIGNED: std::ops::Range<usize> = 1..5;
 
 impl fmt::Display for Report {

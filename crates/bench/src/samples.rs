@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 pub(super) struct Samples(Vec<Duration>);
 
 impl Samples {
-    /// Does the work once and records its duration.
     pub(super) fn time<T>(
         &mut self,
         work: impl FnOnce() -> anyhow::Result<T>,
@@ -17,7 +16,6 @@ impl Samples {
         Ok(outcome)
     }
 
-    /// Records a duration that was measured elsewhere.
     pub(super) fn add(&mut self, duration: Duration) {
         self.0.push(duration);
     }

@@ -24,7 +24,6 @@ pub(super) struct BenchServer {
 }
 
 impl BenchServer {
-    /// Starts the server to measure, with default settings.
     pub(super) fn start() -> anyhow::Result<Self> {
         Self::launch(&["--listen", "ws://127.0.0.1:0", "--discoverable", "false"])
     }
@@ -61,7 +60,6 @@ impl BenchServer {
         Ok(Self { child, endpoint: Endpoint::plain(address), _state: Some(state) })
     }
 
-    /// Starts a server. Returns when it has printed its URL.
     pub(super) fn launch(arguments: &[&str]) -> anyhow::Result<Self> {
         let mut command = this_program()?;
         command.args(arguments);

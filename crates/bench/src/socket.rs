@@ -18,7 +18,6 @@ impl Socket {
         }
     }
 
-    /// Returns the next message, which is valid until the next call.
     pub(super) fn receive_message(&mut self) -> anyhow::Result<&[u8]> {
         match self {
             Self::WebSocket(socket) => socket.receive_message(),

@@ -175,7 +175,7 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// Parses a header. Returns `None` until it is complete.
+    /// Returns `None` until the header is complete.
     pub(super) fn parse(received: &[u8]) -> Option<Self> {
         let (header_len, payload_len) = match received.get(1)? & !MASKED {
             126 => (4, u16::from_be_bytes(received.get(2..4)?.try_into().ok()?).into()),

@@ -8,10 +8,8 @@ use rustix::io::Errno;
 
 use super::program::Program;
 
-/// This first argument selects the writer mode.
 const WRITER_ARG: &str = "__bench-writer";
 
-/// Returns the command line of a writer.
 pub(super) fn writer(block_bytes: usize, blocks: u64) -> anyhow::Result<Program> {
     Ok(Program::this(WRITER_ARG)?.args([block_bytes.to_string(), blocks.to_string()]))
 }

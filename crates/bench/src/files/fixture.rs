@@ -51,14 +51,14 @@ impl Fixture {
         format!("{}/{name}", self.path)
     }
 
-    /// Creates a file. Returns its path.
+    /// Returns the path of the file.
     pub(super) fn file(&self, name: &str, content: &[u8]) -> anyhow::Result<String> {
         let path = self.path_of(name);
         fs::write(&path, content).with_context(|| format!("cannot write {path}"))?;
         Ok(path)
     }
 
-    /// Creates a file with `content` repeated `times` times. Returns its path.
+    /// Repeats `content` `times` times. Returns the path of the file.
     pub(super) fn long_file(
         &self,
         name: &str,
@@ -73,7 +73,6 @@ impl Fixture {
         Ok(path)
     }
 
-    /// Creates a tree of identical files.
     pub(super) fn tree(&self, tree: Tree, content: &[u8]) -> anyhow::Result<()> {
         for directory in 0..tree.directories {
             let directory = self.directory.path().join(format!("directory-{directory}"));

@@ -11,7 +11,6 @@ use super::request::PlainRequest;
 use crate::server::BenchServer;
 use crate::websocket::{Frame, MASK_BYTES, TEXT, append_header};
 
-/// This first argument selects the minimal server.
 const FILE_SERVER_ARG: &str = "__bench-file-server";
 
 const BUFFER_BYTES: usize = 256 << 10;

@@ -28,5 +28,4 @@ pub(super) use limit_server::serve_files_if_asked;
 pub(super) use small::measure as measure_small;
 pub(super) use trees::{measure_search, measure_walk};
 
-/// The default description of the limit in these measurements.
 const MINIMAL_SERVER: &str = "minimal loopback server";

@@ -8,7 +8,7 @@ use std::io::Write as _;
 /// A connection has only one open file.
 const HANDLE: &str = "bench";
 
-/// A request. Paths need neither percent-encoding nor escapes.
+/// Paths need neither percent-encoding nor escapes.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Request<'a> {
     Metadata {
@@ -60,7 +60,6 @@ pub(super) struct PlainRequest<'a> {
 }
 
 impl Request<'_> {
-    /// Writes the request as JSON-RPC.
     pub(super) fn write_json(&self, id: u64, buffer: &mut Vec<u8>) {
         let method = self.method();
         append(buffer, format_args!(r#"{{"id":{id},"method":"{method}","params":{{"#));
@@ -110,7 +109,6 @@ impl Request<'_> {
         }
     }
 
-    /// Writes the request for the minimal server.
     pub(super) fn write_plain(&self, id: u64, buffer: &mut Vec<u8>) {
         let mut line = |verb, offset: u64, len: usize, text, path| {
             append(buffer, format_args!("{verb} {id} {offset} {len} {text} {path}\n"));

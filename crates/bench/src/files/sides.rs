@@ -16,7 +16,6 @@ pub(super) struct Sides {
     _servers: [BenchServer; 2],
 }
 
-/// The durations of the same work on both sides.
 #[derive(Debug, Default)]
 pub(super) struct Timings {
     pub(super) ours: Samples,

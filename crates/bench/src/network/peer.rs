@@ -8,7 +8,6 @@ use std::time::Instant;
 
 use crate::program::Program;
 
-/// This first argument selects the peer mode.
 const PEER_ARG: &str = "__bench-network-peer";
 const SEND: &str = "send";
 const RECEIVE: &str = "receive";
@@ -69,7 +68,7 @@ pub(super) fn send(mut stream: &TcpStream, bytes: u64) -> io::Result<()> {
     receive(stream).map(drop)
 }
 
-/// Receives to the end. Returns the number of bytes.
+/// Returns the number of bytes.
 pub(super) fn receive(mut stream: &TcpStream) -> io::Result<u64> {
     let mut buffer = vec![0; BLOCK];
     let mut received = 0;

@@ -11,7 +11,6 @@ use super::peer::BLOCK;
 use crate::program::KilledOnDrop;
 use crate::server::{listen, this_program};
 
-/// This first argument selects the copy mode.
 const COPY_ARG: &str = "__bench-tcp-copy";
 const SCHEME: &str = "tcp://";
 

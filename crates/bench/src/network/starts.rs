@@ -10,9 +10,9 @@ use crate::report::{Row, Target, Unit};
 use crate::samples::Samples;
 use crate::server::BenchServer;
 
-/// The number of consecutive starts of one kind. A start leaves work behind: the server prepares the
-/// next namespaces, and the kernel tears down old ones. In slices, this mostly slows starts of the
-/// same kind.
+/// The number of consecutive starts of one kind. A start leaves work behind: the server prepares
+/// the next namespaces, and the kernel tears down old ones. In slices, this mostly slows starts of
+/// the same kind.
 const SLICE: usize = 20;
 const BURST: usize = 16;
 const LIMIT_IS: &str = "the same sandboxed start without network rules";
@@ -58,7 +58,6 @@ pub(crate) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
     ])
 }
 
-/// Starts `count` processes and waits until all are closed.
 fn run_at_once(
     client: &mut Client,
     program: &Program,

@@ -23,7 +23,6 @@ pub(super) use stream::ProductSocket;
 const ENVIRONMENT: &str = "box";
 const LIMIT_IS: &str = "the same over a WebSocket of the same server";
 
-/// Measures one server through a relay and over its own WebSocket.
 pub(super) fn measure_processes(scale: Scale) -> anyhow::Result<Vec<Row>> {
     let rendezvous = BenchRendezvous::start(&[ENVIRONMENT])?;
     let server = start_server(&rendezvous)?;

@@ -60,7 +60,6 @@ impl BenchRendezvous {
         path.into_os_string().into_string().ok().context("the path of the token is not UTF-8")
     }
 
-    /// Returns the registry client of an environment.
     pub(super) fn environment(&self, environment: &str) -> anyhow::Result<RegistryClient> {
         self.registry(environment, &self.environment_token)
     }

@@ -14,7 +14,6 @@ use exec_server_transport::{Connection, DialOptions, Received, TlsOptions, dial}
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{sleep, timeout};
 
-/// A peer that sends nothing for this long is considered hung.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// A newly started environment connects within this time.
 const ONLINE_TIMEOUT: Duration = Duration::from_secs(10);

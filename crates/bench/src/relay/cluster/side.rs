@@ -34,7 +34,6 @@ const WINDOW: usize = 1;
 const NATS_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A NATS server with its own store.
 pub(super) struct Nats {
     url: String,
     _process: KilledOnDrop,
@@ -42,7 +41,7 @@ pub(super) struct Nats {
 }
 
 impl Nats {
-    /// Starts the server. Returns `None` if the program is not installed.
+    /// Returns `None` if the program is not installed.
     pub(super) fn start() -> anyhow::Result<Option<Self>> {
         let Some(program) = find_program() else { return Ok(None) };
         let store = tempfile::tempdir().context("cannot create a temporary directory")?;
