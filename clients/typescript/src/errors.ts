@@ -72,7 +72,7 @@ export class GapError extends ExecServerError {
   constructor(processId: string, droppedBytes: number) {
     const amount = droppedBytes > 0 ? `${droppedBytes} bytes` : "an unknown amount";
     super(
-      `process "${processId}": ${amount} of output is missing; ` +
+      `process "${processId}" lost ${amount} of its output; ` +
         `use events() to receive gaps as events instead`,
     );
     this.processId = processId;
@@ -83,11 +83,14 @@ export class GapError extends ExecServerError {
 /** The server broke the protocol. */
 export class ProtocolError extends ExecServerError {}
 
-/** The stdin of the process is closed. */
+/** The process takes no input. */
 export class StdinClosedError extends ExecServerError {
-  constructor(processId: string) {
+  constructor(processId: string, isKnown: boolean) {
     super(
-      `process "${processId}": stdin is closed; spawn with stdin: "pipe" and write before it exits`,
+      isKnown
+        ? `process "${processId}": stdin is closed; spawn with stdin: "pipe" and write before ` +
+            `the process exits`
+        : `cannot write to process "${processId}": the server no longer knows it`,
     );
   }
 }

@@ -202,7 +202,7 @@ export class Process {
       const writeId = `${this.#writer}-${this.#writes++}`;
       const params = { processId: this.id, chunk, writeId };
       const { status } = await this.#connection.call("process/write", params);
-      if (status !== "accepted") throw new StdinClosedError(this.id);
+      if (status !== "accepted") throw new StdinClosedError(this.id, status !== "unknownProcess");
     }
   }
 

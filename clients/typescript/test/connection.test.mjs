@@ -2,8 +2,9 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { Connection } from "../dist/connection.js";
-import { ClosedError, ProtocolError, ServerError } from "../dist/errors.js";
+import { ClosedError, ProtocolError, ServerError, StdinClosedError } from "../dist/errors.js";
 import { FileWriter } from "../dist/file-blocks.js";
+import { Process } from "../dist/process.js";
 import { ProcessSync } from "../dist/process-sync.js";
 import { uniqueId } from "../dist/wire.js";
 
@@ -55,6 +56,19 @@ async function connected(answer) {
 }
 
 const session = { sessionId: "s", positions: {} };
+
+test("a write to a process that the server has forgotten says so", async () => {
+  const { connection } = await connected((_number, method) =>
+    method === "process/write" ? { status: "unknownProcess" } : session,
+  );
+  const process = new Process(connection, new ProcessSync("p", { gaps: "fatal" }), "ws://test");
+  await assert.rejects(process.write("x"), (error) => {
+    assert.ok(error instanceof StdinClosedError);
+    assert.equal(error.message, 'cannot write to process "p": the server no longer knows it');
+    return true;
+  });
+  await connection.close();
+});
 
 test("a close while initialize is unanswered is reported as closed", async () => {
   const { server, connection, states } = await connected((number, method) =>
