@@ -236,6 +236,10 @@ async def test_environments_are_read_from_a_file(
     file.write_text("[[")
     with pytest.raises(ConnectFailed, match="cannot read"):
         from_environments(None, file)
+    for text in ('environments = ["box"]', '[environments]\nid = "box"', "[[environments]]"):
+        file.write_text(text)
+        with pytest.raises(ConnectFailed, match=r"needs a table \[\[environments\]\] with an id"):
+            from_environments("box", file)
 
 
 async def test_a_killed_server_fails_calls_at_the_deadline(binary: str, tmp_path: Path) -> None:

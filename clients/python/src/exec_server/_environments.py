@@ -28,10 +28,10 @@ class Environment(NamedTuple):
 
 def find(name: str | None, path: str | None) -> Environment:
     """Returns the environment of this name, or the default one. Raises `ConnectFailed` if the file
-    cannot be read or lacks it."""
+    cannot be read or has no such environment."""
     path = path or _user_file()
     config = _load(path) if path is not None else {}
-    entries = {str(entry.get("id")): entry for entry in config.get("environments", [])}
+    entries = {entry["id"]: entry for entry in _tables(config, path)}
     if config.get("include_local", True):
         entries.setdefault("local", LOCAL)
     first = "local" if "local" in entries else next(iter(entries), "local")
@@ -68,6 +68,15 @@ def _load(path: str) -> dict[str, Any]:
         f"reading {path} needs Python 3.11 or newer, which has tomllib; "
         "use Machine.connect(url) instead"
     )
+
+
+def _tables(config: dict[str, Any], path: str | None) -> list[dict[str, Any]]:
+    tables = config.get("environments", [])
+    if isinstance(tables, list) and all(
+        isinstance(table, dict) and isinstance(table.get("id"), str) for table in tables
+    ):
+        return tables
+    raise ConnectFailed(f"{path}: each environment needs a table [[environments]] with an id")
 
 
 def _read(entry: dict[str, Any], path: str) -> Environment:
