@@ -40,7 +40,6 @@ struct Output {
     /// The last event that was returned in full, and the number of bytes returned after it.
     after_seq: u64,
     returned: usize,
-    /// The last event received.
     last_seq: u64,
     exit_code: Option<i32>,
     gaps: Vec<u64>,
@@ -282,7 +281,7 @@ impl Output {
         given
     }
 
-    /// Takes the next event. Returns false at the end.
+    /// Returns false at the end of the output.
     async fn advance(&mut self) -> Result<bool, ExecServerError> {
         match self.events.next().await {
             Some(ExecProcessEvent::Output(output)) => {

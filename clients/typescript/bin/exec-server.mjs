@@ -25,6 +25,6 @@ if (binary) {
   });
 } else {
   fail(
-    `${PLATFORM_PACKAGE} is not installed; it is an optional dependency (npm install without --omit=optional)`,
+    `${PLATFORM_PACKAGE} is not installed; it is an optional dependency: run npm install without --omit=optional`,
   );
 }

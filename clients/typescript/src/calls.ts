@@ -54,7 +54,6 @@ export class PendingCalls {
     return failed;
   }
 
-  /** The calls to be sent again. */
   takeLost(): Call[] {
     const lost = this.#lost.filter((call) => !call.abandoned);
     this.#lost = [];

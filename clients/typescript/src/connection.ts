@@ -153,7 +153,7 @@ export class Connection {
     try {
       await this.call("process/start", params, { signal, onSend });
     } catch (error) {
-      // The process may run, and no caller gets a handle.
+      // The process may have started, but no caller gets a handle.
       if (!(error instanceof ServerError)) sync.abandon();
       else this.#processes.delete(sync.processId);
       throw error;
@@ -169,7 +169,7 @@ export class Connection {
     if (this.#recovery.connected) this.#sendFor(sync);
   }
 
-  /** The lease ends with the connection. Then its `lost` is called. */
+  /** Calls `lost` of the lease when the connection ends. */
   addLease(id: string, lease: Lease): void {
     this.#leases.set(id, lease);
   }

@@ -1,4 +1,4 @@
-/** The files of the machine, with Node's names. Paths are absolute. */
+/** The files of the machine, under the names of `node:fs/promises`. Paths are absolute. */
 import type { Connection } from "./connection.js";
 import { DisconnectedError, ServerError } from "./errors.js";
 import { FileReader, FileWriter } from "./file-blocks.js";
@@ -13,7 +13,7 @@ import { decodeBase64, decodeText, encodeBase64, toBytes } from "./wire.js";
 
 export { Dirent, Stats } from "./stats.js";
 
-/** Options of every method. */
+/** Options of every method of `FileSystem`. */
 export interface SandboxOptions {
   sandbox?: Sandbox;
 }

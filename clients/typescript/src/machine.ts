@@ -1,4 +1,4 @@
-/** The machine that a server runs on: processes, files, HTTP. One machine is one session. */
+/** The machine that a server runs on: processes, files, HTTP. One `Machine` is one session. */
 import { Connection, type ConnectionState } from "./connection.js";
 import { collect, type ExecOptions, type ExecResult } from "./exec.js";
 import { FileSystem, type GlobOptions } from "./fs.js";
@@ -129,7 +129,7 @@ export class Machine {
     return this.#connection.sessionId!;
   }
 
-  /** Continues another process of the same session. */
+  /** Continues a process of this session from the state that `Process.save` returned. */
   attach(state: ProcessState): Process {
     if (state.sessionId !== this.sessionId) {
       throw new RangeError(
@@ -190,17 +190,17 @@ export class Machine {
     return this.#connection.call(method, params ?? ({} as Params<M>));
   }
 
-  /** `fs.watch`, under the name that the other clients use. */
+  /** Same as `fs.watch`: the other clients have `watch`, `search` and `glob` here. */
   watch(path: PathLike, options?: WatchOptions): Promise<Watch> {
     return this.fs.watch(path, options);
   }
 
-  /** `fs.search` */
+  /** Same as `fs.search`. */
   search(pattern: string, path: PathLike, options?: SearchOptions): Search {
     return this.fs.search(pattern, path, options);
   }
 
-  /** `fs.glob` */
+  /** Same as `fs.glob`. */
   glob(patterns: string | string[], path: PathLike, options?: GlobOptions): Promise<string[]> {
     return this.fs.glob(patterns, path, options);
   }

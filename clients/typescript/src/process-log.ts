@@ -172,7 +172,6 @@ export class ProcessLog {
     this.onConsumed(0);
   }
 
-  /** Takes the next event for the subscriber, if there is one. */
   take(subscriber: Subscriber): ProcessEvent | undefined {
     if (subscriber.missed > 0) {
       const droppedBytes = subscriber.missed;

@@ -203,8 +203,8 @@ export class ProcessSync {
   }
 
   /**
-   * The log of a process that lost output, or whose events make no sense, ends for its reader. The
-   * process is ended, and its last events are confirmed, or the server would keep them as long as
+   * Ends a process that lost output, or whose events make no sense: its reader gets the error. A
+   * new log confirms its remaining events, because otherwise the server would keep them as long as
    * the session.
    */
   #fail(error: Error): void {

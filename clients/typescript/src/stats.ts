@@ -1,4 +1,4 @@
-/** The metadata of files, with Node's names. */
+/** The metadata of files, with the methods of Node's `Stats` and `Dirent`. */
 import type { DirectoryEntry, FsMetadata } from "./generated.js";
 
 type Metadata = FsMetadata | DirectoryEntry;

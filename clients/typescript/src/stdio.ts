@@ -74,7 +74,7 @@ export function findBinary(): string {
   }
   throw new ConnectError(
     `the exec-server binary was not found: install ${PLATFORM_PACKAGE}, put exec-server on the PATH, ` +
-      `or name it in EXEC_SERVER_BINARY`,
+      `or set EXEC_SERVER_BINARY to its path`,
     { permanent: true },
   );
 }

@@ -46,7 +46,7 @@ export class WebSocketDialer implements Dialer {
       throw new TypeError(`"${withoutSecrets(String(url))}" is not a URL; ${EXPECTED_URL}`);
     }
     if (parsed.protocol !== "ws:" && parsed.protocol !== "wss:")
-      throw new TypeError(`cannot connect to a ${parsed.protocol} URL; ${EXPECTED_URL}`);
+      throw new TypeError(`unsupported URL scheme "${parsed.protocol}"; ${EXPECTED_URL}`);
     this.#token ??= parsed.searchParams.get("token") ?? undefined;
     parsed.searchParams.delete("token");
     this.url = parsed.href;
@@ -188,7 +188,7 @@ export class WebSocketDialer implements Dialer {
 
 /** Removes the parts that may hold a secret (user, password, query) from an invalid URL. */
 function withoutSecrets(url: string): string {
-  // Perhaps a password with "?" or "#".
+  // A password may contain "?" or "#".
   if (/[?#].*@/s.test(url)) return "…";
   return url.split(/[?#]/)[0]!.replace(/^([a-z]+:\/\/)?.*@/is, "$1");
 }
@@ -199,7 +199,7 @@ function socketPathOf(url: string | URL): string | undefined {
   if (!text.startsWith(UNIX)) return undefined;
   const path = text.slice(UNIX.length);
   if (!path.startsWith("/"))
-    throw new TypeError(`"${text}" has no absolute path of a socket; ${EXPECTED_URL}`);
+    throw new TypeError(`"${text}" has no absolute socket path; ${EXPECTED_URL}`);
   return typeof url === "string" ? path : decodeURIComponent(path);
 }
 

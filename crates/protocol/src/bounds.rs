@@ -15,7 +15,6 @@ use serde::de::{Error as _, IgnoredAny};
 pub const MAX_MESSAGE_BYTES: usize = 64 << 20;
 /// Maximum number of JSON values (containers and scalars, not keys) in one message.
 pub const MAX_JSON_VALUES: usize = 262_144;
-/// Maximum nesting depth.
 pub const MAX_JSON_DEPTH: usize = 127;
 
 /// Refuses text that is not JSON or exceeds the limits.
@@ -236,7 +235,6 @@ impl<'a> Scan<'a, '_> {
         Ok(*byte)
     }
 
-    /// Consumes the next byte if it is one of `of`.
     fn take_one(&mut self, of: &[u8]) -> bool {
         let found = self.text.get(self.at).is_some_and(|byte| of.contains(byte));
         self.at += usize::from(found);

@@ -10,7 +10,6 @@ use crate::{
     RpcError,
 };
 
-/// Encodes a request whose params are already JSON text.
 #[must_use]
 pub fn request(id: &RequestId, method: &str, params: &RawValue) -> Vec<u8> {
     #[derive(Serialize)]
@@ -22,7 +21,6 @@ pub fn request(id: &RequestId, method: &str, params: &RawValue) -> Vec<u8> {
     serde_json::to_vec(&Request { id, method, params }).expect("a request has only string keys")
 }
 
-/// Encodes a successful response.
 pub fn response<T: Serialize>(id: &RequestId, result: &T) -> Result<Vec<u8>, serde_json::Error> {
     #[derive(Serialize)]
     struct Response<'a, T> {
@@ -67,7 +65,6 @@ impl Base64ResponseWriter {
         base64_simd::STANDARD.encode_append(piece, &mut self.text);
     }
 
-    /// The length of the text so far.
     #[must_use]
     #[expect(
         clippy::len_without_is_empty,
@@ -84,7 +81,6 @@ impl Base64ResponseWriter {
     }
 }
 
-/// Encodes an error response.
 #[must_use]
 pub fn error_response(id: &RequestId, error: &RpcError) -> Vec<u8> {
     #[derive(Serialize)]

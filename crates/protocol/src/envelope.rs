@@ -39,17 +39,12 @@ pub struct TraceContext {
     pub tracestate: Option<String>,
 }
 
-/// One message. Its params are still undecoded text.
+/// One message. Its params, result and error are still undecoded text.
 #[derive(Debug)]
 pub enum Message<'a> {
     Request(Request<'a>),
     Notification(Notification<'a>),
-    /// A response; `result` and `error` are undecoded.
-    Response {
-        id: RequestId,
-        result: Option<&'a RawValue>,
-        error: Option<&'a RawValue>,
-    },
+    Response { id: RequestId, result: Option<&'a RawValue>, error: Option<&'a RawValue> },
 }
 
 #[derive(Debug)]
@@ -99,7 +94,6 @@ impl<'a> From<&'a RawValue> for Params<'a> {
     }
 }
 
-/// The reason why some text is not a message.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
     #[error("message of {len} bytes exceeds the limit of {}", bounds::MAX_MESSAGE_BYTES)]

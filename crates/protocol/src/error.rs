@@ -4,7 +4,6 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{ErrorKind, PathUri};
 
-/// The kind of failure reported to a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorCode {
     /// Wrong order of calls, duplicate process id, unknown process, permission or sandbox denial.

@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Base64Bytes, nullable};
 
-/// Maximum size of the body in one `http/request/bodyDelta`.
 pub const MAX_BODY_DELTA_BYTES: usize = 1 << 20;
 
 #[derive(Clone, Serialize, Deserialize)]

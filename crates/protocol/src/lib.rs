@@ -1,8 +1,8 @@
 //! The wire vocabulary of exec-server: the messages between a client and a server.
 //!
 //! This crate knows names, shapes and limits. It does no I/O, has no clock and no async runtime,
-//! and depends on no other crate of the project. The table of [`Method`]s alone lists the params,
-//! the result and the scheduling of each method; the server's dispatch and the Rust client are
+//! and depends on no other crate of the project. One table, of [`Method`]s, has the params, the
+//! result and the scheduling of each method; the server's dispatch and the Rust client are
 //! generated from it. The table of [`ServerMethod`]s does the same for requests from server to
 //! client.
 

@@ -34,7 +34,7 @@ pub trait ServerLink: Debug + Send + Sync {
 
 /// Handles the requests of a server in the same program.
 pub trait ServerRequestHandler: Debug + Send + Sync {
-    /// Handles a request. Must not block; the response may follow later.
+    /// Must not block; the response may follow later.
     fn request(&self, call: ServerCall, respond: RespondToServer);
 
     /// Handles a notification that belongs to no call. Must not block.
@@ -56,7 +56,6 @@ pub trait EventSink: Debug + Send + Sync {
     fn end(&self);
 }
 
-/// The outcome of [`EventSink::offer`].
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "boxing would allocate for each notification")]
 pub enum Offered {

@@ -64,7 +64,6 @@ pub trait Rpc {
     type Params: Serialize + DeserializeOwned + Send + 'static;
     type Response: Serialize + DeserializeOwned + Send + 'static;
 
-    /// Wraps the params in the [`Call`] of this method.
     fn into_call(params: Self::Params) -> Call;
 
     fn into_response(response: Self::Response) -> CallResponse;
@@ -76,7 +75,6 @@ pub trait Rpc {
 macro_rules! methods {
     ($($name:ident $function:ident = $wire:literal,
         $scheduling:ident, $replay:ident, $effect:ident: $params:ident => $response:ident;)*) => {
-        /// Every method of the server.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Method {
             $($name,)*
@@ -113,7 +111,6 @@ macro_rules! methods {
             }
         }
 
-        /// One type for each method.
         pub mod rpc {
             $(
                 #[derive(Debug, Clone, Copy)]
@@ -156,7 +153,7 @@ macro_rules! methods {
         }
 
         impl Call {
-            /// Decodes the params of a method. Absent params are an empty object.
+            /// Absent params count as an empty object.
             pub fn decode<'p>(
                 name: &str,
                 params: Option<impl Into<Params<'p>>>,
@@ -176,7 +173,6 @@ macro_rules! methods {
                 Ok(call)
             }
 
-            /// Encodes the params as JSON text.
             #[must_use]
             pub fn encode_params(&self) -> Box<RawValue> {
                 let encoded = match self {
@@ -338,7 +334,10 @@ impl Call {
 
 pub(crate) fn decode_params<T: DeserializeOwned>(method: &str, text: &[u8]) -> Result<T, RpcError> {
     serde_json::from_slice(text).map_err(|error| {
-        RpcError::invalid_params(format!("params of {method}: {}", without_position(&error)))
+        RpcError::invalid_params(format!(
+            "invalid params of {method}: {}",
+            without_position(&error)
+        ))
     })
 }
 

@@ -10,7 +10,6 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::misspelt::CaseChecked;
 use crate::nullable;
 
-/// Maximum length of a decision's reason.
 pub const MAX_REASON_BYTES: usize = 1024;
 
 /// Whether programs read a proxy from a variable of this name: `HTTPS_PROXY`, `npm_config_proxy`, …
@@ -322,7 +321,6 @@ impl DecisionReason {
     }
 }
 
-/// The reason why a string is not a valid [`DecisionReason`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecisionReasonError {
     #[error("reason of {len} bytes exceeds the limit of {MAX_REASON_BYTES}")]

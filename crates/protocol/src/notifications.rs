@@ -75,7 +75,7 @@ macro_rules! client_notifications {
         )*
 
         impl ClientNotification {
-            /// Decodes a notification. An unknown name is an invalid request.
+            /// An unknown name is an invalid request.
             pub fn decode(notification: &Notification<'_>) -> Result<Self, RpcError> {
                 let text = notification.params.map_or("{}", RawValue::get).as_bytes();
                 match &*notification.method {
@@ -108,7 +108,7 @@ macro_rules! server_notifications {
         )*
 
         impl ServerNotification {
-            /// Decodes a notification. Returns `None` if the name is not in the table.
+            /// Returns `None` if the name is not in the table.
             pub fn decode(
                 notification: &Notification<'_>,
             ) -> Result<Option<Self>, serde_json::Error> {

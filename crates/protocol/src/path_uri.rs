@@ -17,7 +17,6 @@ const SCHEME: &str = "file://";
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PathUri(PathBuf);
 
-/// The reason why a string is not a path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PathUriError {
     #[error("{text:?} is not an absolute path or file: URI")]

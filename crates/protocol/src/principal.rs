@@ -114,7 +114,7 @@ impl Principal {
     }
 
     /// Whether this is the operator: an admin, or an owner that is the local user or has the
-    /// capability token. That token never expires; signed tokens always do.
+    /// capability token. Signed tokens always expire; the capability token never does.
     fn is_operator(&self) -> bool {
         match (self.role, &self.subject) {
             (Role::Admin, _) | (Role::Owner, Subject::LocalUser) => true,
@@ -147,7 +147,7 @@ impl Principal {
     }
 }
 
-/// Prefixed with the kind, so that no name can pass for another kind.
+/// Prefixed with the kind, so that no name can pass for a subject of another kind.
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -81,7 +81,6 @@ impl SandboxRequest {
     }
 }
 
-/// The reason why a sandbox object is invalid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SandboxSyntaxError(String);
 

@@ -21,7 +21,6 @@ pub trait ServerRequest {
     type Params: Serialize + DeserializeOwned + Clone + Send + Sync + 'static;
     type Response: Serialize + DeserializeOwned + Send + 'static;
 
-    /// Wraps the params in the [`ServerCall`] of this method.
     fn into_call(params: Self::Params) -> ServerCall;
 
     fn into_response(response: Self::Response) -> ServerCallResponse;
@@ -32,7 +31,7 @@ pub trait ServerRequest {
 
 macro_rules! server_requests {
     ($($name:ident = $wire:literal: $params:ident => $response:ident;)*) => {
-        /// Every method of a client.
+        /// Every method that a server can call on its client.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum ServerMethod {
             $($name,)*
@@ -56,7 +55,6 @@ macro_rules! server_requests {
                 }
             }
 
-            /// Decodes the result of a request of this method.
             pub fn decode_response(
                 self,
                 result: &RawValue,
@@ -69,7 +67,6 @@ macro_rules! server_requests {
             }
         }
 
-        /// One type for each request from server to client.
         pub mod server_request {
             $(
                 #[derive(Debug, Clone, Copy)]
@@ -108,7 +105,7 @@ macro_rules! server_requests {
         }
 
         impl ServerCall {
-            /// Decodes a request. Absent params are an empty object.
+            /// Absent params count as an empty object.
             pub fn decode(request: &Request<'_>) -> Result<Self, RpcError> {
                 let name = &*request.method;
                 let text = request.params.map_or(&b"{}"[..], crate::Params::as_bytes);
@@ -128,7 +125,6 @@ macro_rules! server_requests {
                 }
             }
 
-            /// Encodes the whole request.
             #[must_use]
             pub fn encode(&self, id: i64) -> Vec<u8> {
                 let params = match self {
@@ -146,7 +142,6 @@ macro_rules! server_requests {
         }
 
         impl ServerCallResponse {
-            /// Encodes the whole response.
             #[must_use]
             pub fn encode(&self, id: &RequestId) -> Vec<u8> {
                 let text = match self {

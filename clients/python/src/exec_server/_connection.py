@@ -122,7 +122,6 @@ class Connection:
                 self.withdraw(call)
 
     def withdraw(self, call: Call) -> bool:
-        """Drops a call whose caller is gone, unless it was sent. Returns whether it was dropped."""
         return self._calls.withdraw(call)
 
     def send(self, call: Call) -> None:
@@ -293,7 +292,7 @@ class Connection:
             if too_big and call.replay:
                 text = (
                     f"{call.method} of {call.size} bytes: the server closed the connection "
-                    "because a message exceeded its limit"
+                    "because a message exceeded its limit; send less at once"
                 )
                 call.reply(None, MessageTooLarge(text))
             else:
@@ -399,7 +398,7 @@ class Connection:
         call = self._calls.answered(response.get("id"))
         if call is None:
             log.debug(
-                "session %s: a response to request %s, which is not pending; error: %s",
+                "session %s: received a response to request %s, which is not pending; error: %s",
                 self.session_id,
                 response.get("id"),
                 response.get("error"),

@@ -49,7 +49,7 @@ def without_secrets(url: str) -> str:
         parts = urlsplit(url)
     except ValueError:
         return "the URL of the server"
-    if "@" in parts.query + parts.fragment:  # Perhaps a password with "?" or "#".
+    if "@" in parts.query + parts.fragment:  # A password may contain "?" or "#".
         return "the URL of the server"
     if "://" not in url:
         return url.partition("?")[0].rpartition("@")[2]

@@ -226,8 +226,6 @@ class ProcessLog:
         self._pulling = True
         return (self._next - 1 if self.gaps_declared else self.taken), PULL_BYTES
 
-    # Details
-
     def _offer(self, event: Event) -> bool:
         """Adds an event. Returns false if the log is full. Ignores events that are here already, or
         come too early."""
@@ -323,7 +321,10 @@ def _cost(event: Event) -> int:
 def _check_numbers(seqs: list[int], next_seq: int) -> None:
     rising = all(a < b for a, b in pairwise(seqs))
     if not rising or (seqs and (seqs[0] < 1 or seqs[-1] >= MAX_SEQ)) or next_seq >= MAX_SEQ:
-        raise ValueError("sequence numbers are out of order or out of range")
+        raise ValueError(
+            "sequence numbers are out of order or out of range: "
+            f"chunks {seqs!r:.100}, nextSeq {next_seq}"
+        )
 
 
 def _after_gap(chunks: list[Any], next_seq: int, exit_is_news: bool, closed: bool) -> int:

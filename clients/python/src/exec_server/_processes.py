@@ -133,8 +133,6 @@ class Processes:
             tracked.log.fail(error)
             tracked.changed()
 
-    # Details
-
     def _read(self, tracked: _Tracked, after: int, max_bytes: int) -> None:
         def reply(result: Any, error: Exception | None) -> None:
             if isinstance(error, Interrupted):

@@ -59,7 +59,7 @@ class Collector:
             self._head += data[:room]
             data = data[room:]
         self._tail += data
-        # Cut only at twice the bound, so that not every piece moves the whole tail.
+        # Cut only at twice the bound: cutting for each piece would move the whole tail each time.
         if len(self._tail) > 2 * self._tail_bound:
             self._cut()
 

@@ -1,7 +1,7 @@
 """WebSocket links over TCP, TLS and Unix sockets.
 
-Built on the protocol part of `websockets`, which does no I/O: messages are handed on by the very
-call that reads them from the socket, without a task or a queue in between.
+Built on the protocol part of `websockets`, which does no I/O: the call that reads a message from
+the socket also hands it on, without a task or a queue in between.
 """
 
 from __future__ import annotations
@@ -181,8 +181,6 @@ class _WebSocketLink(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._end(str(error) if error else "the server ended the connection")
-
-    # Details
 
     def _progress(self) -> None:
         for event in self._protocol.events_received():

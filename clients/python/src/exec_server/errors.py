@@ -67,7 +67,7 @@ class OutputGap(ExecServerError):
     def __init__(self, process_id: str, dropped_bytes: int) -> None:
         amount = f"{dropped_bytes} bytes" if dropped_bytes else "an unknown amount"
         super().__init__(
-            f"process {process_id!r}: {amount} of output is missing; "
+            f"process {process_id!r} lost {amount} of its output; "
             "use events() to receive gaps as events instead"
         )
         self.process_id = process_id

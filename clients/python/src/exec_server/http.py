@@ -87,7 +87,7 @@ class Http:
         follow_redirects: bool = True,
         header_env: Mapping[str, str] | None = None,
     ) -> HttpResponse:
-        """The whole response. A body of more than 47 MiB is an error.
+        """Makes a request and returns the whole response. A body of more than 47 MiB is an error.
 
         `header_env` maps a header to an environment variable of the server, whose value is appended
         to the header's."""

@@ -64,7 +64,7 @@ class Machine:
 
         `token` is the token, or a function that returns it and is called for each connection, so
         that the token may be renewed. `detached_ttl` is how long the session survives without a
-        connection.
+        connection. Times are in seconds.
         """
         connector = LazyWebSocket(
             url, token, (tls_ca, tls_fingerprint, tls_client_cert, tls_client_key)
@@ -107,8 +107,8 @@ class Machine:
     ) -> Opening[Process]:
         """Continues a process after `Process.save()`, even in another program, at the next byte.
 
-        `process.machine` is its session, which must have no other connection. `url` is needed if
-        the server has a different URL here. Leaving `async with` ends the session.
+        The session must have no other connection; `process.machine` gives access to it. `url` is
+        needed if the server has a different URL here. Leaving `async with` ends the session.
         """
         saved = read_state(state)
         connector = LazyWebSocket(
@@ -189,10 +189,10 @@ class Machine:
     ) -> Result | Process:
         """Runs a command to the end of its output. A string is run by the shell, a list is argv.
 
-        The server enforces `timeout`: it ends the command and everything that the command started.
-        Cancelling the task ends the command. `on_stdout` and `on_stderr` get text as it arrives;
-        coroutine functions are awaited. With `background=True` it returns a process once the
-        command has started, as `start` does, and takes no input, callbacks or `check`.
+        After `timeout` seconds, the server ends the command and everything that the command
+        started. Cancelling the task ends the command. `on_stdout` and `on_stderr` get text as it
+        arrives; coroutine functions are awaited. With `background=True` it returns a process once
+        the command has started, as `start` does, and takes no input, callbacks or `check`.
         """
         if background and (check or input is not None or on_stdout or on_stderr):
             raise ValueError(

@@ -103,7 +103,7 @@ class Process:
         return self._log.exit.code
 
     async def communicate(self, input: bytes | str | None = None) -> tuple[bytes, bytes]:
-        """Writes `input`, ends it, and returns all of stdout and stderr."""
+        """Writes `input`, closes stdin, and returns all of stdout and stderr."""
         if self.stdin is not None:
             if input is not None:
                 self.stdin.write(input)

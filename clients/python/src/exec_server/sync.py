@@ -276,7 +276,7 @@ class Http:
         follow_redirects: bool = True,
         header_env: Mapping[str, str] | None = None,
     ) -> HttpResponse:
-        """The whole response. A body of more than 47 MiB is an error.
+        """Makes a request and returns the whole response. A body of more than 47 MiB is an error.
 
         `header_env` maps a header to an environment variable of the server, whose value is appended
         to the header's."""
@@ -347,7 +347,7 @@ class Machine:
 
         `token` is the token, or a function that returns it and is called for each connection, so
         that the token may be renewed. `detached_ttl` is how long the session survives without a
-        connection.
+        connection. Times are in seconds.
         """
         return Machine(
             run(
@@ -392,8 +392,8 @@ class Machine:
     ) -> Process:
         """Continues a process after `Process.save()`, even in another program, at the next byte.
 
-        `process.machine` is its session, which must have no other connection. `url` is needed if
-        the server has a different URL here. Leaving `with` ends the session.
+        The session must have no other connection; `process.machine` gives access to it. `url` is
+        needed if the server has a different URL here. Leaving `with` ends the session.
         """
         return Process(
             run(
@@ -480,10 +480,10 @@ class Machine:
     ) -> Result | Process:
         """Runs a command to the end of its output. A string is run by the shell, a list is argv.
 
-        The server enforces `timeout`: it ends the command and everything that the command started.
-        Ctrl-C ends the command. `on_stdout` and `on_stderr` get text as it arrives;
-        coroutine functions are awaited. With `background=True` it returns a process once the
-        command has started, as `start` does, and takes no input, callbacks or `check`.
+        After `timeout` seconds, the server ends the command and everything that the command
+        started. Ctrl-C ends the command. `on_stdout` and `on_stderr` get text as it
+        arrives; coroutine functions are awaited. With `background=True` it returns a process once
+        the command has started, as `start` does, and takes no input, callbacks or `check`.
         """
         function: Any = self._async.run
         value = run(
@@ -674,7 +674,7 @@ class Process:
         return run(self._async.wait())
 
     def communicate(self, input: bytes | str | None = None) -> tuple[bytes, bytes]:
-        """Writes `input`, ends it, and returns all of stdout and stderr."""
+        """Writes `input`, closes stdin, and returns all of stdout and stderr."""
         return run(self._async.communicate(input))
 
     def events(self) -> Iterator[Event]:

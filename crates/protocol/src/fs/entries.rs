@@ -83,7 +83,6 @@ pub struct FsSymlinkParams {
     pub sandbox: Option<SandboxRequest>,
 }
 
-/// The reason why a request names no valid target.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LinkTargetError {
     #[error("exactly one of target and targetBase64 is required")]

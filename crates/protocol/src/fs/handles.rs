@@ -6,9 +6,7 @@ use super::content::{WriteCondition, is_false};
 use super::entries::FsMetadata;
 use crate::{Base64Bytes, PathUri, SandboxRequest, nullable};
 
-/// Maximum length of a `handleId`.
 pub const MAX_HANDLE_ID_BYTES: usize = 32;
-/// Maximum size of one block.
 pub const MAX_BLOCK_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -61,7 +61,6 @@ impl FsReadDirectoryParams {
         Self { limit, ..self }
     }
 
-    /// The maximum number of names in one response.
     #[must_use]
     pub fn most_entries(&self) -> u64 {
         if self.details { Self::MAX_DETAILED_ENTRIES } else { Self::MAX_ENTRIES }
@@ -84,7 +83,6 @@ impl FsReadDirectoryParams {
     }
 }
 
-/// A page that does not end after the end of the previous page.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a directory page ends at {next}, which is not after the end of the previous page")]
 pub struct PageOrderError {

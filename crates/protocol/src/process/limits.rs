@@ -112,7 +112,6 @@ macro_rules! read_from_objects {
 
 read_from_objects!(LimitValues LimitsRequest);
 
-/// A limit under which no program could run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("limit {name} must be at least 1")]
 pub struct LimitTooLow {
@@ -303,7 +302,6 @@ impl EffectiveLimits {
     }
 }
 
-/// The name of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum LimitName {

@@ -126,7 +126,6 @@ impl StartParams {
         }
     }
 
-    /// Whether the start has network rules.
     #[must_use]
     pub fn asks_for_managed_network(&self) -> bool {
         self.managed_network.is_some() || self.network_proxy.is_some() || self.network.is_some()

@@ -73,7 +73,6 @@ pub fn text() -> String {
     text + "\n"
 }
 
-/// Builds the OpenRPC document.
 #[must_use]
 pub fn document() -> Value {
     let mut builder = Builder::new();
