@@ -92,11 +92,13 @@ fn tls_problem(cause: &(dyn Error + 'static)) -> Option<TlsProblem> {
         rustls::Error::InvalidCertificate(problem) => certificate_problem(problem),
         rustls::Error::AlertReceived(alert) => TlsProblem::Refused { alert: *alert },
         rustls::Error::InvalidMessage(_) => TlsProblem::NotTls,
+        rustls::Error::PeerIncompatible(_) => TlsProblem::Incompatible,
         _ => TlsProblem::Handshake,
     })
 }
 
 fn certificate_problem(problem: &CertificateError) -> TlsProblem {
+    let invalid = |flaw| TlsProblem::InvalidCertificate { flaw };
     match problem {
         CertificateError::UnknownIssuer => TlsProblem::UnknownAuthority,
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => TlsProblem::Expired,
@@ -107,6 +109,14 @@ fn certificate_problem(problem: &CertificateError) -> TlsProblem {
             TlsProblem::OtherName
         }
         CertificateError::Revoked => TlsProblem::Revoked,
-        _ => TlsProblem::InvalidCertificate,
+        CertificateError::BadEncoding => invalid("it is malformed"),
+        CertificateError::BadSignature => invalid("its signature is wrong"),
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            invalid("it is not for servers")
+        }
+        CertificateError::UnhandledCriticalExtension => {
+            invalid("it has a critical extension that is not supported")
+        }
+        _ => invalid("it uses something that is not supported"),
     }
 }

@@ -27,7 +27,10 @@ pub enum HttpError {
     #[error("cannot connect within {} s", after.as_secs())]
     ConnectTimedOut { after: Duration },
     /// Neither network nor TLS failed: the proxy responded but did not open a tunnel.
-    #[error("cannot connect: the proxy did not open a tunnel to the host")]
+    #[error(
+        "cannot connect: the server's proxy (HTTPS_PROXY or ALL_PROXY) did not open a tunnel to \
+         the host"
+    )]
     Proxy,
     #[error("TLS failed: {problem}")]
     Tls { problem: TlsProblem },
@@ -107,12 +110,14 @@ pub enum TlsProblem {
     OtherName,
     #[error("the certificate was revoked")]
     Revoked,
-    #[error("the certificate is invalid")]
-    InvalidCertificate,
+    #[error("the certificate is invalid: {flaw}")]
+    InvalidCertificate { flaw: &'static str },
     #[error("the peer refused the handshake (TLS alert {alert:?})")]
     Refused { alert: rustls::AlertDescription },
     #[error("the peer does not speak TLS")]
     NotTls,
-    #[error("the handshake failed")]
+    #[error("the peer has no TLS version, cipher suite or key exchange in common with the server")]
+    Incompatible,
+    #[error("the handshake failed for a reason other than the certificate")]
     Handshake,
 }

@@ -48,7 +48,7 @@ pub(super) fn request_target<B>(
         }
     };
     if fixed.is_some_and(|fixed| *fixed != target) {
-        return Err("the URI and the connection name different hosts");
+        return Err("the URI and the connection name different hosts or ports");
     }
     check_host_header(request, &target, HTTP_PORT)?;
     Ok(target)
@@ -70,7 +70,7 @@ fn check_host_header<B>(
     let named = named.and_then(|authority| parse(&authority, Some(default_port)));
     match named {
         Some(named) if named == *target => Ok(()),
-        Some(_) => Err("the Host header and the request name different hosts"),
+        Some(_) => Err("the Host header and the request name different hosts or ports"),
         None => Err("the Host header is malformed"),
     }
 }
