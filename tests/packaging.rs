@@ -207,7 +207,7 @@ fn the_command_lines_of_the_compose_file_work() {
 fn the_recipe_for_an_upgrade_works() {
     let page = read("docs/operating.md");
     let (_, section) = page.split_once("\n## Upgrade and rollback\n").unwrap();
-    let block = &blocks(section)[0];
+    let blocks = blocks(section)[..2].join("\n");
     let home = tempfile::tempdir().unwrap();
     let bin = home.path().join("bin");
     let script = format!(
@@ -218,8 +218,8 @@ fn the_recipe_for_an_upgrade_works() {
          chmod +x bin/exec-server exec-server\n\
          sudo() {{ [ \"$1\" != -u ] || shift 2; \"$@\"; }}\n\
          systemctl() {{ echo \"$@: $(sed -n 's/^# //p' bin/exec-server)\"; }}\n\
-         {}\nsystemctl restart exec-server\n",
-        block.replace("/usr/local/bin", bin.to_str().unwrap())
+         {}\n",
+        blocks.replace("/usr/local/bin", bin.to_str().unwrap())
     );
     let outcome = run_as_newcomer(&script, home.path());
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
