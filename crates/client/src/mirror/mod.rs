@@ -44,7 +44,8 @@ pub enum Offer {
     Duplicate,
     /// An earlier event is missing.
     Hole,
-    /// There is no room until a subscriber consumes events.
+    /// There is no room: events that a subscriber has not consumed, or that a first one may want,
+    /// fill the mirror.
     Full,
 }
 
@@ -80,7 +81,8 @@ struct Shared {
     state: Mutex<State>,
     /// Carries the next sequence number.
     wake: watch::Sender<u64>,
-    /// Notified when there is room again after a refusal.
+    /// Notified when the mirror has room again after a refusal, when it fails, and when its process
+    /// will never have a handle: then a feeder that waits for room goes on.
     room: Arc<Notify>,
     /// Notified when the process loses its handle or a subscriber, or will never have a handle.
     abandoned: Notify,
@@ -157,7 +159,8 @@ impl ProcessMirror {
     }
 
     /// Continues at `seq` although earlier events, with `dropped_bytes` of output, are missing.
-    /// Fails under [`GapPolicy::Fatal`].
+    /// Fails under [`GapPolicy::Fatal`]. Has no effect if the mirror is over or has all events
+    /// before `seq`.
     pub fn skip_to(&self, seq: u64, dropped_bytes: u64) -> Result<(), ExecServerError> {
         let mut state = self.lock();
         if state.is_over() || seq <= state.next {
@@ -180,7 +183,8 @@ impl ProcessMirror {
         later.map(|event| event.entry.output_bytes()).sum()
     }
 
-    /// Ends the mirror. Subscribers receive the remaining events, then this error.
+    /// Ends the mirror, unless it is over. Subscribers receive the remaining events, then this
+    /// error.
     pub fn fail(&self, error: ExecServerError) {
         let mut state = self.lock();
         if !state.is_over() {
@@ -204,7 +208,8 @@ impl ProcessMirror {
         (room >= WORTHWHILE_ROOM).then_some(room)
     }
 
-    /// Stops waiting for a first subscriber: the owner reads instead of subscribing, or is gone.
+    /// Stops keeping every event for a first subscriber: the holder of the handle reads instead of
+    /// subscribing.
     pub fn expect_no_subscriber(&self) {
         let mut state = self.lock();
         state.awaits_subscriber = false;
@@ -259,7 +264,7 @@ impl ProcessMirror {
         WeakMirror(Arc::downgrade(&self.shared))
     }
 
-    /// Reverts [`Self::lose_handle`]. Returns false if the process already has a handle.
+    /// Records that the process has a handle again. Returns false if it already had one.
     pub(crate) fn regain_handle(&self) -> bool {
         std::mem::take(&mut self.lock().without_handle)
     }
@@ -269,13 +274,14 @@ impl ProcessMirror {
         std::mem::take(&mut self.lock().unwanted)
     }
 
-    /// After an [`Offer::Full`], resolves once any chunk fits.
+    /// After an [`Offer::Full`], resolves when the event should be offered again: any chunk fits,
+    /// the mirror has failed, or its process will never have a handle.
     pub async fn has_room(&self) {
         self.shared.room.notified().await;
     }
 
     /// Subscribes to the retained events, then live ones. The first subscriber misses nothing,
-    /// unless [`Self::expect_no_subscriber`] was called before.
+    /// unless [`Self::expect_no_subscriber`] was called or all handles were dropped before.
     #[must_use]
     pub fn subscribe(&self) -> ProcessEvents {
         let mut state = self.lock();
@@ -300,7 +306,7 @@ impl ProcessMirror {
     /// Resolves when there is an event after `after`, or when none will follow.
     pub async fn news_beyond(&self, after: u64) {
         let mut wake = self.wake();
-        // Marked as seen before the check, so that no change is missed.
+        // The value is marked as seen before the check, so that no change is missed.
         loop {
             wake.borrow_and_update();
             {
@@ -326,12 +332,14 @@ impl ProcessMirror {
         Some(state.read(after, max_bytes))
     }
 
-    /// Like [`Self::read`], from the first retained event, with the size of the evicted output.
+    /// Like [`Self::read`], from the first retained event. Also counts the evicted output as
+    /// dropped.
     #[must_use]
     pub fn read_retained(&self, max_bytes: u64) -> ReadResponse {
         let state = self.lock();
-        let after = state.first() - 1;
-        ReadResponse { dropped_bytes: state.evicted_bytes, ..state.read(after, max_bytes) }
+        let read = state.read(state.first() - 1, max_bytes);
+        let dropped_bytes = read.dropped_bytes.saturating_add(state.evicted_bytes);
+        ReadResponse { dropped_bytes, ..read }
     }
 
     #[must_use]
@@ -534,7 +542,10 @@ mod tests {
         let mirror = ProcessMirror::new("p", GapPolicy::Fatal);
         mirror.offer(1, output(b"a"));
         mirror.fail(ExecServerError::Closed);
-        assert_eq!(drain(&mut mirror.subscribe()), ["1:a", "failed: the client was closed", "end"]);
+        assert_eq!(
+            drain(&mut mirror.subscribe()),
+            ["1:a", "failed: the client or its session was closed", "end"]
+        );
         assert_eq!(mirror.offer(2, output(b"b")), Offer::Duplicate);
         assert!(mirror.read(1, 1).unwrap().failure.is_some());
     }
@@ -557,5 +568,19 @@ mod tests {
         }
         assert!(mirror.read(0, 1).is_none());
         assert!(mirror.read_retained(u64::MAX).dropped_bytes > 0);
+    }
+
+    #[test]
+    fn evicted_output_and_gaps_count_as_dropped() {
+        let mirror = ProcessMirror::new("p", GapPolicy::Declared);
+        mirror.expect_no_subscriber();
+        for seq in 1..40 {
+            mirror.offer(seq, output(&vec![0; 200 << 10]));
+        }
+        mirror.skip_to(50, 1000).unwrap();
+        mirror.offer(50, output(b"b"));
+        let evicted = mirror.lock().evicted_bytes;
+        assert!(evicted > 0);
+        assert_eq!(mirror.read_retained(u64::MAX).dropped_bytes, evicted + 1000);
     }
 }
