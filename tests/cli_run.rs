@@ -251,7 +251,7 @@ fn failures_of_exec_server_give_125() {
         (&["run", "--connect", "ws://127.0.0.1:1", "true"], "--connect: "),
         (&["run", "--connect", "nowhere", "true"], "ws://HOST:PORT"),
         (&["run", "--on", "nowhere", "true"], "nowhere"),
-        (&["run", "-d", "true"], "no server is running"),
+        (&["run", "-d", "true"], "found no server"),
     ] {
         let outcome = run_program(arguments);
         assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(125), ""), "{arguments:?}");

@@ -57,7 +57,7 @@ fn without_a_server_the_error_names_the_remedy() {
     let outcome = run_command(program);
     assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(1), ""));
     assert!(
-        outcome.stderr.contains("no server is running; start one with `exec-server`"),
+        outcome.stderr.contains("found no server; start one with `exec-server`"),
         "{outcome:?}"
     );
 }

@@ -64,7 +64,7 @@ pub(crate) async fn run(
     Ok(ExitStatus::SUCCESS)
 }
 
-/// Returns the number of the last event to skip.
+/// Returns the sequence number of the last event to skip; 0 if there is none.
 fn already_seen(listed: &Listed, logs: &Logs) -> anyhow::Result<u64> {
     if logs.tail == Some(0) {
         return Ok(listed.process.next_seq.saturating_sub(1));
@@ -81,12 +81,12 @@ fn already_seen(listed: &Listed, logs: &Logs) -> anyhow::Result<u64> {
 struct Printer {
     outputs: Outputs,
     json: bool,
-    /// Present until the initially retained output has been read.
+    /// With `--tail`: present until the output that was retained at the start has been read.
     tail: Option<Tail>,
 }
 
 impl Printer {
-    /// `is_newest`: the event completes the initially retained output.
+    /// `is_newest`: the event completes the output that was retained at the start.
     async fn take(&mut self, event: ExecProcessEvent, is_newest: bool) -> Result<(), OutputError> {
         if let Some(tail) = &mut self.tail {
             match event {
@@ -128,7 +128,7 @@ struct Tail {
     chunks: VecDeque<(OutputStream, Bytes)>,
     /// The number of newlines in all chunks, and in the first chunk.
     newlines: (usize, usize),
-    /// Size of the gap before the chunks.
+    /// The number of bytes lost in gaps before the chunks.
     gap: u64,
 }
 
@@ -188,6 +188,10 @@ async fn print(event: ExecProcessEvent, outputs: &mut Outputs) -> Result<(), Out
     match event {
         ExecProcessEvent::Output(output) => {
             outputs.write(output.stream, output.chunk.into_bytes()).await
+        }
+        // An older server does not report the size.
+        ExecProcessEvent::Gap { dropped_bytes: 0 } => {
+            Ok(writeln!(io::stderr(), "[output left out]")?)
         }
         ExecProcessEvent::Gap { dropped_bytes } => {
             Ok(writeln!(io::stderr(), "[{dropped_bytes} bytes left out]")?)

@@ -9,14 +9,17 @@ use crate::terminal::printable;
 /// The system calls that `--network` would allow.
 const NETWORK_CALLS: [&str; 4] = ["socket", "connect", "bind", "sendto"];
 
+/// The names that are read-only even in a writable directory.
+const PROTECTED_NAMES: [&str; 3] = [".agents", ".codex", ".git"];
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Report {
-    /// Paths, system calls and hosts that the sandbox seems to have denied.
+    /// Report the path, system call or host that the sandbox seems to have denied.
     pub(crate) denials: bool,
-    /// Bytes and refused hosts of a managed network.
+    /// Report the bytes and the refused hosts of a managed network.
     pub(crate) network_use: bool,
-    /// Whether the start had host rules. Otherwise only the server has rules, and no flag can allow
-    /// a host.
+    /// Whether the start had host rules, or may have had them. Otherwise only the server has rules,
+    /// and no flag can allow a host.
     pub(crate) names_hosts: bool,
 }
 
@@ -54,7 +57,10 @@ impl Report {
     fn refused(self, host: &str) -> String {
         let host = printable(host);
         match self.names_hosts {
-            true => format!("network: {host} is not allowed; allow it with --allow-host {host}"),
+            true => format!(
+                "network: {host} is not allowed; allow it with --allow-host {host}, unless \
+                 --deny-host or the server refuses it"
+            ),
             false => format!("network: {host} is not allowed by the rules of the server"),
         }
     }
@@ -79,8 +85,9 @@ fn limit_lines(exit: &ProcessExit, limits: Option<&EffectiveLimits>) -> Vec<Stri
 fn denied(denial: Denial) -> String {
     match (denial.path, denial.call) {
         (Some(path), _) => {
-            let advice = "to allow writing, use --sandbox workspace-write --writable DIR";
-            format!("{}; {advice}", printable(&path))
+            let directory = printable(protected_part(&path).unwrap_or("DIR"));
+            let advice = format!("use --sandbox workspace-write --writable {directory}");
+            format!("{}; to allow writing, {advice}", printable(&path))
         }
         (None, Some(call)) if NETWORK_CALLS.contains(&&*call) => {
             format!("the network (system call {call}); to allow it, use --sandbox MODE --network")
@@ -88,6 +95,17 @@ fn denied(denial: Denial) -> String {
         (None, Some(call)) => format!("the system call {}", printable(&call)),
         (None, None) => "an operation".to_owned(),
     }
+}
+
+/// Returns the path up to its first protected name, if it has one: such a directory stays read-only
+/// unless `--writable` names exactly it.
+fn protected_part(path: &str) -> Option<&str> {
+    let mut end = 0;
+    path.split_inclusive('/').find_map(|name| {
+        end += name.len();
+        let part = path[..end].trim_end_matches('/');
+        PROTECTED_NAMES.contains(&name.trim_end_matches('/')).then_some(part)
+    })
 }
 
 #[cfg(test)]
@@ -138,7 +156,10 @@ mod tests {
         let host = "a\u{fffd}.example:443";
         assert_eq!(
             EVERYTHING.lines(&exit, None),
-            [format!("network: {host} is not allowed; allow it with --allow-host {host}")]
+            [format!(
+                "network: {host} is not allowed; allow it with --allow-host {host}, unless \
+                 --deny-host or the server refuses it"
+            )]
         );
         let plain = Report { names_hosts: false, ..EVERYTHING };
         assert_eq!(
@@ -147,6 +168,21 @@ mod tests {
         );
         let silent = Report { denials: false, ..EVERYTHING };
         assert!(silent.lines(&exit, None).is_empty());
+    }
+
+    #[test]
+    fn the_advice_for_a_denied_path_names_a_directory_that_allows_it() {
+        for (path, directory) in [
+            ("/opt/x", "DIR"),
+            (".git/hooks/pre-commit", ".git"),
+            ("/w/.codex", "/w/.codex"),
+            ("/w/my.git/x", "DIR"),
+        ] {
+            let denial = Denial { path: Some(path.to_owned()), ..Denial::default() };
+            let lines = EVERYTHING.lines(&exit(Some(denial), None), None);
+            let advice = format!("use --sandbox workspace-write --writable {directory}");
+            assert!(lines[0].ends_with(&advice), "{lines:?}");
+        }
     }
 
     #[test]
@@ -164,8 +200,10 @@ mod tests {
             EVERYTHING.lines(&exit, None),
             [
                 "network: 3 bytes up, 70000 bytes down",
-                "network: [::1]:22 is not allowed; allow it with --allow-host [::1]:22",
-                "network: b.example is not allowed; allow it with --allow-host b.example",
+                "network: [::1]:22 is not allowed; allow it with --allow-host [::1]:22, unless \
+                 --deny-host or the server refuses it",
+                "network: b.example is not allowed; allow it with --allow-host b.example, unless \
+                 --deny-host or the server refuses it",
                 "network: further hosts were refused",
             ]
         );

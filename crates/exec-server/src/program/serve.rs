@@ -34,6 +34,7 @@ use crate::registry_credentials::NoCredentials;
 use crate::target::runtime_file::{
     RunningServer, RuntimeFile, believed_directories, running_server,
 };
+use crate::terminal::printable;
 
 /// How long connections may take to close at shutdown.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -47,7 +48,7 @@ pub enum ServeError {
     Bind(#[from] BindError),
     #[error(
         "a server of this user (pid {pid}) already listens on {url}, and commands use it; to run a \
-         second server, choose another port"
+         second server, choose another address"
     )]
     AlreadyRunning { url: String, pid: u32 },
     #[error(transparent)]
@@ -181,7 +182,7 @@ async fn serve_listeners(
     let reloading = Reloading::start(reloadable).map_err(ServeError::Signals)?;
     let mut ending = Ending { signals, reloading, notifier };
     // Before the announcement: a reader of the announcement may rely on the file.
-    let _runtime_file = match listeners.iter().find(|listener| door.is_open_to_own_user(listener)) {
+    let runtime_file = match listeners.iter().find(|listener| door.is_open_to_own_user(listener)) {
         Some(listener) if settings.discoverable => publish(listener),
         _ => None,
     };
@@ -192,7 +193,7 @@ async fn serve_listeners(
     if let [only] = &listeners[..]
         && door.is_open_to_own_user(only)
     {
-        greet(only.local_url());
+        greet(only.local_url(), settings.discoverable && runtime_file.is_none());
     }
     door.explain(settings, &listeners);
     let server = enforcing.map_or_else(|| start(&config, paths, &monitor.telemetry), Ok)?;
@@ -431,16 +432,30 @@ fn announce(listeners: &[Listener]) -> io::Result<()> {
 }
 
 /// Prints the next steps for a person who has just started the server on a terminal.
-fn greet(url: &ListenUrl) {
+fn greet(url: &ListenUrl, is_second: bool) {
     let mut stderr = io::stderr().lock();
-    if stderr.is_terminal() {
-        let _ = write!(
+    if !stderr.is_terminal() {
+        return;
+    }
+    let program = program_as_started();
+    let _ = write!(
+        stderr,
+        "Listening. In another terminal: {program} shell --connect {url}\n\
+         or {program} run --connect {url} -- COMMAND.\n\
+         Ctrl-C here stops the server and all its processes.\n"
+    );
+    if is_second && let Some(RunningServer { url, pid, .. }) = running_server() {
+        let _ = writeln!(
             stderr,
-            "Listening. In another terminal: exec-server shell --connect {url}\n\
-             or exec-server run --connect {url} -- COMMAND.\n\
-             Ctrl-C here stops the server and all its processes.\n"
+            "Without --connect, commands use your other server at {url} (pid {pid})."
         );
     }
+}
+
+/// Returns the path by which the program was started, or its name if it was found on `PATH`.
+fn program_as_started() -> String {
+    let path = std::env::args().next().filter(|path| path.contains('/'));
+    path.map_or_else(|| "exec-server".to_owned(), |path| printable(&path))
 }
 
 /// The events that end a server with listeners.

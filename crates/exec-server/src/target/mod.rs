@@ -70,7 +70,7 @@ pub(crate) enum TargetError {
     #[error("{origin}: {source}")]
     Url { origin: Origin, source: DialUrlParseError },
     #[error(
-        "no server is running; start one with `exec-server`, or select one with --connect URL or {SERVER_URL_VARIABLE}"
+        "found no server; start one with `exec-server`, or select one with --connect URL or {SERVER_URL_VARIABLE}"
     )]
     NoServer,
     #[error(

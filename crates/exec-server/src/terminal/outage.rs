@@ -14,7 +14,7 @@ pub(crate) fn is_away(state: &ConnectionState) -> bool {
     matches!(state, ConnectionState::Recovering { .. })
 }
 
-/// Reports each long outage once, but not its end. Never returns.
+/// Reports each long outage, and its end if the client has reconnected. Never returns.
 pub(crate) async fn report(
     mut state: watch::Receiver<ConnectionState>,
     tell: impl Fn(&str),
@@ -23,7 +23,10 @@ pub(crate) async fn report(
         let back = state.wait_for(|state| !is_away(state));
         if timeout_at(since + REPORT_TIMEOUT, back).await.is_err() {
             tell("connection lost, reconnecting… (Ctrl-C gives up)");
-            let _ = state.wait_for(|state| !is_away(state)).await;
+            let back = state.wait_for(|state| !is_away(state)).await;
+            if back.is_ok_and(|state| matches!(*state, ConnectionState::Connected)) {
+                tell("connected again");
+            }
         }
     }
     std::future::pending().await
