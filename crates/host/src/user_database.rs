@@ -8,8 +8,8 @@ use std::ptr;
 
 const MAX_ENTRY_BYTES: usize = 1 << 20;
 
-/// Returns the home directory of a user, independent of `HOME`. `None` if the user is unknown. May
-/// query other machines and block.
+/// Returns the home directory of a user, independent of `HOME`. `None` if the database has none for
+/// the user, or the look-up fails. May query other machines and block.
 #[must_use]
 pub fn home_directory_of(uid: u32) -> Option<PathBuf> {
     let mut buffer: Vec<libc::c_char> = vec![0; 1 << 10];

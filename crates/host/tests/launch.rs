@@ -183,7 +183,7 @@ fn run(launcher: fn() -> Launcher, test: impl AsyncFnOnce(Launcher)) -> Result<(
     Ok(())
 }
 
-/// Runs a test in a sandbox that can read everything and write to a temporary workspace.
+/// Runs a test whose programs are in the ordinary sandbox of a temporary workspace.
 fn run_confined(confinement: Confinement, test: impl AsyncFnOnce(Launcher)) -> Result<(), Failed> {
     if !confinement.is_available() {
         skipped("bubblewrap is not installed");
@@ -269,7 +269,7 @@ async fn invalid_requests_are_refused(launcher: Launcher) {
     let mut command = shell("true");
     command.argv.push("a\0b".into());
     let error = launcher.launch(command).await.unwrap_err();
-    assert_eq!(error.to_string(), "argument \"a\\0b\" contains a NUL byte");
+    assert_eq!(error.to_string(), "argument 3 of \"/bin/sh\" contains a NUL byte");
 
     let mut command = shell("true");
     command.env.push(("SECRET".into(), "hidden\0".into()));
@@ -413,7 +413,8 @@ async fn a_terminal_signals_its_foreground(launcher: Launcher) {
 }
 
 async fn signals_reach_the_group(launcher: Launcher) {
-    // `wait` returns only if the background member of the group received the signal as well.
+    // The second `wait` returns only if the background member of the group received the signal as
+    // well.
     let script = "trap 'echo leader' USR1
         sh -c 'trap \"echo member; exit\" USR1; echo up; while :; do sleep 0.01; done' &
         wait; wait; exit 6";

@@ -43,18 +43,19 @@ thread_local! {
 pub struct Confinement {
     policy: Policy,
     ruleset: OwnedFd,
-    /// The root directory.
+    /// The directory `/`.
     pub(super) top: OwnedFd,
     /// Sorted by path.
     roots: Vec<Root>,
 }
 
-/// A granted path, with the file that was there when the confinement was made.
+/// A granted path, with the file, if any, that was there when the confinement was made.
 #[derive(Debug)]
 struct Root {
     path: PathBuf,
     found: Option<Identity>,
-    /// The file belongs to the kernel (a device, procfs, sysfs) or is `/`, so it is never replaced.
+    /// The file belongs to the kernel (a character device, procfs, sysfs) or is `/`, so it is never
+    /// replaced.
     is_lasting: bool,
     /// Set for directories only.
     directory: Option<OwnedFd>,
@@ -94,7 +95,7 @@ pub(super) enum RequiredAccess {
     MakeDirectory,
     /// The name is removed, replaced, or created as anything but a directory. Rules for paths below
     /// the name do not move with it. So `Change` is refused if such a rule takes away access, even
-    /// for a path that does not exist yet.
+    /// if nothing exists at the path of the rule yet.
     Change,
 }
 
@@ -139,8 +140,8 @@ impl Confinement {
         entered.map_err(|_| ConfinementError::Confined)
     }
 
-    /// Whether the granted paths still lead to the files that [`new`](Self::new) found there. The
-    /// kernel's rules apply to the files, not to the names.
+    /// Whether each granted path still has the file that [`new`](Self::new) found there, or still
+    /// has none. The kernel's rules apply to the files, not to the names.
     #[must_use]
     pub fn is_current(&self) -> bool {
         self.roots.iter().all(Root::is_current)
@@ -173,7 +174,7 @@ impl Confinement {
         below.any(|rule| rule.access < Access::Write)
     }
 
-    /// Returns the directory of the nearest grant, and the path from it to `place`.
+    /// Returns the nearest granted directory at or above `place`, and the path from it to `place`.
     pub(super) fn root_of<'p>(&self, place: &'p Path) -> Option<(BorrowedFd<'_>, &'p Path)> {
         // Ancestors of a path sort before it, so the last match is the nearest.
         let end = self.roots.partition_point(|root| *root.path <= *place);
@@ -223,9 +224,9 @@ fn restrict_this_thread(ruleset: BorrowedFd<'_>) -> io::Result<()> {
     Ok(landlock::restrict_self(ruleset)?)
 }
 
-/// Drops capabilities that bypass the confinement: `CAP_PERFMON` and `CAP_SYS_ADMIN` give access to
-/// the environment and memory map of every process in `/proc`, even where Landlock denies it.
-/// Capabilities belong to the thread, so other threads keep theirs.
+/// Drops all capabilities but [`KEPT_BY_ROOT`]. Some would bypass the confinement: `CAP_PERFMON`
+/// and `CAP_SYS_ADMIN` give access to the environment and memory map of every process in `/proc`,
+/// even where Landlock denies it. Capabilities belong to the thread, so other threads keep theirs.
 fn drop_capabilities() -> Result<(), Errno> {
     let current = capabilities(None)?;
     let kept = CapabilitySets {
@@ -275,7 +276,7 @@ pub(super) struct View(Option<Limits>);
 #[derive(Debug)]
 struct Limits {
     confinement: Arc<Confinement>,
-    /// The directory. `allows` appends an entry to it temporarily.
+    /// The path of the directory. `allows` appends an entry's name to it temporarily.
     place: PathBuf,
 }
 

@@ -25,7 +25,7 @@ pub enum FsError {
         found: FileKind,
         wanted: &'static str,
     },
-    /// The path ends in a slash or a dot, so it can only name a directory.
+    /// The path ends in a slash, `.` or `..`, so it can only name a directory.
     NamesDirectory {
         path: PathBuf,
     },
@@ -37,7 +37,7 @@ pub enum FsError {
         path: PathBuf,
         max: usize,
     },
-    /// The file is not in the state that the caller expects; nothing was changed.
+    /// The file is not in the state that the caller expects, or others change it at the same time.
     Conflict {
         path: PathBuf,
         is: String,
@@ -47,7 +47,7 @@ pub enum FsError {
         path: PathBuf,
         why: &'static str,
     },
-    /// Opening the file would have to wait for the holder of a lease.
+    /// Another process holds a lease (fcntl(2)) on the file, so opening it would have to wait.
     Leased {
         path: PathBuf,
     },
@@ -63,7 +63,7 @@ pub enum FsError {
     },
 }
 
-/// The part of a path that an error concerns.
+/// Whether an error concerns a path itself or something below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
     Itself,
@@ -149,7 +149,7 @@ impl FsError {
         }
     }
 
-    /// Returns a closure for `map_err`: the kernel refused `action` on `path`.
+    /// Returns a closure for `map_err`: `action` failed on `path`.
     pub(crate) fn os(action: &'static str, path: &Path) -> impl FnOnce(Errno) -> Self {
         move |errno| match errno {
             Errno::LOOP => {
@@ -160,7 +160,8 @@ impl FsError {
         }
     }
 
-    /// Like [`Self::os`], for a file that is opened without waiting for the holder of a lease.
+    /// Like [`Self::os`], for a file that was opened with `O_NONBLOCK`: `EAGAIN` means that another
+    /// process holds a lease on it.
     pub(super) fn opening(action: &'static str, path: &Path) -> impl FnOnce(Errno) -> Self {
         move |errno| match errno {
             Errno::AGAIN => Self::Leased { path: path.to_owned() },
@@ -192,7 +193,7 @@ impl FsError {
         Self::Conflict { path: path.to_owned(), is: "already exists".to_owned() }
     }
 
-    /// Whether the system ran out of descriptors or memory.
+    /// Whether descriptors or memory ran out, in this process or in the system.
     #[must_use]
     pub fn is_out_of_resources(&self) -> bool {
         let Self::Os { source, .. } = self else { return false };

@@ -51,8 +51,8 @@ impl HttpClient {
     /// Sends the request and waits for the response headers. If redirects are followed, these are
     /// the headers of the last response.
     ///
-    /// Dropping the future or the response ends the exchange: it closes the connection (HTTP/1) or
-    /// resets the stream (HTTP/2).
+    /// Dropping the future, or the response before the end of its body, ends the exchange: it
+    /// closes the connection (HTTP/1) or resets the stream (HTTP/2).
     pub async fn send(&self, request: Request) -> Result<Response, HttpError> {
         let deadline = request.timeout.map(Deadline::after);
         let redirects = request.redirects;
@@ -85,7 +85,14 @@ impl HttpClient {
         let open = || async {
             let variables = Arc::clone(&self.variables);
             let opened = tokio::task::spawn_blocking(move || Pool::open(&*variables)).await;
-            opened.unwrap_or(Err(HttpError::Setup))
+            opened.unwrap_or_else(|error| {
+                // The text of a panic may contain anything.
+                let cause = match error.is_panic() {
+                    true => "its task panicked",
+                    false => "the server is shutting down",
+                };
+                Err(HttpError::Setup { cause: cause.to_owned() })
+            })
         };
         self.pool.get_or_try_init(open).await
     }

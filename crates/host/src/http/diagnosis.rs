@@ -1,7 +1,7 @@
 //! Translates the errors of the HTTP and TLS libraries into facts that may be shown.
 //!
 //! The texts of these errors contain URLs, hosts and certificates. Only kinds and numbers leave
-//! this file.
+//! this file, except for errors of the set-up.
 
 use std::error::Error;
 use std::io;
@@ -14,6 +14,14 @@ use super::error::{HttpError, TlsProblem};
 /// The time limit of each connection attempt: name resolution, TCP, a proxy's tunnel and TLS
 /// together.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Keeps the texts of an error that occurred before any request, and so knows no URL. The URLs of
+/// proxies are parsed before.
+pub(super) fn of_setup(error: &dyn Error) -> HttpError {
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
+    let cause = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
+    HttpError::Setup { cause }
+}
 
 /// Classifies an error that occurred before the response headers were received.
 pub(super) fn of_request(error: &reqwest::Error) -> HttpError {
@@ -117,6 +125,24 @@ fn certificate_problem(problem: &CertificateError) -> TlsProblem {
         CertificateError::UnhandledCriticalExtension => {
             invalid("it has a critical extension that is not supported")
         }
-        _ => invalid("it uses something that is not supported"),
+        _ => invalid("it cannot be verified"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("builder error")]
+    struct BuilderError(#[source] io::Error);
+
+    #[test]
+    fn an_error_of_the_setup_names_its_causes() {
+        let error = BuilderError(io::Error::other("no cipher suites"));
+        assert_eq!(
+            of_setup(&error).to_string(),
+            "cannot set up the HTTP client: builder error: no cipher suites"
+        );
     }
 }

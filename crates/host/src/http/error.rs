@@ -2,7 +2,7 @@
 //!
 //! Errors of the HTTP and TLS libraries contain URLs and host names, and certificates may name
 //! hosts. So their texts and sources stay in [`diagnosis`](super::diagnosis), and only facts leave
-//! it.
+//! it. The exception is [`HttpError::Setup`], which concerns no request.
 
 use std::io;
 use std::time::Duration;
@@ -18,8 +18,8 @@ pub enum HttpError {
          proxy URL; set it to http://HOST:PORT"
     )]
     ProxySetting { variable: &'static str },
-    #[error("cannot set up the HTTP client")]
-    Setup,
+    #[error("cannot set up the HTTP client: {cause}")]
+    Setup { cause: String },
     #[error("cannot resolve the host name")]
     Resolve,
     #[error("cannot connect: {source}")]
@@ -36,13 +36,13 @@ pub enum HttpError {
     Tls { problem: TlsProblem },
     #[error("timed out after {} ms", after.as_millis())]
     TimedOut { after: Duration },
-    #[error("the connection closed before the response")]
+    #[error("the connection or HTTP/2 stream closed before the response")]
     NoResponse,
     #[error("the response is not valid HTTP or has too many headers")]
     Malformed,
     #[error("the request was redirected more than {max} times")]
     TooManyRedirects { max: usize },
-    #[error("the connection closed before the end of the response body")]
+    #[error("the response body ended early, or is not valid HTTP")]
     BodyCutOff,
     #[error("the response body is larger than {max} bytes")]
     BodyTooLarge { max: usize },
@@ -91,7 +91,10 @@ pub enum VariableProblem {
     Missing,
     #[error("is empty on the server")]
     Empty,
-    #[error("is protected; the operator can allow it with http.allowed_variables")]
+    #[error(
+        "is protected; the operator can allow it with http.allowed_variables, unless it is one of \
+         the server's own"
+    )]
     Protected,
 }
 

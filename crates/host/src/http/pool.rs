@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Variables;
-use super::diagnosis::CONNECT_TIMEOUT;
+use super::diagnosis::{self, CONNECT_TIMEOUT};
 use super::error::HttpError;
 use super::proxies::proxies;
 use super::trust::tls;
@@ -49,5 +49,5 @@ fn open(
         .redirect(reqwest::redirect::Policy::none())
         .no_proxy();
     let builder = proxies(variables)?.into_iter().fold(builder, reqwest::ClientBuilder::proxy);
-    builder.build().map_err(|_| HttpError::Setup)
+    builder.build().map_err(|error| diagnosis::of_setup(&error))
 }

@@ -95,8 +95,8 @@ pub struct ProtectedVariables {
 }
 
 impl ProtectedVariables {
-    /// The entries have the form of those in [`PROTECTED_VARIABLES`]. An entry that is both added
-    /// and removed is protected.
+    /// The entries have the form of those in [`PROTECTED_VARIABLES`]. A variable that matches
+    /// entries of both lists is protected.
     #[must_use]
     pub fn new(added: Vec<String>, removed: Vec<String>) -> Self {
         Self { added, removed }

@@ -10,6 +10,7 @@ use rustls::{ClientConfig, RootCertStore};
 use rustls_native_certs::{CertificateResult, load_certs_from_paths, load_native_certs};
 
 use super::Variables;
+use super::diagnosis;
 use super::error::HttpError;
 
 /// Reads files. Without any authority every handshake fails, but plain http still works.
@@ -17,7 +18,7 @@ pub(super) fn tls(variables: &Variables) -> Result<ClientConfig, HttpError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|_| HttpError::Setup)?
+        .map_err(|error| diagnosis::of_setup(&error))?
         .with_root_certificates(authorities(variables))
         .with_no_client_auth();
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
@@ -46,7 +47,15 @@ fn authorities(variables: &Variables) -> RootCertStore {
         unreadable += unusable + found.errors.len();
         first_error = first_error.or_else(|| found.errors.first().map(ToString::to_string));
     }
-    if store.is_empty() || unreadable > 0 {
+    if store.is_empty() {
+        tracing::warn!(
+            unreadable,
+            error = first_error,
+            "found no usable certificate authority for TLS, so https requests will fail; install \
+             the authorities of the system (ca-certificates), or check CODEX_CA_CERTIFICATE, \
+             SSL_CERT_FILE and SSL_CERT_DIR"
+        );
+    } else if unreadable > 0 {
         tracing::warn!(
             trusted = store.len(),
             unreadable,

@@ -1,4 +1,5 @@
-//! Guesses whether a sandboxed process failed because of a denial, from the end of its output.
+//! Guesses whether a sandboxed process failed because of a denial, from its exit and the end of its
+//! output.
 //!
 //! The kernel reports a refused call only to the program, and the program reports it as text. This
 //! module parses that text. The result is a hint for deciding whether to grant more rights; the
@@ -32,7 +33,7 @@ const REFUSALS: [&str; 3] =
     ["permission denied", "operation not permitted", "read-only file system"];
 /// Error names, recognised only as whole words.
 const NAMES: [&str; 3] = ["EACCES", "EPERM", "EROFS"];
-/// Messages of programs that could not create a socket, without a word about permissions. They
+/// Messages of programs that could not use the network, without a word about permissions. They
 /// indicate a denial only if the sandbox restricts the network.
 const SILENT_NETWORK: [&str; 4] = [
     "could not resolve host",

@@ -36,7 +36,7 @@ pub struct EnvironmentPolicy {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("invalid environment variable pattern {pattern:?}: {source}")]
+#[error("invalid environment variable pattern {pattern:?}: {}", source.kind())]
 pub struct PatternError {
     pattern: String,
     source: globset::Error,
@@ -144,6 +144,7 @@ mod tests {
     fn a_bad_pattern_is_named() {
         let policy = EnvironmentPolicy { exclude: vec!["[".into()], ..policy(Inherit::All) };
         let error = policy.apply(std::iter::empty()).unwrap_err().to_string();
-        assert!(error.contains("\"[\""), "{error}");
+        let expected = "invalid environment variable pattern \"[\": unclosed character class";
+        assert!(error.starts_with(expected), "{error}");
     }
 }

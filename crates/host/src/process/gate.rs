@@ -16,7 +16,7 @@ pub struct Confinement {
     pub gate: Option<PlannedGate>,
 }
 
-/// A gate whose process has not started yet.
+/// A gate that is not open yet.
 #[derive(Debug)]
 pub struct PlannedGate {
     pub settings: GateSettings,

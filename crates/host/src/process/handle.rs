@@ -36,15 +36,17 @@ pub struct Process {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Terminate {
     Force,
-    /// TERM to the process group, then KILL to every descendant after this time.
+    /// TERM to the process group, and after this time KILL to the whole tree. If the process itself
+    /// has exited, KILL to the whole tree at once.
     Graceful(Duration),
 }
 
 impl Process {
     /// Starts a program once its confinement is known. The handle works at once: input and orders
-    /// wait for the program to run. If the tree still lives `timeout` after the program started,
-    /// the process group gets TERM, and after [`TIMEOUT_GRACE`] the whole tree gets KILL. If the
-    /// program itself has exited by then, the tree gets KILL at once.
+    /// wait for the program to run, except that a kill aborts the start. If any process of the tree
+    /// still lives `timeout` after the program started, the process group gets TERM, and the whole
+    /// tree gets KILL [`TIMEOUT_GRACE`] later. If the program itself has exited before the timeout,
+    /// the tree gets KILL at once.
     #[must_use]
     pub fn start(
         launcher: Launcher,
@@ -136,7 +138,8 @@ impl Process {
         self.shared.exited()
     }
 
-    /// Whether no descendant is left.
+    /// Whether the tree has ended: no process is left, or the start failed. After the death of a
+    /// keeper, true while the spawner still kills the rest.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         *self.shared.gone.borrow()
@@ -154,8 +157,8 @@ impl Process {
         self.shared.denial.get()
     }
 
-    /// Traffic and refusals of the gate up to the exit; `None` before the exit and without a
-    /// managed network.
+    /// Traffic and refusals of the gate up to the exit; `None` before the exit, without a managed
+    /// network, and if the exit was not observed.
     #[must_use]
     pub fn network_use(&self) -> Option<&GateSummary> {
         self.shared.network_use.get()
@@ -177,7 +180,7 @@ impl Process {
     }
 }
 
-/// The time between TERM and KILL after a timeout.
+/// The time between TERM and KILL once the timeout of a process has passed.
 pub const TIMEOUT_GRACE: Duration = Duration::from_secs(2);
 const COUNT_TIMEOUT: Duration = Duration::from_secs(1);
 

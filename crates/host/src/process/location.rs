@@ -16,7 +16,8 @@ pub struct ProcessLocation {
 /// Whether a sandboxed tree with network access exists, and which keeper it descends from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NetworkedTree {
-    /// The tree has no network, has no sandbox, or is gone.
+    /// The tree has no sandbox, has no network access, has no plan yet and so no process, or is
+    /// gone.
     No,
     /// The program may already be running.
     Starting,

@@ -21,17 +21,18 @@ pub(super) struct Shared {
     phase: Mutex<Phase>,
     /// When to kill the tree. Set by a graceful termination, and by a kill during the start.
     pub(super) kill_at: watch::Sender<Option<tokio::time::Instant>>,
-    /// Why the server ended the process. Set before it does so; the first reason wins.
+    /// Why the server ended the process of its own accord. Set before it does so; the first reason
+    /// wins.
     pub(super) ended_by: OnceLock<EndedBy>,
     /// True once the start has succeeded or failed.
     pub(super) decided: watch::Sender<bool>,
-    /// True once the last descendant has died.
+    /// True once the tree has ended; see [`super::Process::is_gone`].
     pub(super) gone: watch::Sender<bool>,
     /// Set before the program runs, if it has a sandbox.
     pub(super) network: Arc<OnceLock<Network>>,
-    /// Set before the exit is recorded.
+    /// Set before the exit is recorded, if the process seems to have failed because of a denial.
     pub(super) denial: OnceLock<Denial>,
-    /// Set before the exit is recorded, if the process has a gate.
+    /// Set before the exit is recorded, if the process has a gate and its exit was observed.
     pub(super) network_use: OnceLock<GateSummary>,
 }
 

@@ -1,4 +1,5 @@
-//! Moves a child's output into its log: large reads for bulk output, no delay for a keystroke.
+//! Moves a child's output into its log: large reads for bulk output, no delay for the echo of a
+//! keystroke.
 
 use std::io;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ const MAX_CHUNK: usize = 256 << 10;
 const MIN_READ: usize = 8 << 10;
 const SMALL_CHUNK: usize = 2 << 10;
 /// A burst of this size counts as a flood. The pipe is grown only then: all processes of an
-/// unprivileged user share a small quota for pipes.
+/// unprivileged user share a small quota of pipe memory.
 const FLOOD_BYTES: usize = 128 << 10;
 const GROWN_PIPE: usize = 1 << 20;
 /// A longer pause ends a burst.
@@ -92,8 +93,8 @@ impl Output {
         }
     }
 
-    /// Moves the bytes that are in the kernel's buffer now, while the log has room. Leaves bytes
-    /// that surviving descendants write in the meantime to a later `transfer`.
+    /// Moves the bytes that are in the kernel's buffer now into the log, while the log has room.
+    /// Stops then, even if surviving descendants keep writing.
     pub(super) async fn drain_pending(&mut self, log: &Log) {
         let mut pending = match &self.source {
             Source::Pipe(pipe) => pipe.pending(),
@@ -155,7 +156,7 @@ impl Output {
         }
     }
 
-    /// Adjusts the next read size to the size of this read.
+    /// Adjusts the size and the time of the next read to the number of bytes just gathered.
     fn adapt(&mut self, got: usize) {
         if got >= self.read_size {
             self.read_size = (self.read_size * 2).min(MAX_CHUNK);

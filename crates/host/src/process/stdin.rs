@@ -2,8 +2,9 @@
 //!
 //! Offers are taken in order. An offer is *accepted* once at most [`STDIN_QUEUE_BYTES`] bytes up to
 //! its end are still queued; until then its response waits. The same amount may be queued beyond
-//! that; further offers are refused, so a client that never awaits responses can neither fill the
-//! server's memory nor block its own `terminate` behind its writes.
+//! that. Further offers are refused, so a client that never awaits responses can neither fill the
+//! server's memory nor block its own `terminate` behind its writes. An empty queue takes an offer
+//! of any size.
 //!
 //! The task that makes the offer writes as much as the child takes without waiting, so a keystroke
 //! needs no other task. The process's supervisor writes the rest.
@@ -18,7 +19,7 @@ use tokio::sync::Notify;
 
 use super::launch::{PtyMaster, StdinPipe};
 
-/// The most accepted input that a process holds.
+/// The most bytes of accepted input that may be queued for a child.
 pub const STDIN_QUEUE_BYTES: u64 = 4 << 20;
 const REMEMBERED_WRITES: usize = 65_536;
 
@@ -58,15 +59,18 @@ pub(super) struct StdinQueue {
 
 #[derive(Debug)]
 struct State {
-    /// `None` before the child runs and after its input has ended. Dropping it ends the input.
+    /// `None` before the child runs, if it has no stdin, and after its input has ended. Dropping a
+    /// pipe ends the input.
     sink: Option<Arc<Sink>>,
     chunks: VecDeque<Bytes>,
-    /// Bytes offered and written since the start; `chunks` holds the difference.
+    /// Bytes queued and bytes written since the start. Until the input is closed, `chunks` holds
+    /// the difference.
     offered: u64,
     written: u64,
     end: End,
-    /// Set when an offer was refused. Later offers are refused too until the queue is empty: input
-    /// that a client sends without awaiting responses must not arrive with a hole in it.
+    /// Set when an offer was refused for lack of room. Later offers are refused too until the queue
+    /// is empty: input that a client sends without awaiting responses must not arrive with a hole
+    /// in it.
     refusing: bool,
     writes: RememberedWrites,
 }
@@ -79,7 +83,8 @@ enum End {
     Closed,
 }
 
-/// A position in the input; see [`super::Process::accepted`].
+/// The position in the input where an offer ends. [`super::Process::accepted`] waits until the
+/// offer is accepted.
 #[derive(Debug, Clone, Copy)]
 pub struct Ticket(u64);
 
@@ -91,10 +96,18 @@ pub struct StdinClosed;
 pub enum OfferError {
     #[error("stdin is closed")]
     Closed,
-    #[error("stdin is full: {held} bytes are waiting to be read")]
-    Full { held: u64 },
+    /// `is_draining`: an earlier offer was refused, and the queue is not empty yet.
+    #[error("stdin {}: {held} bytes are waiting to be read", lack_of_room(*len, *is_draining))]
+    Full { len: usize, held: u64, is_draining: bool },
     #[error("write id {write_id:?} was already used with other bytes")]
     IdReused { write_id: String },
+}
+
+fn lack_of_room(len: usize, is_draining: bool) -> String {
+    match is_draining {
+        true => "was full and must be empty before the next write".to_owned(),
+        false => format!("has no room for {len} bytes"),
+    }
 }
 
 impl StdinQueue {
@@ -133,9 +146,10 @@ impl StdinQueue {
         }
         let held = state.offered - state.written;
         let fits = held + bytes.len() as u64 <= 2 * STDIN_QUEUE_BYTES;
-        state.refusing = held > 0 && (state.refusing || !fits);
+        let is_draining = held > 0 && state.refusing;
+        state.refusing = is_draining || (held > 0 && !fits);
         if state.refusing {
-            return Err(OfferError::Full { held });
+            return Err(OfferError::Full { len: bytes.len(), held, is_draining });
         }
         state.offered += bytes.len() as u64;
         let ticket = Ticket(state.offered);
@@ -223,7 +237,7 @@ impl StdinQueue {
         }
     }
 
-    /// Closes the input: the child reads no more.
+    /// Closes the input and drops the queued bytes.
     pub(super) fn close(&self) {
         self.lock().close();
         self.progressed.notify_waiters();
@@ -362,7 +376,10 @@ mod tests {
         let mebibyte = Bytes::from(vec![0; 1 << 20]);
         let tickets: Vec<_> =
             (0..8).map(|_| queue.offer(mebibyte.clone(), None).unwrap()).collect();
-        assert!(matches!(queue.offer(mebibyte, None), Err(OfferError::Full { .. })));
+        assert_eq!(
+            queue.offer(mebibyte, None).unwrap_err().to_string(),
+            "stdin has no room for 1048576 bytes: 8388608 bytes are waiting to be read"
+        );
         queue.accepted(tickets[3]).await.unwrap();
         let fifth = queue.accepted(tickets[4]);
         tokio::pin!(fifth);
@@ -372,7 +389,11 @@ mod tests {
         let small = Bytes::from_static(b"behind what was refused");
         assert!(matches!(queue.offer(small.clone(), None), Err(OfferError::Full { .. })));
         take(&queue, 6 << 20);
-        assert!(matches!(queue.offer(small.clone(), None), Err(OfferError::Full { .. })));
+        assert_eq!(
+            queue.offer(small.clone(), None).unwrap_err().to_string(),
+            "stdin was full and must be empty before the next write: 1048576 bytes are waiting to \
+             be read"
+        );
         assert_eq!(take(&queue, 1 << 20).len(), 1 << 20);
         queue.offer(small, None).unwrap();
     }

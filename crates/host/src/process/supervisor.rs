@@ -89,7 +89,7 @@ struct Supervisor {
     tree: Tree,
     tree_gone: bool,
     outputs: [Option<Output>; 2],
-    /// Serves the tree until its last process is gone.
+    /// `None` without a managed network, and once the tree has ended.
     gate: Option<Gate>,
     started: Instant,
     deadline: Option<tokio::time::Instant>,
@@ -137,8 +137,7 @@ impl Supervisor {
                 () = ready(second.as_ref(), &shared.log) => transfer(second, &shared.log).await,
                 () = shared.stdin.pump() => {}
                 () = deadline(&mut kill_at) => {
-                    // Only once: otherwise the deadline would fire repeatedly until the tree is
-                    // gone.
+                    // Reset, or this would be ready again and again until the tree is gone.
                     shared.kill_at.send_replace(None);
                     shared.order(Order::Kill);
                 }
@@ -158,8 +157,12 @@ impl Supervisor {
     /// event, and the process must not keep running unobserved.
     async fn end_after_panic(&mut self) {
         let log = &self.shared.log;
-        log.fail("internal server error: the process was killed; see the server's log".to_owned());
-        // Directly: if the panic came before `Shared::run`, an order would only be queued.
+        let killed = match log.progress().exit {
+            None => "the process was killed",
+            Some(_) => "any remaining descendants of the process were killed",
+        };
+        log.fail(format!("internal server error: {killed}; see the server's log"));
+        // Killed directly: if the panic came before `Shared::run`, an order would only be queued.
         self.tree.control().kill_all();
         let tree = &mut self.tree;
         let killed = unless_panicked(async {
@@ -201,7 +204,8 @@ impl Supervisor {
             TreeEvent::Emptied => self.tree_ended().await,
             TreeEvent::Lost => {
                 if log.progress().exit.is_none() {
-                    log.fail("the keeper of the process was killed".to_owned());
+                    let why = "the keeper of the process was killed, and so was the process";
+                    log.fail(why.to_owned());
                     log.append_exit(ExitRecord::killed(self.started.elapsed()));
                 }
                 self.tree_ended().await;
@@ -261,7 +265,7 @@ async fn transfer(output: &mut Option<Output>, log: &Log) {
 async fn unless_panicked<F: Future>(future: F) -> Option<F::Output> {
     let mut future = std::pin::pin!(future);
     poll_fn(|context| {
-        // State left inconsistent by a panic is only used to end the process.
+        // After a panic, inconsistent state is used only to end the process and close its log.
         let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context)));
         polled.map_or(std::task::Poll::Ready(None), |poll| poll.map(Some))
     })
@@ -362,6 +366,18 @@ mod tests {
             "{events:?}"
         );
         assert!(page.progress.failure.is_some());
+    }
+
+    #[tokio::test]
+    async fn a_panic_after_the_exit_does_not_claim_that_the_process_was_killed() {
+        let process = start("read line; exit 3", None);
+        let listener: Arc<dyn LogListener> = Arc::new(Panics);
+        process.log().add_listener(&listener);
+        process.offer_input("go\n".into(), None).unwrap();
+        process.log().wait_closed().await;
+        let progress = process.log().progress();
+        assert_eq!(progress.exit.map(|exit| exit.code), Some(3));
+        assert!(progress.failure.unwrap().contains("remaining descendants"));
     }
 
     #[tokio::test]

@@ -27,10 +27,11 @@ impl ServiceManager {
         Self { notifier: Notifier::default(), sockets: Err(PassedSocketsError::NonePassed) }
     }
 
-    /// Takes the sockets that were passed to this process, and removes the variables that describe
-    /// them, because they are not meant for its children. Call it early in `main`, before anything
-    /// opens a file that stays open. Fails if there are variables to remove and the process has
-    /// several threads, which may be reading the environment.
+    /// Takes the sockets that were passed to this process and the address for notifications, and
+    /// removes the variables that describe them, because they are not meant for its children. Call
+    /// it early in `main`, before anything opens a file that stays open. Fails if there are
+    /// variables to remove and the process has several threads, which may be reading the
+    /// environment.
     pub fn take() -> io::Result<Self> {
         let variables = SOCKET_VARIABLES.into_iter().chain([NOTIFY_VARIABLE]);
         let set: Vec<_> = variables.filter(|name| std::env::var_os(name).is_some()).collect();

@@ -15,7 +15,8 @@ const NO_NAME: &str = "unknown";
 
 #[derive(Debug)]
 pub struct PassedSocket {
-    /// The value of `FileDescriptorName=`; by default the name of the socket unit.
+    /// The value of `FileDescriptorName=`; by default the name of the socket unit. `unknown` if the
+    /// service manager passes no names.
     pub name: String,
     pub socket: ListeningSocket,
 }
@@ -31,6 +32,8 @@ pub enum ListeningSocket {
 pub enum PassedSocketsError {
     #[error("no sockets were passed to this process (LISTEN_FDS is not set)")]
     NonePassed,
+    #[error("LISTEN_PID is not set, so the sockets of LISTEN_FDS may be meant for another process")]
+    NoProcess,
     #[error("{variable} is {value:?}, which is not a valid number")]
     NotANumber { variable: &'static str, value: String },
     #[error(
@@ -41,7 +44,7 @@ pub enum PassedSocketsError {
     NotOpen { count: RawFd, descriptor: RawFd },
     #[error("LISTEN_FDNAMES has {names} names for {count} sockets")]
     Names { names: usize, count: RawFd },
-    #[error("descriptor {descriptor} ({name:?}) is not a listening stream socket: it is {found}")]
+    #[error("cannot accept connections on descriptor {descriptor} ({name:?}): it is {found}")]
     NotListening { descriptor: RawFd, name: String, found: &'static str },
 }
 
@@ -49,7 +52,8 @@ pub(super) fn take(variable: impl Variables) -> Result<Vec<PassedSocket>, Passed
     let text = |name| variable(name).map(|value| value.to_string_lossy().into_owned());
     let Some(count) = text("LISTEN_FDS") else { return Err(PassedSocketsError::NonePassed) };
     let own = std::process::id();
-    let intended = number("LISTEN_PID", text("LISTEN_PID").unwrap_or_default())?;
+    let intended = text("LISTEN_PID").ok_or(PassedSocketsError::NoProcess)?;
+    let intended = number("LISTEN_PID", intended)?;
     if intended != own {
         return Err(PassedSocketsError::OtherProcess { intended, own });
     }
@@ -152,6 +156,7 @@ mod tests {
     #[test]
     fn sockets_of_another_process_are_not_taken() {
         assert_eq!(with(&[]).unwrap_err(), PassedSocketsError::NonePassed);
+        assert_eq!(with(&[("LISTEN_FDS", "1")]).unwrap_err(), PassedSocketsError::NoProcess);
         let error = with(&[("LISTEN_FDS", "1"), ("LISTEN_PID", "1")]).unwrap_err();
         assert!(matches!(error, PassedSocketsError::OtherProcess { intended: 1, .. }), "{error}");
         let own = std::process::id().to_string();

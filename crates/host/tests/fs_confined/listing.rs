@@ -1,4 +1,4 @@
-//! Listings, searches and watches leave out unreadable paths.
+//! Listings, searches and watches leave out paths that the policy denies.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -55,7 +55,7 @@ fn listings_leave_out_denied_entries() {
             "sub",
         ];
         assert_eq!(own, expected);
-        // A link to a hidden path looks like a broken link.
+        // A link to a denied path looks like a broken link.
         let followed = names(&work, EntryTypes::Followed);
         assert_eq!(followed, [".git", "h\u{fffd}rd", "in", "movable", "plain", "sub"]);
         let entries = read_directory(&work, EntryTypes::Followed, 100).unwrap();

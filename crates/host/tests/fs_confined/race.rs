@@ -161,7 +161,7 @@ impl Arena {
         outcomes
     }
 
-    /// Restores files that the last round moved or removed.
+    /// Restores the files that the last round moved or removed, and removes those that it created.
     fn tend(&self) {
         let inside = PathBuf::from(format!("/proc/self/fd/{}", self.inside.as_raw_fd()));
         for gone in ["renamed", "copy"] {

@@ -22,7 +22,7 @@ const FOLLOW: Symlinks = Symlinks::Follow;
 const TREE: RemoveOptions = RemoveOptions { recursive: true, force: true, symlinks: FOLLOW };
 const EMPTY: RemoveOptions = RemoveOptions { recursive: false, force: false, symlinks: FOLLOW };
 
-/// An operation on a name; its source or destination is in `work`.
+/// An operation on a name. If it needs a second path, that path is in `work`.
 type Operation = fn(name: &Path, work: &Path) -> Result<(), FsError>;
 
 /// Operations that would remove the directory with this name, or put something else in its place.
@@ -72,7 +72,8 @@ enum There {
     Nothing,
 }
 
-/// Resolves the policy while the root exists, as a server does at its start.
+/// Creates a scene with `there` at the name. The policy is resolved while the root still exists, as
+/// a server does at its start.
 fn scene(name: &str, there: There) -> (Scene, Policy, PathBuf) {
     let scene = Scene::new();
     std::fs::create_dir_all(scene.at(ROOT)).unwrap();
@@ -145,8 +146,7 @@ fn a_path_without_protected_names_below_is_unrestricted() {
                         There::File => std::fs::write(&path, "").unwrap(),
                         There::Nothing => {}
                     }
-                    // Removed, because a tree that contains `.git` must not move to a place where
-                    // `.git` is not protected.
+                    // Here `prepared` contains no protected name.
                     std::fs::remove_dir_all(scene.at("work/prepared/.git")).unwrap();
                     (scene, policy, path)
                 };

@@ -109,7 +109,8 @@ impl Scene {
         policy(&self.at("work"), &entries, &["**/*.pem"])
     }
 
-    /// Runs `work` on its own thread, confined by the policy.
+    /// Runs `work` on its own thread, as the user and confined by the policy. If the user is
+    /// `nobody`, first makes `nobody` the owner of the whole scene.
     pub(crate) fn confined<T: Send>(
         &self,
         policy: &Policy,
@@ -129,7 +130,7 @@ impl Scene {
         }
     }
 
-    /// Two snapshots differ if anything was changed.
+    /// Two snapshots differ if a path, a mode or the content of a file has changed.
     pub(crate) fn snapshot(&self) -> Vec<String> {
         let mut lines: Vec<_> = ignore::WalkBuilder::new(self.0.root())
             .standard_filters(false)

@@ -85,7 +85,8 @@ impl Arena {
         exchanges.into_inner()
     }
 
-    /// Restores the files that the last round moved or removed.
+    /// Restores the files that the last round moved or removed, and removes the symlink that it
+    /// created.
     pub(crate) fn tend(&self) {
         let made =
             |result: Result<(), Errno>| assert!(matches!(result, Ok(()) | Err(Errno::EXIST)));
@@ -101,8 +102,9 @@ impl Arena {
         std::fs::write(self.at("work/movable"), INSIDE).unwrap();
     }
 
-    /// Plants a separate tree, in which one directory is exchanged with a symlink beside the tree.
-    /// Removing the other directories takes time, during which the exchange can happen.
+    /// Plants a separate tree, unless the last one still exists. In it, one directory is exchanged
+    /// with a symlink beside the tree. Removing the other directories takes time, during which the
+    /// exchange can happen.
     pub(crate) fn plant_tree(&self) {
         if self.at("tree").exists() {
             return;

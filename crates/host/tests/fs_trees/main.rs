@@ -32,7 +32,8 @@ fn inode(path: impl AsRef<Path>) -> u64 {
     rustix::fs::lstat(path.as_ref()).unwrap().st_ino
 }
 
-/// Creates a chain of directories that exceeds the longest possible path. Returns the deepest.
+/// Creates `depth` directories of this name, each in the one before. Their path may be longer than
+/// the kernel accepts. Returns the deepest.
 fn chain(top: &Path, name: &str, depth: usize) -> OwnedFd {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut here = rustix::fs::open(top, flags, Mode::empty()).unwrap();

@@ -212,6 +212,6 @@ fn a_cancelled_removal_ends() {
     let cancel = CancelFlag::new();
     cancel.request();
     let abandoned = remove(&scratch.path("top"), &FORCE, &cancel).unwrap_err();
-    assert!(abandoned.to_string().contains("was abandoned"), "{abandoned}");
+    assert!(abandoned.to_string().contains("no longer waits"), "{abandoned}");
     assert!(exists(scratch.path("top/file")));
 }

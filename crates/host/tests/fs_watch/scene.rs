@@ -75,8 +75,8 @@ pub(crate) fn on_a_thread(job: Job) {
     drop(std::thread::spawn(job));
 }
 
-/// Runs the jobs of a watch on this thread. After dropping a watch, the test then knows that the
-/// kernel watch is removed.
+/// Runs a job of a watch at once, on the thread that hands it out. So a test that drops the watch
+/// knows that the kernel watch is removed.
 pub(crate) fn on_this_thread(job: Job) {
     job();
 }

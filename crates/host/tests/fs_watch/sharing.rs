@@ -1,4 +1,4 @@
-//! The watches of one watcher share a kernel queue, and nothing else.
+//! The watches of one watcher share a kernel queue, but do not affect each other.
 
 use exec_server_host::fs::watch::{ChangeKind, WatchDepth};
 

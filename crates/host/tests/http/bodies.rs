@@ -19,7 +19,8 @@ const CHUNKED: &[u8] = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
 const EVENTS: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
 
 /// Starts a server that responds with `head` and then sends each chunk from the test as it arrives.
-/// The returned `Notify` is notified when the client closes its connection.
+/// It closes the connection when the returned sender is dropped. The returned `Notify` is notified
+/// when the client closes its end.
 async fn dictated(head: &'static [u8]) -> (TestServer, mpsc::Sender<&'static str>, Arc<Notify>) {
     let (dictate, dictation) = mpsc::channel(1);
     let dictation = Arc::new(Mutex::new(dictation));

@@ -109,8 +109,8 @@ async fn invalid_requests_are_not_sent() {
 }
 
 /// Starts a server that responds to the first request of its first connection, keeps the
-/// connection, and closes it when the next request arrives. On later connections it responds.
-/// Returns the number of requests.
+/// connection, and closes it when the next request arrives. On later connections it responds. Also
+/// returns the number of requests received so far.
 async fn server_that_hangs_up_on_a_kept_connection() -> (TestServer, Arc<AtomicUsize>) {
     let requests = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&requests);

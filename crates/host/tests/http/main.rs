@@ -56,8 +56,8 @@ async fn text(response: Response) -> String {
     String::from_utf8(body.to_vec()).unwrap()
 }
 
-/// Sends a request full of secrets, checks that the error prints none of them, and returns the
-/// error.
+/// Sends the request with one more secret header, checks that request, client and error print no
+/// secret, and returns the error.
 async fn failure(client: &HttpClient, mut request: Request) -> HttpError {
     request.headers.push(header("x-key", SECRET));
     assert!(!format!("{request:?} {client:?}").contains(SECRET));

@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
-/// A server that runs until it is dropped.
+/// A server that accepts connections until it is dropped.
 pub(crate) struct TestServer {
     pub(crate) address: SocketAddr,
     task: JoinHandle<()>,

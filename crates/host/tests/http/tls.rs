@@ -1,4 +1,4 @@
-//! https, with authorities from `SSL_CERT_FILE`.
+//! https, with authorities from variables such as `SSL_CERT_FILE`.
 
 use std::io::Write;
 
@@ -69,7 +69,7 @@ async fn the_newest_common_version_is_used() {
     }
 }
 
-/// The requests share one connection and its window.
+/// The requests share one HTTP/2 connection and its flow-control window.
 #[tokio::test]
 async fn unread_responses_do_not_block_others() {
     let identity = Identity::new("localhost", &[b"h2"]);
@@ -122,10 +122,8 @@ async fn an_unknown_authority_is_not_trusted() {
     for client in [other.trusting_client(), client(), client_with(&[("SSL_CERT_FILE", "/none")])] {
         let error = failure(&client, get(url(&server, "/s3cret"))).await;
         let HttpError::Tls { problem } = error else { panic!("{error:?}") };
-        let is_expected = matches!(
-            problem,
-            TlsProblem::UnknownAuthority | TlsProblem::InvalidCertificate { .. }
-        );
+        let is_expected =
+            matches!(problem, TlsProblem::UnknownAuthority | TlsProblem::InvalidCertificate { .. });
         assert!(is_expected, "{problem}");
     }
 }

@@ -72,7 +72,7 @@ pub(crate) async fn a_fork_bomb_is_killed(launcher: Launcher) {
         ("sessions", "while :; do setsid sh -c 'sleep 1000' & done"),
         ("chain", "b() { (b & wait); }; b"),
     ] {
-        // Where the kernel makes forks fail, these bombs do not end.
+        // Where the kernel makes forks fail, only the bomb `sessions` ends.
         if launcher.limits().is_kept_by_kernel() && name != "sessions" {
             continue;
         }

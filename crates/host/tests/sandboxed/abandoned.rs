@@ -1,4 +1,4 @@
-//! Starts that are cancelled or abandoned during the setup of their sandbox.
+//! Starts that are terminated, dropped or lose their server before their sandbox is set up.
 
 use std::ffi::OsString;
 use std::fs;

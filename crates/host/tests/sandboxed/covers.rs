@@ -43,7 +43,8 @@ pub(crate) async fn protected_paths_cannot_be_changed(scene: &Scene) {
     assert_eq!(scene.read(".git/config"), "original\n");
 }
 
-/// A renamed directory takes its cover with it, and other content could then take its old name.
+/// A renamed directory would take the covers below it along, and other content could then take its
+/// old name.
 pub(crate) async fn directories_above_protected_paths_cannot_be_renamed(scene: &Scene) {
     fs::create_dir(scene.path("sub/nested/.git")).unwrap();
     let plan = scene.plan(&[("sub/nested", Access::Write), ("sub/nested/.git", Access::Read)]);
@@ -231,7 +232,7 @@ pub(crate) async fn a_path_changed_since_planning_is_an_error(scene: &Scene) {
     let error = scene.launcher.launch(scene.command(&plan, script)).await.unwrap_err();
     is_about(&error);
 
-    // A directory above the path leads elsewhere now.
+    // A directory above the path is gone, and then leads elsewhere.
     let plan = scene.plan(&[("sub/nested", Access::Deny)]);
     fs::rename(scene.path("sub"), scene.path("gone")).unwrap();
     is_about(&scene.launcher.launch(scene.command(&plan, script)).await.unwrap_err());

@@ -71,7 +71,7 @@ pub(crate) async fn essential_devices_work(scene: &Scene) {
 pub(crate) async fn other_devices_need_an_entry_in_the_policy(scene: &Scene) {
     let can_open = |path: &&str| OpenOptions::new().read(true).open(path).is_ok();
     let Some(device) = NOT_ESSENTIAL.into_iter().find(can_open) else {
-        skipped("this user can open no other device");
+        skipped(format_args!("this user can open none of {}", NOT_ESSENTIAL.join(", ")));
         return;
     };
     let open = format!("exec 3< {device}");

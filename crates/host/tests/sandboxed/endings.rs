@@ -76,7 +76,7 @@ pub(crate) async fn outside_processes_cannot_be_signalled(scene: &Scene) {
     let plans = if scene.confinement == super::Confinement::Direct {
         vec![Arc::new(scene.confinement.ordinary(scene.root())), of_all_files(7)]
     } else {
-        // With these plans, Landlock does not confine signals or is not used.
+        // In the second plan Landlock cannot confine signals; the third does not use Landlock.
         vec![scene.plan(&[]), of_all_files(5), of_all_files(0)]
     };
     for plan in plans {

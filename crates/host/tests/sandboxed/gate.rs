@@ -1,5 +1,5 @@
-//! The network namespace of a managed process: every address leads to the sockets that came with
-//! the start.
+//! The network namespace of a managed process: every address leads to the gate's sockets, which the
+//! launch returns.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, UdpSocket};

@@ -154,7 +154,8 @@ fn run(confinement: Confinement, test: impl AsyncFnOnce(Scene)) -> Result<(), Fa
     Ok(())
 }
 
-/// Repeats all sandbox tests as another user, since the rights of root can hide failures.
+/// Repeats all tests that use a sandbox as another user, since the rights of root can hide
+/// failures.
 fn as_another_user() -> Result<(), Failed> {
     use std::os::unix::process::CommandExt;
     if !rustix::process::geteuid().is_root() {

@@ -18,7 +18,7 @@ pub(crate) enum Confinement {
 /// The plan that confines the commands of the current test. Tests run one at a time.
 static CURRENT: Mutex<Option<Arc<Plan>>> = Mutex::new(None);
 
-/// Confines the commands that are started until the returned guard is dropped.
+/// Confines the commands that [`shell`](super::shell) creates until the returned guard is dropped.
 pub(crate) fn confine(plan: Plan) -> impl Drop {
     struct Confined;
     impl Drop for Confined {

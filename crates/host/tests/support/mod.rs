@@ -244,7 +244,8 @@ pub(crate) fn open_descriptors() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Waits until the spawner has no children, including zombies, except the keeper of this probe.
+/// Starts a process as a probe, and waits until its keeper is the spawner's only child, zombies
+/// included.
 pub(crate) async fn spawner_is_idle(launcher: &Launcher) {
     let probe = Running::start(launcher, shell("exec sleep 1000")).await;
     let keeper = parent_of(probe.pid);

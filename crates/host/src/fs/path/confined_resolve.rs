@@ -23,7 +23,7 @@ const MAX_LINKS: usize = 40;
 #[derive(Debug)]
 pub(in crate::fs) struct Found<'p> {
     pub(in crate::fs) node: OwnedFd,
-    /// The path without symlinks, `.` and `..`.
+    /// The real path of `node`, which may itself be a symlink.
     pub(in crate::fs) place: Cow<'p, Path>,
 }
 
@@ -207,7 +207,7 @@ fn finish(node: OwnedFd, flags: OFlags) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Whether this is a magic link. All magic links are in procfs.
+/// Whether `link` is a magic link. All magic links are in procfs.
 fn is_of_kernel(
     directory: BorrowedFd<'_>,
     name: &OsStr,
@@ -243,7 +243,7 @@ fn components(path: &OsStr) -> Vec<OsString> {
     components
 }
 
-/// Whether the path is absolute and every component is the name of a directory entry.
+/// Whether the path is absolute, and no component is empty, `.` or `..`.
 fn is_plain(path: &Path) -> bool {
     match path.as_os_str().as_bytes() {
         b"/" => true,

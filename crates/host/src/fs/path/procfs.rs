@@ -2,8 +2,8 @@
 //! see, and its threads have the same files under their own numbers. So the content of these files
 //! is never read or written for a client, except for the [`PUBLIC`] ones.
 //!
-//! The kernel checks access to other processes. `resolve` refuses magic links (`/proc/PID/fd/N`,
-//! `/proc/PID/root`) if the kernel has `openat2`.
+//! The kernel checks access to the files of other processes. `resolve` refuses magic links
+//! (`/proc/PID/fd/N`, `/proc/PID/root`) if the kernel has `openat2`.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};

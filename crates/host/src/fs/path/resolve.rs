@@ -166,7 +166,7 @@ pub(in crate::fs) fn parent(
 ) -> Result<Parent, FsError> {
     let (Some(above), Some(name), false) = (path.parent(), path.file_name(), ends_in_dot(path))
     else {
-        let why = "does not end in the name of a directory entry";
+        let why = "must end in the name of a file or directory, not in . or ..";
         return Err(FsError::Unsuitable { path: path.to_owned(), why });
     };
     let flags = OFlags::PATH | OFlags::DIRECTORY;
@@ -195,8 +195,8 @@ fn parent_within(
     if confinement.has(&found.place.join(name), required) { Ok(found.node) } else { Err(denied) }
 }
 
-/// Whether the path ends in a dot. `Path` drops a trailing dot, but a request to remove or rename
-/// `a/.` does not mean the name `a`.
+/// Whether the last component of the path is `.`. `Path` drops it, but a request to remove or
+/// rename `a/.` does not mean the name `a`.
 fn ends_in_dot(path: &Path) -> bool {
     let bytes = path.as_os_str().as_bytes();
     let end = bytes.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
@@ -214,8 +214,8 @@ pub(in crate::fs) fn directory_of_target(
     Ok(confinement.open(&path, flags, Symlinks::Follow, RequiredAccess::Pass)?.node)
 }
 
-/// Returns the type of the target of the symlink `name`. `None` if the target does not exist or
-/// must not be revealed.
+/// Returns the type of the target of the symlink `name`. `None` if the symlink leads to no file, or
+/// to one that must not be revealed.
 pub(in crate::fs) fn type_of_target(
     directory: BorrowedFd<'_>,
     name: &OsStr,
@@ -317,7 +317,7 @@ fn open_freely(path: &Path, flags: OFlags, symlinks: Symlinks) -> Result<OwnedFd
     }
 }
 
-/// Opens a path through ordinary symlinks, but not through magic links.
+/// Opens a path through ordinary symlinks, and through magic links only if `openat2` is missing.
 fn follow(at: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     if has_openat2() {
         let resolve = ResolveFlags::NO_MAGICLINKS;

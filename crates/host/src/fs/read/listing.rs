@@ -24,9 +24,9 @@ impl Listing {
         Self { buffer: Vec::with_capacity(BUFFER_BYTES) }
     }
 
-    /// Calls `visit` with each name but `.` and `..`, from the start, until `visit` breaks. The
-    /// type is the one in the directory entry. Some file systems leave it unknown, and it may be
-    /// outdated a moment later.
+    /// Calls `visit` with each name but `.` and `..`, from the start of the directory, until
+    /// `visit` breaks. The type is the one in the directory entry. Some file systems leave it
+    /// unknown, and it may be outdated a moment later.
     pub(in crate::fs) fn read<B>(
         &mut self,
         directory: BorrowedFd<'_>,
@@ -54,7 +54,8 @@ impl Listing {
     }
 }
 
-/// Returns the type of the name itself. Calls stat(2) only if the directory entry lacks the type.
+/// Returns the type of the file `name` itself: a symlink is not followed. Calls stat(2) only if the
+/// directory entry lacks the type.
 pub(in crate::fs) fn own_type(
     directory: BorrowedFd<'_>,
     name: &CStr,
@@ -67,8 +68,8 @@ pub(in crate::fs) fn own_type(
     Ok(FileType::from_raw_mode(stat.st_mode))
 }
 
-/// Returns the type of the target of a symlink. `None` if the target does not exist or must not be
-/// revealed.
+/// Returns the type of the target of a symlink. `None` if the symlink leads to no file, or to one
+/// that must not be revealed.
 pub(in crate::fs) fn followed_type(
     directory: BorrowedFd<'_>,
     name: &CStr,

@@ -29,7 +29,7 @@ pub struct Block {
 }
 
 const MAX_OFFSET: u64 = i64::MAX as u64;
-/// Initial buffer size for content of unknown size.
+/// At least how much room a buffer gets at a time while it is unknown how much content is left.
 const MIN_ROOM: usize = 4 << 10;
 /// The largest buffer that is allocated in advance, whatever size a file reports.
 const MAX_FORESIGHT: usize = 64 << 20;
@@ -66,8 +66,9 @@ impl OpenFile {
         Ok(Block { bytes, eof })
     }
 
-    /// Reads the whole file, unless it has more than `max` bytes. Does not trust the reported size:
-    /// files below /proc report 0, and other files may grow.
+    /// Reads the whole file. Fails if it has, or had when it was opened, more than `max` bytes.
+    /// Does not trust a smaller reported size: files below /proc report 0, and other files may
+    /// grow.
     pub fn read_to_end(&self, max: u64) -> Result<Vec<u8>, FsError> {
         let too_large = || FsError::TooLarge { path: self.path.clone(), max };
         if self.metadata.size > max {
@@ -131,8 +132,8 @@ impl OpenFile {
         }
     }
 
-    /// Whether the read ended at the size that the file had when it was opened. Files with
-    /// generated content report 0.
+    /// Whether the read ended at the size that the file had when it was opened. Files below /proc
+    /// report 0, whatever they contain.
     fn is_size(&self, offset: u64, read: usize) -> bool {
         self.metadata.size > 0 && offset + read as u64 == self.metadata.size
     }

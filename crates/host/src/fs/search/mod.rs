@@ -75,7 +75,7 @@ pub enum SearchError {
 
 /// One matching line.
 ///
-/// Each line of the file is reported once: if the contexts of two matches meet, the lines between
+/// No line of the file is reported twice: if the contexts of two matches meet, the lines between
 /// them belong to `after` of the first as far as that reaches, then to `before` of the second. So
 /// `before`, the line and `after` of all matches in turn are the output of `grep`.
 #[derive(Debug, Clone, PartialEq, Eq)]

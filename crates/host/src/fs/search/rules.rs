@@ -1,10 +1,10 @@
 //! Ignore files: `.ignore`, `.gitignore` and `.git/info/exclude`, in this order of precedence, the
-//! nearest directory first. The global ignore file is not read: it would be that of the user who
+//! nearest directory first. Git's global ignore file is not read: it would be that of the user who
 //! runs the server.
 //!
-//! The syntax is that of crate `ignore`. Its walker is not used, because it opens an ignore file of
-//! any kind and reads all of it: a FIFO of that name would block a thread forever, and a link to
-//! `/dev/zero` would exhaust memory.
+//! The syntax is that of crate `ignore`. Its walker is not used, because it opens ignore files of
+//! any kind and reads all of them: a FIFO named `.ignore` would block a thread forever, and a link
+//! to `/dev/zero` would exhaust memory.
 
 use std::ffi::CStr;
 use std::fs::File;

@@ -1,5 +1,5 @@
-//! Walks the visible part of a tree in order: without hidden names, and without files excluded by
-//! ignore files.
+//! Walks the visible part of a tree in order: unless requested, without hidden names and without
+//! files excluded by ignore files.
 //!
 //! Symlinks are visited but never followed, even if names are replaced in the meantime: each
 //! directory is opened in its parent.

@@ -1,4 +1,4 @@
-//! Lets a caller cancel work on a tree.
+//! Lets a caller cancel a long file operation.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ impl CancelFlag {
     }
 
     pub(in crate::fs) fn abandoned(path: &Path) -> FsError {
-        let why = "was abandoned: the caller no longer waits for the result";
+        let why = "was not processed to the end: the caller no longer waits for the result";
         FsError::Unsuitable { path: path.to_owned(), why }
     }
 }

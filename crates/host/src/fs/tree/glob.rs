@@ -21,17 +21,17 @@ const MAX_DIRECTORIES: usize = 10_000;
 #[derive(Debug, Clone, Default)]
 pub struct GlobOptions {
     /// Relative to the root, as in a `.gitignore`: `*` and `?` do not match `/`, `**` does. A
-    /// pattern without `/` matches at any depth, one with `/` only from the root. A pattern that
-    /// ends in `/` matches directories only. A leading `!` excludes what matches, and everything
-    /// below a matching directory. The last matching pattern decides. If there are no patterns, or
-    /// only excluding ones, everything else matches.
+    /// pattern with a `/` before its end matches only from the root, any other at any depth. A
+    /// pattern that ends in `/` matches directories only. A leading `!` excludes what matches, and
+    /// everything below a matching directory. The last matching pattern decides. If there are no
+    /// patterns, or only excluding ones, everything else matches.
     pub patterns: Vec<String>,
     /// Include names that start with a dot.
     pub hidden: bool,
     /// Include files excluded by ignore files.
     pub ignored: bool,
     pub max_entries: usize,
-    /// Limit on the response, estimated as for a [`walk`](crate::fs::walk).
+    /// As [`WalkOptions::max_bytes`](crate::fs::WalkOptions::max_bytes).
     pub max_bytes: usize,
 }
 
@@ -51,8 +51,8 @@ pub enum PatternError {
     TooLong { len: usize, max: usize },
 }
 
-/// Returns matching directories and files, sorted. A symlink is listed as a directory if its target
-/// is one, otherwise as a file, and is not followed.
+/// Returns matching directories and regular files, sorted. A symlink is listed as a directory if
+/// its target is one, otherwise as a file, and is not followed.
 pub fn glob(root: &Path, options: &GlobOptions, cancel: &CancelFlag) -> Result<Tree, GlobError> {
     let globs = Globs::new(&options.patterns)?;
     let visibility = Visibility { hidden: options.hidden, ignored: options.ignored };
@@ -131,8 +131,8 @@ impl Collected<'_> {
     }
 }
 
-/// Compiled patterns. The overrides of the walker in crate `ignore` are not used: there, a match
-/// would reveal hidden and ignored files.
+/// Compiled patterns. They are not given to the walker of crate `ignore`: there, a match would
+/// include hidden and ignored files.
 #[derive(Debug)]
 pub(in crate::fs) struct Globs(Override);
 

@@ -11,7 +11,7 @@ use crate::fs::path::procfs;
 use crate::fs::path::resolve::{self, Symlinks};
 
 /// Sets the permission bits of any kind of file, directories and devices included. The file is not
-/// opened.
+/// opened for reading or writing.
 pub fn set_permissions(path: &Path, mode: u32, symlinks: Symlinks) -> Result<(), FsError> {
     let mode = permission_bits(path, mode)?;
     let node = resolve::node(path, symlinks, RequiredAccess::Write)?;

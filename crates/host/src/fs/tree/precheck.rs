@@ -1,7 +1,8 @@
-//! Checks a whole tree before it is changed: if the policy of this thread forbids the change for
-//! any entry, nothing is changed.
+//! Checks a whole tree before it is copied, moved or removed: if the policy of this thread forbids
+//! that for any entry, nothing is changed.
 //!
-//! The change itself checks each entry again, because the tree may have changed by then.
+//! The tree may change after the check. So copying and removing check each entry again; a rename,
+//! which is a single step, cannot.
 
 use std::ffi::{CStr, OsStr, OsString};
 use std::ops::ControlFlow;
@@ -24,6 +25,8 @@ use crate::sandbox::Access;
 #[derive(Debug)]
 pub(in crate::fs) struct CheckedTree {
     pub(in crate::fs) place: PathBuf,
+    /// The caller's path for the place, for errors.
+    path: PathBuf,
     /// The access that directories need. If that is `MakeDirectory`, other entries need `Change`.
     pub(in crate::fs) required: RequiredAccess,
 }
@@ -44,7 +47,7 @@ impl CheckedTree {
     ) -> Result<Self, FsError> {
         let directory = confinement::real_path(directory)
             .map_err(FsError::os("resolve the directory of", path))?;
-        Ok(Self { place: directory.join(name), required })
+        Ok(Self { place: directory.join(name), path: path.to_owned(), required })
     }
 
     pub(in crate::fs) fn open(
@@ -53,13 +56,13 @@ impl CheckedTree {
         path: &Path,
     ) -> Result<Self, FsError> {
         let place = confinement::real_path(directory).map_err(FsError::os("resolve", path))?;
-        Ok(Self { place, required })
+        Ok(Self { place, path: path.to_owned(), required })
     }
 }
 
-/// Fails if the tree `name` in `directory` has any entry that lacks the required access at one of
-/// the `sites`. `path` is the caller's name for the tree. A name that is missing or not a directory
-/// is left to the operation itself.
+/// Fails if this thread lacks the required access, at any of the `sites`, to an entry of the tree
+/// `name` in `directory`. `path` is the caller's name for the tree. A name that is missing or not a
+/// directory is left to the operation itself.
 pub(in crate::fs) fn expect(
     directory: BorrowedFd<'_>,
     name: &OsStr,
@@ -144,20 +147,20 @@ impl Precheck<'_> {
     }
 
     /// Returns the error for an entry, or `None` if the entry is allowed. The error names the entry
-    /// only if this thread may read it.
+    /// at the site that denies it, but only if this thread may read it in the source.
     fn refusal(&self, name: &OsStr, is_directory: bool) -> Option<FsError> {
         let way = self.way.join(name);
-        let required = self.sites.iter().map(|site| (&site.place, site.required_of(is_directory)));
-        let denied = |(place, required): &(&PathBuf, RequiredAccess)| {
-            !self.confinement.has(&place.join(&way), *required)
+        let denied = |site: &&CheckedTree| {
+            !self.confinement.has(&site.place.join(&way), site.required_of(is_directory))
         };
-        let (_, required) = required.into_iter().find(denied)?;
+        let site = self.sites.iter().find(denied)?;
+        let required = site.required_of(is_directory);
         let may_be_named = self.sites.first().is_some_and(|source| {
             self.confinement.policy().access(&source.place.join(&way)) >= Access::Read
         });
         Some(match may_be_named {
-            true => FsError::denied(&self.path.join(way), required),
-            false => FsError::denied_inside(self.path, required),
+            true => FsError::denied(&site.path.join(way), required),
+            false => FsError::denied_inside(&site.path, required),
         })
     }
 }

@@ -28,7 +28,7 @@ const MAX_WAITING: usize = 65_536;
 
 #[derive(Debug, Clone, Copy)]
 pub struct RemoveOptions {
-    /// Remove a directory with its content. Otherwise only empty directories are removed.
+    /// Remove a directory with its content. Otherwise a directory is removed only if it is empty.
     pub recursive: bool,
     /// Treat a missing path as success, including a parent that is missing or not a directory.
     pub force: bool,
@@ -38,7 +38,7 @@ pub struct RemoveOptions {
 }
 
 /// Removes a name and, with `recursive`, everything below it. Stops at the first entry that cannot
-/// be removed; the error names it.
+/// be removed; the error names it, unless the policy hides it.
 pub fn remove(path: &Path, options: &RemoveOptions, cancel: &CancelFlag) -> Result<(), FsError> {
     let parent = match resolve::parent(path, options.symlinks, RequiredAccess::Change) {
         Err(error) if options.force && is_nowhere(&error) => return Ok(()),
@@ -106,7 +106,7 @@ struct Removal<'a> {
     descent: TreeDescent,
     /// One for each directory of the descent.
     levels: Vec<Level>,
-    /// Total of all levels.
+    /// The number of names that wait in all levels.
     waiting: usize,
     retries: usize,
     listing: Listing,
@@ -114,7 +114,7 @@ struct Removal<'a> {
 
 #[derive(Default)]
 struct Level {
-    /// Names that were directories when they were listed.
+    /// Names that were directories when they were listed or last tried.
     waiting: Vec<OsString>,
     /// The directory was read to its end, and its other entries were removed.
     listed: bool,
@@ -212,7 +212,8 @@ impl<'a> Removal<'a> {
                 return Err(CancelFlag::abandoned(&self.descent.path()));
             }
             Ok(ControlFlow::Break(Halt::Denied)) => {
-                return Err(FsError::denied(&self.descent.path(), RequiredAccess::Change));
+                let path = self.descent.path();
+                return Err(FsError::denied_inside(&path, RequiredAccess::Change));
             }
             Ok(ControlFlow::Break(Halt::Failed(name, errno))) => {
                 return Err(FsError::os("remove", &self.descent.path_of(&name))(errno));

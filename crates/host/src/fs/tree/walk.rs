@@ -24,8 +24,8 @@ use crate::fs::read::listing::{Listing, followed_type, own_type};
 /// The cost of an entry in a response in addition to its path.
 const ENTRY_BYTES: usize = 48;
 
-/// Returns the cost of a path in a response: it is sent as a URI, where all but some ASCII bytes
-/// become `%XX`.
+/// Returns the cost of an entry in a response. Its path is sent as a URI, where all but some ASCII
+/// bytes become `%XX`.
 pub(in crate::fs) fn cost(path: &Path) -> usize {
     let literal = |byte: &u8| byte.is_ascii_alphanumeric() || b"/-._~!$&'()*+,;=:@".contains(byte);
     let bytes = path.as_os_str().as_bytes();
@@ -42,7 +42,8 @@ pub struct WalkOptions {
     /// Limit on the directories that are read, including the root.
     pub max_directories: usize,
     pub max_entries: usize,
-    /// Limit on the response, estimated as the length of each path as a URI plus 48 bytes.
+    /// Limit on the response. Each entry and each error counts as 48 bytes plus the length of its
+    /// path as a URI, and an error also by its message.
     pub max_bytes: usize,
     pub follow_directory_symlinks: bool,
     /// Directories whose name starts with a dot are listed but not entered.
@@ -53,7 +54,7 @@ pub struct WalkOptions {
 pub struct Tree {
     pub entries: Vec<TreeEntry>,
     pub errors: Vec<TreeError>,
-    /// A limit was reached; there may be more entries.
+    /// A limit other than the depth was reached; there may be more entries.
     pub truncated: bool,
 }
 
@@ -75,13 +76,13 @@ pub struct TreeError {
     pub message: String,
 }
 
-/// Returns directories and files below `path`, excluding `path` itself, breadth first and sorted by
-/// name within each directory.
+/// Returns directories and regular files below `path`, excluding `path` itself, breadth first and
+/// sorted by name within each directory.
 ///
-/// Symlinks are left out. With `follow_directory_symlinks`, those that lead to a directory are
-/// listed as directories and entered, but each directory only once. For a regular file the result
-/// is empty. If a directory has more names than the limits allow, the file system determines which
-/// are listed.
+/// Files of other kinds are left out. With `follow_directory_symlinks`, symlinks that lead to a
+/// directory are listed as directories and entered, but each directory is entered only once. For a
+/// regular file the result is empty. If a directory has more names than the limits allow, the file
+/// system determines which are listed.
 pub fn walk(path: &Path, options: &WalkOptions, cancel: &CancelFlag) -> Result<Tree, FsError> {
     let Some(root) = open_root(path)? else { return Ok(Tree::default()) };
     let mut walk = Walk {

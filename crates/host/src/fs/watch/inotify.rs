@@ -31,7 +31,7 @@ impl Inotify {
     }
 
     /// Watches an open directory, whatever path led to it. A directory that is already watched
-    /// keeps its descriptor.
+    /// keeps its watch descriptor.
     pub(super) fn watch(&self, path: &Path, directory: BorrowedFd<'_>) -> Result<i32, FsError> {
         let flags = WatchFlags::ATTRIB
             | WatchFlags::CREATE

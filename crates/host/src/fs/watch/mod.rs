@@ -145,7 +145,7 @@ impl Watcher {
     ///
     /// On a confined thread the watch is confined too: changes to unreadable paths are not
     /// reported. `threads` runs the later jobs of the watch, on a thread with the same confinement.
-    /// If `threads` drops a scan, the watch reports `rescan`.
+    /// If it drops a job that scans, the watch reports `rescan`.
     pub fn watch(
         &self,
         path: &Path,
@@ -257,20 +257,20 @@ impl Drop for Watch {
 }
 
 impl Shared {
-    /// Runs until the watcher is closed.
+    /// Runs until the watcher is closed or its queue fails.
     fn read_events(&self) {
         let read = self.inotify.read(|event| {
             let (descriptor, flags) = (event.wd(), event.events());
             self.table().handle(descriptor, flags, event.cookie(), event.file_name());
         });
         if let Err(error) = read {
-            tracing::error!(%error, "cannot read inotify events, so all file watches end, and new ones end at once; restart the server");
+            tracing::error!(%error, "cannot read inotify events, so all file watches of one client end, and new ones end at once until it reconnects");
         }
         self.closing.store(true, Ordering::Relaxed);
         let mut table = self.table();
         table.routes.close();
-        // Done here, on the reader thread: it is slow with many watches, and any thread may close
-        // the queue.
+        // Done here, on the reader thread: it is slow with many watches, and `close` may be called
+        // on any thread.
         table.forget(Path::new("/"));
     }
 

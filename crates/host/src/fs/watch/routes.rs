@@ -25,7 +25,7 @@ struct Route {
 /// The place where a missing directory is awaited.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Awaited {
-    /// The directory is not missing.
+    /// The directory is not missing, or no directory above it can be watched.
     Nowhere,
     /// The directory is being looked for, so each directory above it may be needed.
     Anywhere,

@@ -1,5 +1,6 @@
-//! Scans the disk for a watch: adds the directories of its tree, lists new directories, and finds
-//! where a missing directory can be awaited. Blocks, on a thread that the watch's owner has chosen.
+//! Scans the disk for a watch: sets kernel watches on the directories of its tree, lists new
+//! directories, and finds where a missing directory can be awaited. Blocks, on a thread that the
+//! watch's owner has chosen.
 
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
@@ -62,7 +63,8 @@ impl Shared {
         }
     }
 
-    /// Watches everything that a target covers. Subdirectories that cannot be watched are left out.
+    /// Watches everything that a target covers. Fails if its directory cannot be watched, or a
+    /// limit is reached. Other directories that cannot be watched are left out.
     pub(super) fn cover(&self, target: &WatchTarget) -> Result<(), FsError> {
         match target.scope {
             Scope::File | Scope::Directory => {
@@ -85,7 +87,7 @@ impl Shared {
         for above in directory.ancestors().skip(1) {
             self.table().forget_unwanted(above);
         }
-        // Checked even if the directory cannot be watched.
+        // The existence of the root is checked even if its directory cannot be watched.
         let looked = open_to_pass(directory).and_then(|_| match target.scope {
             Scope::File => resolve::own_node(&target.root, RequiredAccess::Pass).map(drop),
             Scope::Directory | Scope::Tree => Ok(()),
@@ -118,7 +120,7 @@ impl Shared {
 
     /// Watches a directory and everything below it, and calls `found` with each path. A file that
     /// is created before its directory is watched is found by listing; a later one has an event.
-    /// Symlinks are reported but not followed.
+    /// Symlinks are passed to `found`, but not followed.
     ///
     /// Fails if `top` cannot be watched, or a limit is reached. Other directories that cannot be
     /// watched are left out.
@@ -200,8 +202,8 @@ impl Shared {
     }
 }
 
-/// Watches the directory or, if it is missing, its nearest existing ancestor. Returns the one that
-/// is watched. `stand_at` watches one directory.
+/// Watches the directory or, if it is missing or cannot be watched, the nearest ancestor that can.
+/// Returns the one that is watched. `stand_at` watches one directory.
 ///
 /// The search ascends to the first directory that can be watched and then descends again: a name
 /// that is still missing after its parent is watched will have an event when it is created.

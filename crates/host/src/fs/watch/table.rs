@@ -57,7 +57,7 @@ impl WatchTable {
         Ok(true)
     }
 
-    /// Forgets the path and every path below it: they no longer lead to the watched directories.
+    /// Forgets the path and every path below it. Kernel watches that are left without a name end.
     pub(super) fn forget(&mut self, path: &Path) {
         for name in self.directories.at_and_below(path) {
             self.forget_name(&name);
@@ -124,16 +124,16 @@ impl WatchTable {
         self.routes.deliver(event);
     }
 
-    /// Handles a directory that no longer has its name. Trees are notified by an event of its
-    /// parent, which comes before `MOVE_SELF` and after `DELETE_SELF`.
+    /// Handles a directory that no longer has its name. Watches of a tree above it are notified by
+    /// an event of its parent, which comes before `MOVE_SELF` and after `DELETE_SELF`.
     pub(super) fn replace(&mut self, name: &Path) {
         self.forget(name);
         self.routes.root_moved(name);
     }
 
-    /// Handles a directory that reports its end or its move while it still has its name. No watched
-    /// parent has reported that: the directory was the root of a watch, a mount point, or one of
-    /// several mounts of the same directory.
+    /// Handles a directory that reports its end or its move while the table still has its name. No
+    /// watched parent has reported that: the directory was the root of a watch, a mount point, or
+    /// one of several mounts of the same directory.
     fn lose(&mut self, name: &Path) {
         self.replace(name);
         self.routes.events_lost(name);

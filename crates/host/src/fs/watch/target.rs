@@ -13,7 +13,7 @@ use crate::sandbox::{Access, Policy};
 pub(super) struct WatchTarget {
     pub(super) root: PathBuf,
     pub(super) scope: Scope,
-    /// The directory that must be watched: the root, or its parent.
+    /// The directory that must be watched: the root, or for a file its parent.
     pub(super) directory: PathBuf,
     /// The policy of the watch's owner, who must not learn of paths that the policy hides.
     policy: Option<Policy>,

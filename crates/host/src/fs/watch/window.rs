@@ -35,7 +35,8 @@ pub(super) enum FsEventKind {
 }
 
 impl FsEvent<'_> {
-    /// Whether watched directories at and below the path may have changed identity.
+    /// Whether a directory appeared at the path or left it, so that watched paths at and below it
+    /// may lead to other directories now.
     pub(super) fn moves_roots(&self) -> bool {
         self.directory && !matches!(self.kind, FsEventKind::Modified)
     }
@@ -58,7 +59,7 @@ pub(super) enum RootState {
     Watched,
     /// Must be completed: events were lost, and some directories may lack a watch.
     Incomplete,
-    /// Must be replaced: it belongs to a directory that was moved or removed.
+    /// Must be replaced: the path of the root may lead to another directory now, or to none.
     Stale,
 }
 

@@ -28,7 +28,7 @@ pub(in crate::fs) struct Existing {
 }
 
 impl Claim {
-    /// Waits for other writers. `None` if the name led to another file after the wait.
+    /// Waits for other writers. `None` if the file was replaced or removed during the wait.
     pub(in crate::fs) fn take(path: &Path, parent: &Parent) -> Result<Option<Self>, FsError> {
         let place = WriteLock::name(parent, path)?;
         let Some(seen) = look(path, parent)? else {
@@ -49,7 +49,8 @@ impl Claim {
         Ok(Some(Self { existing, _place: place, _content: Some(content) }))
     }
 
-    /// Returns the regular file to overwrite, or `None` if it must be created.
+    /// Returns the regular file to overwrite, or `None` if it must be created. Fails if the
+    /// condition does not hold, or if the name belongs to a file of another kind.
     pub(in crate::fs) fn admit(
         &self,
         path: &Path,
@@ -94,7 +95,7 @@ pub(in crate::fs) fn persist<T>(
             return Ok(done);
         }
     }
-    let is = "keeps being replaced by another program".to_owned();
+    let is = "keeps being changed or replaced by other programs; try again later".to_owned();
     Err(FsError::Conflict { path: path.to_owned(), is })
 }
 

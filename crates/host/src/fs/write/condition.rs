@@ -112,7 +112,8 @@ pub(in crate::fs) fn distinguish(
     Ok(Written::from(&look()?))
 }
 
-/// Sets a time just after `old`, without waiting, and at most [`MAX_AHEAD_MS`] ahead of the clock.
+/// If `now`, the time of the file, is not later than `old`: sets a time just after `old`, without
+/// waiting, and at most [`MAX_AHEAD_MS`] ahead of the clock.
 fn step_past(file: BorrowedFd<'_>, old: i64, now: i64) {
     let next = old.saturating_add(1);
     if now <= old && next <= clock_ms().saturating_add(MAX_AHEAD_MS) {
@@ -122,8 +123,8 @@ fn step_past(file: BorrowedFd<'_>, old: i64, now: i64) {
     }
 }
 
-/// Gives the file a time later than all in `seen`. If that is not possible, the write succeeds
-/// regardless.
+/// Gives the file, whose time is `now`, a time later than all in `seen`, except any that was set
+/// far into the future. If that is not possible, the write succeeds regardless.
 fn leave_behind(file: BorrowedFd<'_>, now: i64, seen: &[i64]) {
     let is_later = seen.iter().all(|seen| *seen < now);
     if is_later || wait_for_the_clock(file, seen) {

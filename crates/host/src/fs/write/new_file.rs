@@ -1,5 +1,5 @@
 //! A file that is written in blocks under a temporary name. [`NewFile::commit`] renames it to its
-//! path; until then the path leads to the old file.
+//! path; until then the path leads to the old file, if there is one.
 
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ use crate::fs::write::write_file::write_all_at;
 #[derive(Debug, Clone, Default)]
 pub struct NewFileOptions {
     pub symlinks: Symlinks,
-    /// Permission bits. Default: those of the replaced file.
+    /// Permission bits. Default: those of the replaced file; for a new file, 0o666 less the umask.
     pub mode: Option<u32>,
     /// Checked when the file is created, to fail early, and again by [`NewFile::commit`].
     pub condition: Condition,
@@ -52,8 +52,8 @@ const MAX_KEY_BYTES: usize = 64;
 const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 
 impl NewFile {
-    /// Creates the temporary file in the final directory. With [`Symlinks::Follow`] a symlink stays
-    /// and its target is replaced.
+    /// Creates the temporary file in the final directory or, with a resume key, continues it. With
+    /// [`Symlinks::Follow`] a symlink stays and its target is replaced.
     pub fn create(path: &Path, options: NewFileOptions) -> Result<Self, FsError> {
         let NewFileOptions { symlinks, mode, condition, resume_key } = options;
         let mode = mode.map(|mode| permission_bits(path, mode)).transpose()?;
@@ -96,7 +96,7 @@ impl NewFile {
     }
 
     /// Renames the file to its path and returns its state. On failure the temporary file is
-    /// removed; with a resume key it is kept, and can be committed later.
+    /// removed; with a resume key it is kept, and a later [`NewFile`] can commit it.
     ///
     /// Fails unless the path still leads to where the write began. If a directory is moved during
     /// the call, the file moves with it, as it would a moment later.
@@ -155,7 +155,7 @@ impl NewFile {
         Err(FsError::Conflict { path: path.clone(), is })
     }
 
-    /// `None` if the name was changed in the meantime.
+    /// `None` if another program changed the name or its file in the meantime.
     fn publish(&mut self) -> Result<Option<Written>, FsError> {
         let path = &self.path;
         expect_change(path, self.staged_file.parent())?;
@@ -174,7 +174,7 @@ impl NewFile {
         }
         self.staged_file.publish(self.condition.create_new).map_err(|why| match why {
             NotPublished::Os(Errno::EXIST) => FsError::already_exists(path),
-            NotPublished::Os(errno) => FsError::os("replace", path)(errno),
+            NotPublished::Os(errno) => FsError::os("write", path)(errno),
             NotPublished::Replaced => {
                 let is =
                     "was not written: another program has replaced or removed its temporary file";
@@ -191,7 +191,7 @@ fn is_same(begun: &Parent, now: &Parent) -> Result<bool, Errno> {
     Ok(directories.0 == directories.1 && begun.name == now.name)
 }
 
-/// Finds where the file will be, and whether it exists.
+/// Finds where the file will be, and whether it replaces another.
 fn find(
     path: &Path,
     symlinks: Symlinks,
@@ -221,6 +221,6 @@ fn expect_key<'key>(path: &Path, key: &'key str) -> Result<&'key str, FsError> {
     if (1..=MAX_KEY_BYTES).contains(&key.len()) && key.bytes().all(allowed) {
         return Ok(key);
     }
-    let why = "cannot be resumed: the resume key must have 1 to 64 letters, digits, - or _";
+    let why = "cannot have this resume key: a key is 1 to 64 letters, digits, - or _";
     Err(FsError::Unsuitable { path: path.to_owned(), why })
 }

@@ -42,7 +42,7 @@ pub(in crate::fs) enum Room {
 /// the allocated blocks of the file.
 ///
 /// `beside` returns the place of the file, and `write` writes the content to another file. Both are
-/// called only if space cannot be reserved.
+/// called only on file systems that cannot reserve space.
 pub(in crate::fs) fn reserve(
     path: &Path,
     file: BorrowedFd<'_>,
@@ -136,8 +136,8 @@ fn allocate(file: BorrowedFd<'_>, flags: FallocateFlags, range: Range<u64>) -> R
     }
 }
 
-/// Writes the content to a temporary file beside the real one and removes that file again, which
-/// shows that there is space. The old content can then be lost only if another program takes that
+/// Writes the content to a temporary file beside the real one, which shows that there is space, and
+/// removes the temporary file. The old content can then be lost only if another program takes that
 /// space before the real file is written.
 ///
 /// If no file can be created, for a reason other than lack of space, nothing is tried: the

@@ -1,10 +1,11 @@
 //! A temporary file in the directory of its final name. Only this process writes it. It is removed
 //! when dropped, unless it was published or can be resumed.
 //!
-//! A killed process leaves its staged files behind, as `.NAME.WORD.tmp`. The word is the same each
-//! time, unless a staged file of that name is in use. So the next staged file for the name replaces
-//! an abandoned one. A staged file is in use while it is locked; the kernel releases the lock when
-//! the process ends, for whatever reason.
+//! A killed process leaves its staged files behind, as `.NAME.WORD.tmp`. WORD is a hash of NAME and
+//! the resume key, so the next staged file for NAME replaces or continues an abandoned one. If the
+//! file of that name is in use, or is not a staged file of this user, a write with a resume key
+//! fails, and any other gets a random WORD. A staged file is in use while it is locked; the kernel
+//! releases the lock when the process ends, for whatever reason.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};
@@ -26,7 +27,7 @@ use crate::fs::tree::rename::without_replacing;
 
 #[derive(Debug)]
 pub(in crate::fs) struct StagedFile {
-    /// The final name.
+    /// The final directory and name.
     parent: Parent,
     name: OsString,
     file: OwnedFd,
@@ -107,7 +108,7 @@ impl StagedFile {
     }
 
     /// Renames the file to its final name, durably. With `create_new` it fails with `EEXIST` if the
-    /// name exists.
+    /// final name exists.
     pub(in crate::fs) fn publish(&mut self, create_new: bool) -> Result<(), NotPublished> {
         // A rename works by name only. Another user with write access to the directory may have
         // replaced the file.
@@ -142,7 +143,7 @@ impl StagedFile {
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::fs) enum NotPublished {
     Os(Errno),
-    /// Another program has replaced or removed it.
+    /// Another program has replaced or removed the temporary file.
     Replaced,
 }
 
@@ -166,7 +167,7 @@ fn create(parent: &Parent, name: &OsStr, mode: Mode) -> Result<OwnedFd, Errno> {
 }
 
 /// `None` if the name is in use, or is not a staged file of this user, or no file can be created.
-/// The attempt with another name then reports the error.
+/// In the last case, the attempt with another name reports the error.
 fn create_in_place_of_abandoned(parent: &Parent, name: &OsStr, mode: Mode) -> Option<OwnedFd> {
     let file = match create(parent, name, mode) {
         Err(Errno::EXIST) => {
@@ -208,7 +209,7 @@ fn lock(parent: &Parent, name: &OsStr, file: &OwnedFd) -> Result<bool, Errno> {
     Ok(named.is_ok_and(|named| Identity::from(&named) == locked))
 }
 
-/// `None` if another process published, removed or created the staged file in the meantime.
+/// `None` if another writer published, removed or created the staged file in the meantime.
 fn open_or_create(
     path: &Path,
     parent: &Parent,

@@ -13,8 +13,8 @@ pub trait GateClient: Send + Sync + fmt::Debug {
     /// implementation sets one, and returns [`Answer::Unanswered`] when it expires.
     fn ask(&self, question: Question) -> Pin<Box<dyn Future<Output = Answer> + Send>>;
 
-    /// Called for every decision about a connection, and for the first refused lookup of a name.
-    /// Must not block.
+    /// Called for every decision about an [`Access`](crate::network::policy::Access), and for the
+    /// first refused lookup of a name. Must not block.
     fn decided(&self, record: &DecisionRecord);
 }
 

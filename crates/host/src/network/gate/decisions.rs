@@ -14,8 +14,9 @@ use super::questions::{AskError, Questions};
 use super::refused_hosts::{RefusedHost, RefusedHosts};
 use crate::network::policy::{Access, Decision, DenyReason, Host, NetworkPolicy, Protocol, Route};
 
-/// The maximum number of refused names whose lookups are recorded. Later lookups are refused
-/// without a record, so that a program that looks up random names does not flood the client.
+/// The maximum number of refused names whose lookups are recorded. Lookups of further names are
+/// refused without a record, so that a program that looks up random names does not flood the
+/// client.
 const MAX_RECORDED_NAMES: usize = 1_024;
 
 /// The port in the record of a refused lookup.

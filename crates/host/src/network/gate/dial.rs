@@ -1,7 +1,8 @@
 //! Opens the outside connection of an allowed access.
 //!
 //! A name is resolved once per connection. Every address is checked, and exactly these addresses
-//! are dialled. So a DNS server gains nothing by changing its answer (DNS rebinding).
+//! are dialled. So a DNS server gains nothing by changing its answer (DNS rebinding). Only an
+//! upstream proxy resolves names itself.
 
 use std::fmt;
 use std::io;

@@ -53,8 +53,8 @@ async fn connect_both(state: &GateState, inside: TcpStream, outside: Option<TcpS
     }
 }
 
-/// Returns the protocol to report to the client. It is guessed from the port, because nothing has
-/// been read from the program yet.
+/// Returns the protocol under which the connection is judged and reported. It is guessed from the
+/// port, because nothing has been read from the program yet.
 fn protocol_of(port: u16) -> Protocol {
     match port {
         80 => Protocol::Http,

@@ -1,8 +1,9 @@
 //! The gate between one managed process and the network.
 //!
-//! Listeners that were bound in the network namespace of the process are served here, in the
-//! server. Each kind of listener finds the intended host; `decisions` judges it, `dial` connects to
-//! it and `pump` copies the bytes. This module knows nothing about namespaces or JSON-RPC.
+//! Listeners that were bound for the process, in its network namespace or on the machine's
+//! loopback, are served here, in the server. Each kind of listener finds the intended host;
+//! `decisions` judges it, `dial` connects to it and `pump` copies the bytes. This module knows
+//! nothing about namespaces or JSON-RPC.
 
 mod accept;
 mod client;
@@ -80,9 +81,9 @@ pub struct GateSettings {
     /// If set, DNS reports that a refused name does not exist. Otherwise it returns an unreachable
     /// address.
     pub hide_refused: bool,
-    /// Domains that resolvers append to names. DNS reports that such a name does not exist if a
-    /// rule names the part before the domain, or if that part has a dot and no rule names the
-    /// whole name.
+    /// Domains that resolvers append to names. DNS reports that such a name does not exist if an
+    /// `allow` pattern names the part before the domain, or if that part has a dot and no `allow`
+    /// pattern names the whole name.
     pub search_domains: SearchDomains,
 }
 

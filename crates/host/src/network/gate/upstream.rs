@@ -26,7 +26,7 @@ pub struct UpstreamProxies {
 
 /// The message omits the value, which may contain a password.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the proxy in {variable} is not supported; use http://HOST:PORT")]
+#[error("the proxy in {variable} (or its lower-case form) is not supported; use http://HOST:PORT")]
 pub struct UpstreamError {
     pub variable: &'static str,
 }

@@ -33,8 +33,9 @@ pub struct NetworkPolicy {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     #[error(
-        "the host patterns name {count} ports, more than the limit of {MAX_DIRECT_PORTS}; name \
-         fewer ports, or reach other ports through the proxy with patterns without a port"
+        "the host patterns allow direct connections to {count} ports, more than the limit of \
+         {MAX_DIRECT_PORTS}; name fewer ports, or reach other ports through the proxy with \
+         patterns without a port"
     )]
     TooManyPorts { count: usize },
 }

@@ -31,7 +31,7 @@ enum Target {
 pub enum PatternError {
     #[error("a host pattern is empty; write a host such as example.org")]
     Empty,
-    #[error("{text:?} allows every host; name the hosts, such as example.org or *.example.org")]
+    #[error("{text:?} matches every host; name the hosts, such as example.org or *.example.org")]
     EveryHost { text: String },
     #[error(
         "{text:?} has a wildcard in the wrong place; write *.example.org for the subdomains of \

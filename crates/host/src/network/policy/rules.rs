@@ -78,7 +78,7 @@ pub enum DenyReason {
     Denied,
     /// `Mode::Limited`, and the access is not a GET, HEAD or OPTIONS of plain HTTP.
     Method,
-    /// A private, loopback, link-local or metadata address.
+    /// A private, loopback, link-local or metadata address, or a name that means loopback.
     PrivateAddress,
 }
 

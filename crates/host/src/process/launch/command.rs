@@ -1,4 +1,5 @@
-//! The exact description of a start: no argument, variable or descriptor is inherited or added.
+//! The exact description of a start: a launcher adds no argument, variable or descriptor, and the
+//! program inherits none.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -11,8 +12,8 @@ use crate::sandbox::{GateSockets, NetworkNamespace, Plan};
 
 #[derive(Clone, Debug)]
 pub struct Command {
-    /// The program and its arguments. A name without a slash is looked up in the `PATH` of `env`; a
-    /// relative path with a slash starts at `cwd`.
+    /// The program and its arguments. A name without a slash is looked up in the `PATH` of `env`,
+    /// or else in default directories; a relative path with a slash starts at `cwd`.
     pub argv: Vec<OsString>,
     /// The name that the program sees as its own, if it is not `argv[0]`.
     pub arg0: Option<OsString>,
@@ -69,13 +70,23 @@ impl Command {
         self.env.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_os_str())
     }
 
-    /// Rejects strings that cannot be passed to `execve` unchanged.
+    /// Rejects a command without a program, and strings that cannot be passed to `execve`
+    /// unchanged.
     pub(super) fn validate(&self) -> Result<(), LaunchError> {
         if self.argv.is_empty() {
             return Err(LaunchError::NoProgram);
         }
-        for argument in self.argv.iter().chain(&self.arg0) {
-            refuse_nul(argument, StringPlace::Argument)?;
+        refuse_nul(self.program(), StringPlace::Program)?;
+        // The others are identified by the program: they may be secrets, and errors are logged.
+        let of_program = |place| {
+            let text = self.program().to_owned();
+            Err(LaunchError::NulByte { place, text })
+        };
+        if let Some(number) = self.argv.iter().position(|argument| has_nul(argument)) {
+            return of_program(StringPlace::Argument { number });
+        }
+        if self.arg0.as_deref().is_some_and(has_nul) {
+            return of_program(StringPlace::Arg0);
         }
         refuse_nul(self.cwd.as_os_str(), StringPlace::WorkingDirectory)?;
         for (name, value) in &self.env {
@@ -83,8 +94,8 @@ impl Command {
             if name.is_empty() || name.as_bytes().contains(&b'=') {
                 return Err(LaunchError::EnvironmentName { name: name.clone() });
             }
-            if value.as_bytes().contains(&0) {
-                // Identified by the variable's name: values may be secrets, and errors are logged.
+            if has_nul(value) {
+                // Identified by the variable's name: values may be secrets.
                 return Err(LaunchError::NulByte {
                     place: StringPlace::EnvironmentValue,
                     text: name.clone(),
@@ -96,8 +107,12 @@ impl Command {
 }
 
 fn refuse_nul(text: &OsStr, place: StringPlace) -> Result<(), LaunchError> {
-    if text.as_bytes().contains(&0) {
+    if has_nul(text) {
         return Err(LaunchError::NulByte { place, text: text.to_owned() });
     }
     Ok(())
+}
+
+fn has_nul(text: &OsStr) -> bool {
+    text.as_bytes().contains(&0)
 }

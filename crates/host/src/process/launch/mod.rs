@@ -109,7 +109,8 @@ impl Launcher {
         }
     }
 
-    /// Determines on a separate thread how limits are enforced, so that later calls need not wait.
+    /// Determines on a separate thread how limits are enforced, so that later calls of
+    /// [`limits`](Self::limits) need not wait.
     pub fn prepare_limits(&self) {
         let launcher = self.clone();
         // If the thread cannot be started, the first call of `limits` waits.

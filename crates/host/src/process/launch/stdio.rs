@@ -129,8 +129,8 @@ pub(super) fn try_write(fd: &AsyncFd<OwnedFd>, bytes: &[u8]) -> io::Result<usize
     asking_the_kernel(fd, Interest::WRITABLE, |fd| Ok(rustix::io::write(fd, bytes)?))
 }
 
-/// Reads the available bytes, even if the reactor has not yet learned of them: while a stream
-/// without writers is drained, a reactor that lags behind must not make the stream look empty.
+/// Reads the available bytes, even if the reactor has not yet learned of them: after the end of a
+/// tree an empty stream counts as ended, so a reactor that lags behind must not make it look empty.
 pub(super) fn try_read(fd: &AsyncFd<OwnedFd>, buffer: &mut BytesMut) -> io::Result<usize> {
     asking_the_kernel(fd, Interest::READABLE, |fd| read_into(fd, buffer))
 }

@@ -48,7 +48,8 @@ pub struct ExitRecord {
     pub cpu: Duration,
     pub max_rss_bytes: u64,
     pub limits_hit: LimitsHit,
-    /// The resources used by the whole tree, if it had limits.
+    /// The resources used by the whole tree up to the exit. `None` without limits, without a
+    /// keeper, and if the exit was not observed.
     pub tree_use: Option<TreeUse>,
     pub ended_by: Option<EndedBy>,
 }
@@ -132,7 +133,8 @@ enum Target {
 }
 
 impl TreeControl {
-    /// Returns the program's process id, which is also the id of its process group.
+    /// Returns the id of the program's process group, which is the pid of the program, or of the
+    /// bubblewrap around it.
     pub fn leader(&self) -> u32 {
         self.leader
     }
@@ -166,7 +168,7 @@ impl TreeControl {
         }
     }
 
-    /// Kills the program and all its descendants; `Emptied` reports the completion.
+    /// Kills the program and all its descendants; `Emptied` or `Lost` reports the completion.
     pub fn kill_all(&self) {
         match &self.target {
             #[cfg(target_os = "linux")]
@@ -175,8 +177,8 @@ impl TreeControl {
         }
     }
 
-    /// Counts the living processes of the tree, without the program itself. Returns 0 for a process
-    /// group, which cannot be counted.
+    /// Counts the living processes of the tree, without the program itself. Returns 0 if they
+    /// cannot be counted: in a process group, or if the keeper is gone.
     pub async fn descendants(&self) -> usize {
         match &self.target {
             #[cfg(target_os = "linux")]

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! own/               delegated to the server, with memory, pids and cpu enabled for its children
-//! own/exec-server/   the server, the spawner, keepers, and programs without limits
+//! own/exec-server/   the server, the spawner, keepers, and programs whose trees have no limits
 //! own/process-4711/  the tree of the keeper with that pid
 //! ```
 //!
 //! A cgroup that enables controllers for its children cannot hold processes itself, so the server
 //! moves into a leaf. [`Delegated::take`] does that in the server before it starts other processes.
-//! Each [`Leaf`] belongs to a keeper. A server without a delegated group starts its spawner in a
-//! scope of the user's service manager; the spawner then takes the scope's group in the same way.
+//! Each [`Leaf`] belongs to a keeper. A server without a delegated group starts a second spawner in
+//! a scope of the user's service manager; that spawner takes the scope's group in the same way.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -31,7 +31,8 @@ const MOST_PIDS: u64 = 4_194_303;
 /// Attempts to remove a leaf while its last process is exiting.
 const REMOVALS: u32 = 20;
 
-/// A cgroup in which the server, or its spawner in a scope, creates leaves.
+/// A cgroup in which keepers create their leaves. The server, or its spawner in a scope, has taken
+/// it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::process) struct Delegated {
     base: PathBuf,
@@ -143,7 +144,7 @@ pub(in crate::process) struct Leaf {
 impl Leaf {
     pub(in crate::process) fn create(base: &Path, limits: &Limits) -> io::Result<Self> {
         let path = base.join(format!("{LEAF_PREFIX}{}", std::process::id()));
-        // Left by a killed keeper with the same pid.
+        // A killed keeper with the same pid may have left its leaf.
         let _ = remove_tree(&path);
         fs::create_dir(&path)?;
         let directory = match fs::File::open(&path) {

@@ -136,9 +136,9 @@ impl Limits {
 /// How the limits of a tree are enforced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitsTier {
-    /// By the kernel, in cgroups below the server's group.
+    /// By the kernel, in cgroups below the server's group; CPU time by the keeper.
     Cgroup,
-    /// By the kernel, in cgroups below a scope of the user's service manager.
+    /// Like `Cgroup`, but below a scope of the user's service manager.
     Systemd,
     /// By the keeper, which samples the tree.
     Sampling,
@@ -161,7 +161,7 @@ impl LimitsSupport {
                                       systemd user manager";
 
     pub(super) fn process_only() -> Self {
-        let obstacle = "this server starts programs without keepers";
+        let obstacle = "this server starts programs without keepers; use a launcher with a spawner";
         Self { tier: LimitsTier::ProcessOnly, obstacle: Some(obstacle.into()) }
     }
 

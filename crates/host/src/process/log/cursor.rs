@@ -66,7 +66,7 @@ impl Cursor {
         Self { read: log.lock().confirmed, skips_confirmed: true, ..Self::default() }
     }
 
-    /// Returns the number of the last event read.
+    /// Returns the number of the last event read or skipped.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.read.seq
@@ -157,8 +157,8 @@ impl Cursor {
         state.memory.get(index as usize).cloned()
     }
 
-    /// Remembers where the gap began, so that the next event declares its size. Only output can be
-    /// lost: an exit within the gap is returned.
+    /// Moves past the events that were dropped, and remembers where the gap began, so that the next
+    /// event declares its size. Only output can be lost: an exit within the gap is returned.
     fn skip_gap(&mut self, state: &State) -> Option<Delivered> {
         self.block.clear();
         let from = *self.gap_from.get_or_insert(self.read.offset);

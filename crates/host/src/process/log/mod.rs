@@ -61,8 +61,7 @@ pub struct Entry {
     pub seq: u64,
     /// Bytes of output before this event, since the process started.
     offset: u64,
-    /// When the event was appended; for an entry from the spill file, when the first entry of its
-    /// block was appended.
+    /// When the event was appended. Exact only for an entry in memory.
     at: Instant,
     pub event: Event,
 }
@@ -122,7 +121,7 @@ pub struct Log {
     state: Mutex<State>,
     /// Wakes long polls and other waiters for an event.
     grew: Notify,
-    /// Wakes the producer after a confirmation.
+    /// Wakes the producer after a confirmation, and when the owner is gone.
     room: Notify,
     /// Held while entries move to the spill file, so that they move in order.
     spilling: tokio::sync::Mutex<()>,
@@ -170,7 +169,7 @@ impl Log {
         }
     }
 
-    /// Marks the events up to `seq` as received by the client, so that they may be evicted.
+    /// Marks the events up to `seq` as received by the owner, so that they may be evicted.
     pub fn confirm(&self, seq: u64) {
         let mut state = self.lock();
         let seq = seq.min(state.progress.next_seq - 1);
@@ -250,15 +249,15 @@ impl Log {
         self.append(state, Event::Closed);
     }
 
-    /// Closes the log without events, because the program did not start, and wakes the waiters.
+    /// Closes the log without events, because the start failed, and wakes the waiters.
     pub(crate) fn abandon(&self) {
         self.lock().progress.closed = true;
         self.grew.notify_waiters();
     }
 
-    /// Releases the log of a process whose owner will never confirm again. From now on the oldest
-    /// output is dropped to make room, so that a blocked child can run to its end. Observers see
-    /// the rest.
+    /// Releases the log of a process whose owner will never confirm again. Drops the spilled events
+    /// at once, and from now on the oldest output to make room, so that a blocked child can run to
+    /// its end. Observers see the rest.
     pub fn forget_owner(&self) {
         let mut state = self.lock();
         state.ownerless = true;
@@ -291,7 +290,8 @@ impl Log {
     }
 
     /// The spill file is for readers that are slow or disconnected. For a reader that keeps up, the
-    /// producer waits a moment instead: the spill file costs several times as much.
+    /// producer waits a moment instead: output that goes through the file costs several times as
+    /// much.
     pub(crate) async fn wait_for_room(&self) {
         loop {
             let mut room = std::pin::pin!(self.room.notified());
@@ -317,8 +317,8 @@ impl Log {
         }
     }
 
-    /// Brings memory back within its bound: spills the oldest output or, under [`OnFull::Discard`],
-    /// drops it.
+    /// Brings memory back within its bound, if possible: spills the oldest output. If nothing may
+    /// be spilled, drops the oldest output under [`OnFull::Discard`] or without an owner.
     pub(crate) async fn settle(&self) {
         if !self.lock().is_over(&self.limits) {
             return;
@@ -352,7 +352,7 @@ impl Log {
             Err(error) => {
                 let directory = std::env::temp_dir();
                 let directory = directory.display();
-                tracing::warn!(%error, %directory, "cannot spill output to disk; keeping it in memory only");
+                tracing::warn!(%error, %directory, "cannot spill output to disk; the log is limited to memory for now");
                 self.lock().spill_failed = true;
             }
         }

@@ -18,7 +18,7 @@ const QUEUED_JOBS: usize = 64;
 /// `None`: the thread could not be started.
 static QUEUE: OnceLock<Option<mpsc::Sender<Job>>> = OnceLock::new();
 
-/// Starts the thread unless it is running. A server calls this before it accepts connections.
+/// Starts the thread at the first call. A server calls this before it accepts connections.
 pub fn start_spill_thread() {
     queue();
 }
@@ -62,7 +62,7 @@ fn start() -> Option<mpsc::Sender<Job>> {
     match thread.spawn(work) {
         Ok(_) => Some(sender),
         Err(error) => {
-            tracing::warn!(%error, "cannot start the spill thread; writes to spill files may delay other requests");
+            tracing::warn!(%error, "cannot start the spill thread; reads and writes of spill files may delay other requests");
             None
         }
     }

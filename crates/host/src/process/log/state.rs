@@ -1,5 +1,6 @@
-//! The contents of a log and the rules for keeping it: which events stay in memory, go to the file,
-//! or are dropped. Pure bookkeeping; waiting and I/O are in the parent module.
+//! The contents of a log and the rules for keeping events: which of them stay in memory, go to the
+//! file, or are dropped. Waiting, reading and writing are elsewhere. The only I/O here returns the
+//! space of released blocks to the filesystem.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -31,7 +32,7 @@ pub(super) struct State {
     pub(super) reader_deadline: Option<Instant>,
     /// The confirming client is gone for good.
     pub(super) ownerless: bool,
-    /// The position of the exit, kept even when the entry is evicted.
+    /// The position just after the exit, kept even when the entry is evicted.
     pub(super) exited: Option<LogPosition>,
     pub(super) confirmed: LogPosition,
     pub(super) heads: Heads,
@@ -246,7 +247,8 @@ impl State {
         len: u64,
         entries: &[Entry],
     ) {
-        // False if the entries were confirmed and evicted during the write: the copy is not needed.
+        // False if some of the entries were confirmed and evicted during the write. The others are
+        // still in memory, so the copy is not needed.
         let still_here = entries.first().is_some_and(|entry| entry.seq == self.first_in_memory());
         if !still_here {
             return;
@@ -258,7 +260,8 @@ impl State {
         }
     }
 
-    /// Drops the oldest block or entry, confirmed or not, if memory exceeds its bound.
+    /// Drops the oldest block of the file or, if there is none, the oldest entry in memory,
+    /// confirmed or not. Returns false if memory is within its bound.
     pub(super) fn discard_oldest(&mut self, limits: &LogLimits) -> bool {
         if !self.is_over(limits) {
             return false;

@@ -28,7 +28,7 @@ impl Default for LogTotals {
 
 impl LogTotals {
     /// Beyond `max_memory` each log keeps little in memory. Beyond `max_spilled` nothing more is
-    /// spilled, and processes wait for their readers.
+    /// spilled: a log is full once its memory is.
     #[must_use]
     pub fn bounded(max_memory: u64, max_spilled: u64) -> Self {
         let zero = || AtomicU64::new(0);
@@ -54,7 +54,7 @@ impl LogTotals {
         self.output.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes of output discarded before the client received them.
+    /// Returns the bytes of output dropped for lack of room before the owner received them.
     #[must_use]
     pub fn discarded_bytes(&self) -> u64 {
         self.discarded.load(Ordering::Relaxed)

@@ -1,4 +1,5 @@
-//! Finds the processes at the other end of a local socket and their ancestors.
+//! Finds the local processes at the other end of a connection, their ancestors, and the peer's
+//! user.
 //!
 //! A sandboxed program with network access must not reach the server that sandboxes it: its
 //! requests there would run outside the sandbox. The connection itself does not identify the

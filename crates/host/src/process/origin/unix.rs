@@ -23,7 +23,6 @@ fn lineage_of(process: BorrowedFd<'_>) -> Option<Lineage> {
     Lineage::of(pid, || pid_of(process) == Some(pid))
 }
 
-/// Returns `None` once the process is gone and its pid may be reused.
 fn pid_of(process: BorrowedFd<'_>) -> Option<u32> {
     let facts = fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd())).ok()?;
     let pid = facts.lines().find_map(|line| line.strip_prefix("Pid:"))?;

@@ -11,7 +11,8 @@ pub enum PeerUser {
     /// The user of this process, or root.
     Trusted,
     Other(u32),
-    /// The kernel does not report the user.
+    /// The kernel does not report the user, the peer has closed its socket, or the uid stands for
+    /// several users.
     Unknown,
 }
 

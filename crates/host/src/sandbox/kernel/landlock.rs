@@ -1,8 +1,8 @@
 //! Translates grants into a Landlock ruleset.
 //!
-//! Every right that the ABI knows is handled, so access without a grant is denied. Rules only add
-//! rights, so they cannot express carve-outs inside a grant. Landlock does not restrict `stat`,
-//! `chmod`, times and extended attributes.
+//! If files are restricted, every file right that the ABI knows is handled, so access without a
+//! grant is denied. Rules only add rights, so they cannot express carve-outs inside a grant.
+//! Landlock does not restrict `stat`, `chmod`, times and extended attributes.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -31,7 +31,7 @@ const DEVICE_NODES: BitFlags<AccessFs> = make_bitflags!(AccessFs::{MakeChar | Ma
 
 #[derive(Debug, thiserror::Error)]
 pub enum LandlockError {
-    #[error("the kernel has no Landlock")]
+    #[error("Landlock cannot be used here; `exec-server doctor` shows why")]
     Missing,
     #[error("Landlock rejected the ruleset: {0}")]
     Ruleset(#[from] RulesetError),

@@ -1,11 +1,12 @@
 //! Devices are not files: access to everything includes neither disks nor terminals of other
 //! processes.
 //!
-//! An entry above `/dev` includes only the devices that every program gets; other devices need
-//! their own entry. If `/` is readable, Landlock can express this: it grants the names in `/` one
-//! by one. If `/` is writable, new names may appear in it, and only a grant of `/` itself covers
-//! those; then a mount makes the other devices unusable. If the policy has no carve-outs, there may
-//! be no mounts: then a program that may write every file on a disk may use the disk itself.
+//! An entry for `/` includes only the devices that every program gets; any other device needs an
+//! entry with more access than `/` has. If `/` is only readable, Landlock can express this: it
+//! grants the names in `/` one by one. If `/` is writable, new names may appear in it, and only a
+//! grant of `/` itself covers those; then a mount makes the other devices unusable. If the policy
+//! has no carve-outs, there may be no mounts: then a program that may write every file on a disk
+//! may use the disk itself.
 
 use std::path::{Path, PathBuf};
 
@@ -78,7 +79,8 @@ pub(super) fn can_have_terminals(policy: &Policy, names: &impl Names) -> Result<
     Ok(can_be_replaced(policy, terminals) && kind_of(terminals, names)? == NameKind::Directory)
 }
 
-/// Whether the policy grants the place only as part of `/`, without an entry for it or for `/dev`.
+/// Whether the policy grants the place only as part of `/`, without a rule for `/dev`, for the
+/// place itself or for a path in it.
 fn can_be_replaced(policy: &Policy, place: &Path) -> bool {
     let is_meant = |path: &Path| path == Path::new(ALL) || path.starts_with(place);
     policy.access(Path::new(ROOT)) >= Access::Read

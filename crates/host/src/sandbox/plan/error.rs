@@ -35,7 +35,7 @@ pub enum PlanError {
     )]
     NeededTarget { link: PathBuf, target: PathBuf },
     #[error(
-        "scanning {} for denied patterns exceeds the limit of {limit}; deny directories by path, or lower glob_scan_max_depth",
+        "scanning for denied patterns exceeds the limit of {limit}; the limit was reached below {}; deny directories by path, or lower glob_scan_max_depth",
         base.display()
     )]
     TooMuchToScan { base: PathBuf, limit: TooMuch },
@@ -109,14 +109,27 @@ pub enum Requirement {
     SystemCalls,
     #[error("the policy protects {} inside a granted directory", path.display())]
     CarveOut { path: PathBuf },
-    #[error(
-        "every sandbox must confine signals, which this kernel's Landlock (ABI {abi}) cannot do"
-    )]
+    #[error("every sandbox must confine signals, {}", without_scopes(*abi))]
     Signals { abi: u32 },
     #[error("managed networking must see every connection (network.require = transparent)")]
     EveryConnection,
-    #[error(
-        "managed networking must restrict ports, which this kernel's Landlock (ABI {abi}) cannot do; Linux 6.7 or later can"
-    )]
+    #[error("{}, so managed networking must see every connection", without_ports(*abi))]
     Ports { abi: u32 },
+}
+
+/// ABI 0 means that Landlock is missing, forbidden or turned off.
+fn without_scopes(abi: u32) -> String {
+    match abi {
+        0 => "even without Landlock".to_owned(),
+        abi => format!("which this kernel's Landlock (ABI {abi}) cannot do"),
+    }
+}
+
+fn without_ports(abi: u32) -> String {
+    match abi {
+        0 => "without Landlock no ports can be restricted".to_owned(),
+        abi => format!(
+            "this kernel's Landlock (ABI {abi}) cannot restrict ports (Linux 6.7 or later can)"
+        ),
+    }
 }

@@ -21,7 +21,8 @@ const ATTEMPTS: usize = 8;
 
 const OF_THE_KERNEL: [&str; 2] = ["/proc", "/sys"];
 
-/// Returns covers for the topmost matches, sorted by path.
+/// Returns covers for the topmost matches, and for directories that cannot be listed, sorted by
+/// path.
 pub(super) fn existing_matches(
     policy: &Policy,
     names: &impl Names,
@@ -49,9 +50,9 @@ pub(super) fn existing_matches(
     }
 }
 
-/// Replaces the cover of each symlink with a cover of its target, which denies more. Nothing is
-/// hidden for a broken symlink, or if the target is denied anyway or is a device that every program
-/// gets.
+/// Replaces the cover of each symlink with a cover of its target, which denies more. Drops the
+/// cover of a symlink that cannot be resolved, or whose target is denied anyway or is a device that
+/// every program gets.
 ///
 /// A process in an earlier sandbox could have created the symlink. The symlink must not hide a path
 /// that this sandbox needs, so such a target is an error.
@@ -171,7 +172,8 @@ impl<N: Names> Scan<'_, N> {
         }
     }
 
-    /// Returns a cover for each match. Skips matches inside another match, whose cover hides them.
+    /// Returns a cover for each path that was found. Skips paths inside another one, whose cover
+    /// hides them.
     fn into_covers(self) -> Vec<Cover> {
         let matches: BTreeSet<_> = self.found.keys().cloned().collect();
         let is_topmost =

@@ -53,8 +53,9 @@ fn for_restricted_files(
     let tier = match (need, isolation(has)) {
         (Some(need), None) => return Err(PlanError::no_isolation(need, has)),
         (Some(_), Some(isolation)) => isolation,
-        // Landlock does not restrict changes to modes, owners, times and extended attributes. They
-        // must be allowed for writable files, so only read-only mounts protect all other files.
+        // A process with writable files must be allowed to change modes, owners, times and extended
+        // attributes. Landlock does not restrict such changes, so only read-only mounts protect all
+        // other files. A gate needs a network namespace.
         (None, Some(isolation)) if changes_files || network.gate.is_some() => isolation,
         (None, Some(isolation)) if has.fresh_proc && grants_only_own_proc(policy) => isolation,
         (None, _) => Tier::Direct,
@@ -106,8 +107,8 @@ fn for_all_files(network: &NetworkPlan, has: &Capabilities) -> Result<Plan, Plan
     } else {
         let need = Requirement::Signals { abi };
         let tier = isolation(has).ok_or_else(|| PlanError::no_isolation(need, has))?;
-        // A Landlock domain that denies nothing still prevents tracing of other processes, even if
-        // their `/proc` entries are visible.
+        // A Landlock domain that grants all files still prevents tracing of other processes, even
+        // if their `/proc` entries are visible.
         (tier, Some(vec![Grant { path: "/".into(), access: Access::Write }]))
     };
     let isolated = tier != Tier::Direct;

@@ -37,7 +37,7 @@ use crate::sandbox::report::enforcement::{Enforcement, NetworkEnforcement};
 pub struct Plan {
     pub tier: Tier,
     /// In mount order: sorted by path, so a mount comes after all mounts above it. Empty for
-    /// [`Tier::Direct`].
+    /// [`Tier::Direct`] and [`Tier::Seatbelt`].
     pub mounts: Vec<Mount>,
     pub landlock: Option<LandlockRules>,
     /// A complete BPF program, as an array of `struct sock_filter` in native byte order. Empty for
@@ -62,9 +62,10 @@ pub enum NetworkNamespace {
 /// The isolation of the process, set up before Landlock and seccomp.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tier {
-    /// Nothing: Landlock and seccomp suffice.
+    /// Nothing but Landlock and seccomp.
     Direct,
-    /// New user, mount, PID and IPC namespaces.
+    /// New mount, PID and IPC namespaces and, unless the server may administer mounts, a new user
+    /// namespace.
     Namespaces,
     /// The same namespaces, created by the bubblewrap at this path.
     Bubblewrap(PathBuf),
@@ -106,7 +107,8 @@ pub enum CoverKind {
     NoDevices,
 }
 
-/// Restores a path below a cover to its state before the cover. The path exists.
+/// Restores a path below a cover to its state before the cover. The path existed when the plan was
+/// made.
 ///
 /// With [`Access::Write`] in a writable place it only pins the path: a mount point cannot be
 /// renamed, so no other directory can take the place of a directory with protected content.

@@ -12,7 +12,8 @@ use crate::sandbox::policy::{Access, CarveOut, Grant, NameKind, Names, PROTECTED
 /// has its own limit.
 const MAX_MOUNTS: usize = 10_000;
 
-/// Returns covers for the carve-outs that a process could otherwise access, sorted by path.
+/// Returns covers for the carve-outs that a process could otherwise access or create, sorted by
+/// path.
 pub(super) fn covers(policy: &Policy, names: &impl Names) -> Result<Vec<Cover>, PlanError> {
     let carve_outs = policy.carve_outs();
     let names = &WithRoots { names, to_make: missing_roots(policy, &carve_outs, names)? };
@@ -207,7 +208,7 @@ impl Layout {
         let takes_devices =
             |mount: &Mount| matches!(mount, Mount::Cover(Cover { kind: CoverKind::NoDevices, .. }));
         match mount {
-            // Inside a hidden or empty directory there is nothing to cover and no mount point.
+            // Inside a hidden or fresh directory there is nothing to cover and no mount point.
             Mount::Cover(_) => around.is_none_or(|around| {
                 effect(around) != Access::Deny && !matches!(around, Mount::Fresh(_))
             }),

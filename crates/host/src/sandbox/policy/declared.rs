@@ -13,7 +13,7 @@ pub struct DeclaredPolicy {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeclaredFiles {
     Unrestricted,
-    /// A path without an entry is denied.
+    /// A path that no entry covers is denied, unless it is a device that every program needs.
     Restricted {
         entries: Vec<Entry>,
         /// The depth to which a glob may match, in components below its start directory.
@@ -45,8 +45,8 @@ pub enum EntryPath {
     /// The paths that a dynamically linked program needs to start.
     Minimal,
     WorkingDirectory,
-    /// Each workspace root. Without workspace roots the entry grants nothing, and a denying entry
-    /// is an error.
+    /// Each workspace root, or the subpath in each. Without workspace roots the entry grants
+    /// nothing, and a denying entry is an error.
     ProjectRoots {
         subpath: Option<PathBuf>,
     },
@@ -94,7 +94,8 @@ pub struct LinkTrust {
     pub home: Option<PathBuf>,
 }
 
-/// All directories in which sandboxes of this user were ever allowed to write.
+/// All directories in which sandboxes of this user were ever allowed to write, except `/tmp` and
+/// `/var/tmp`, whose symlinks are never trusted anyway.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WrittenRoots {
     Known(Arc<BTreeSet<PathBuf>>),

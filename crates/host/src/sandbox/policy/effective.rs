@@ -48,7 +48,8 @@ pub struct CarveOut {
 
 impl Policy {
     /// Resolves a declared policy. Symlinks and granting globs are resolved once, now. Entries for
-    /// names that do not exist yet apply once the names are created.
+    /// names that do not exist yet apply once the names are created, unless they are skipped
+    /// (`skip_missing`).
     pub fn resolve(
         declared: &DeclaredPolicy,
         around: &PolicyContext,

@@ -1,13 +1,14 @@
-//! Bounds the scanning for one request. The client chooses names and patterns, and a scan
-//! continues even after the client has disconnected.
+//! Bounds the scans for all granting globs, or for all denying globs, of one policy. The client
+//! chooses names and patterns, and a scan continues even after the client has disconnected.
 
 use std::time::{Duration, Instant};
 
 /// A larger tree is an error: a partial scan would grant or hide only some of the matches.
 const MAX_NAMES: usize = 200_000;
-/// Pattern symbols times name bytes. This is an upper bound: most comparisons take far fewer steps.
+/// Every examined name costs the symbols of the patterns times the bytes of its path below the
+/// start directory. Most comparisons take far fewer steps.
 const MAX_STEPS: usize = 1 << 30;
-/// Bounds a scan of slow storage, which delays the start of a process.
+/// Bounds a scan of slow storage, which delays the response to the request.
 const MAX_TIME: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -37,7 +38,7 @@ impl Effort {
     }
 
     /// Returns how many names of the next directory to list: one more than the budget has left, so
-    /// that [`spend`](Self::spend) fails if the directory has too many.
+    /// that [`spend`](Self::spend) fails if the directory has too many. Fails once the time is up.
     pub(in crate::sandbox) fn names_to_list(&self) -> Result<usize, TooMuch> {
         if Instant::now() >= self.until {
             return Err(TooMuch::Time { max: MAX_TIME });
@@ -45,7 +46,8 @@ impl Effort {
         Ok(self.names + 1)
     }
 
-    /// Charges for one more name of `len` bytes, compared with patterns of `symbols` symbols.
+    /// Charges for one more name. Its path below the start directory has `len` bytes, and is
+    /// compared with patterns of `symbols` symbols in total.
     pub(in crate::sandbox) fn spend(&mut self, symbols: usize, len: usize) -> Result<(), TooMuch> {
         let names = self.names.checked_sub(1).ok_or(TooMuch::Names { max: MAX_NAMES })?;
         let steps = self.steps.checked_sub(symbols.saturating_mul(len));

@@ -14,13 +14,15 @@ pub enum PolicyError {
     #[error("subpath {subpath:?} leaves the project roots; it must be relative and without `..`")]
     Subpath { subpath: PathBuf },
     #[error(
-        "sandbox path {path:?} is in the /proc directory of one process; inside the sandbox, that path means a different process; name /proc instead"
+        "sandbox path {path:?} leads into the /proc directory of one process; inside the sandbox, that path means a different process; name /proc instead"
     )]
     OneProcess { path: PathBuf },
     #[error("sandbox path {path:?} leads through more than {MAX_LINKS} symlinks")]
     TooManyLinks { path: PathBuf },
     #[error("cannot resolve sandbox path {path:?} at {at:?}: {source}")]
     Unreadable { path: PathBuf, at: PathBuf, source: io::Error },
+    #[error("cannot protect {path:?} in the sandbox: cannot inspect it: {source}")]
+    UnreadableProtected { path: PathBuf, source: io::Error },
     #[error(
         "the sandbox reaches {path:?} through the symlink {link:?}, which a program in the sandbox could replace; name {path:?} itself"
     )]
@@ -30,7 +32,7 @@ pub enum PolicyError {
     )]
     PlantedLink { path: PathBuf, link: PathBuf, doubt: LinkDoubt },
     #[error(
-        "{what} {path:?} is inside {protected:?}, which sandboxes protect; use another directory, or replace the sandbox entry for {what} with one that names {path:?}"
+        "cannot make {what} {path:?} writable: it is at or below {protected:?}, which sandboxes protect; use another directory, or replace the sandbox entry for {what} with one that names {path:?}"
     )]
     ImplicitRoot { what: &'static str, path: PathBuf, protected: PathBuf },
     #[error(
@@ -54,7 +56,7 @@ pub enum PolicyError {
     )]
     GlobWithoutBase { pattern: String },
     #[error(
-        "scanning for sandbox glob {pattern:?} exceeds the limit of {limit}; name directories by path, or lower glob_scan_max_depth"
+        "scanning for the globs of the sandbox exceeds the limit of {limit}; the limit was reached at {pattern:?}; name directories by path, or lower glob_scan_max_depth"
     )]
     TooMuchToScan { pattern: String, limit: TooMuch },
     #[error(
@@ -66,7 +68,7 @@ pub enum PolicyError {
     )]
     GlobsTooLong { max: usize },
     #[error(
-        "the sandbox names more than {max} paths, counted once per project root; name the directories that contain them"
+        "the sandbox names more than {max} paths and globs, counted once per project root; name the directories that contain them"
     )]
     TooManyPaths { max: usize },
     #[error("the sandbox denies {what}, which neither the request nor this machine defines")]

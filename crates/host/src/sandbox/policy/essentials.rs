@@ -43,7 +43,8 @@ pub(in crate::sandbox) const MINIMAL: &[&str] = &[
     "/dev/urandom",
     "/dev/zero",
     // All of `/proc`: `/proc/self` is a different directory for every process, and rules are about
-    // paths. Where possible, a plan makes sure that no other processes are visible in it.
+    // paths. Where possible, a plan makes sure that no process outside the sandbox is visible in
+    // `/proc`.
     "/proc",
     "/sys/devices/system/cpu",
 ];
@@ -60,6 +61,7 @@ pub(in crate::sandbox) const DEVICES: &[(&str, Access)] = &[
     ("/dev/zero", Access::Write),
 ];
 
-/// Names protected directly below a writable root. Programs outside the sandbox run or trust their
-/// content: hooks, instructions, settings.
+/// Names protected directly below a writable root, among other places (see `resolve::protection`).
+/// Programs outside the sandbox run or trust the content under these names: hooks, instructions,
+/// settings.
 pub(in crate::sandbox) const PROTECTED_NAMES: &[&str] = &[".agents", ".codex", ".git"];

@@ -1,4 +1,4 @@
-//! Glob patterns that deny access.
+//! Globs that deny access. [`split`] also serves globs that grant it.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -114,7 +114,7 @@ impl fmt::Debug for DeniedGlob {
 pub(super) fn split(glob: &str) -> Result<(PathBuf, Pattern), PolicyError> {
     let invalid =
         |why: &str| PolicyError::InvalidGlob { pattern: glob.to_owned(), why: why.to_owned() };
-    // A URI would be taken as a relative glob and deny nothing.
+    // A URI would be taken as a relative glob that matches nothing.
     if glob.get(..6).is_some_and(|start| start.eq_ignore_ascii_case("file:/")) {
         return Err(invalid("URIs are not supported; write the path"));
     }

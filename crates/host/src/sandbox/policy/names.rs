@@ -1,4 +1,4 @@
-//! The file system queries that resolving a policy needs.
+//! The file system queries for resolving a policy and planning its enforcement.
 
 use std::ffi::OsString;
 use std::fs::{self, FileType};
@@ -11,15 +11,15 @@ use rustix::io::Errno;
 
 const STICKY: u32 = 0o1000;
 
-/// Queries about the current names. No query follows a symlink at the end of a path, and no result
-/// is cached.
+/// Queries about the current names. No result is cached. A query about a `path` or `file` does not
+/// follow a symlink at its end; a `directory` must be a real path.
 pub trait Names {
     fn kind(&self, path: &Path) -> io::Result<NameKind>;
 
     fn read_link(&self, path: &Path) -> io::Result<PathBuf>;
 
     /// Returns at most `max` names of a directory, in any order. A name that is removed during the
-    /// listing is [`NameKind::Missing`].
+    /// listing is omitted or [`NameKind::Missing`].
     fn list(&self, directory: &Path, max: usize) -> io::Result<Vec<(OsString, NameKind)>>;
 
     /// Reads at most the first `max` bytes of a regular file.

@@ -4,8 +4,8 @@ use std::cmp::Ordering;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-/// An absolute path without `.`, `..`, empty components and a final `/`. The root is empty. So path
-/// A is above path B if B starts with A followed by `/`.
+/// An absolute path without `.`, `..`, empty components and a final `/`. The root is the empty
+/// string. So path A is above path B if B starts with A followed by `/`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PlainPath<'a>(&'a [u8]);
 

@@ -17,7 +17,7 @@ pub(super) struct ResolvedPath {
     pub(super) kind: NameKind,
     /// The symlinks on the way, each by its own real path, in order.
     pub(super) links: Vec<PathBuf>,
-    /// The real path of the final symlink, if the path ends in one.
+    /// If the path ends in a symlink: that symlink, by its own real path.
     pub(super) last_link: Option<PathBuf>,
 }
 

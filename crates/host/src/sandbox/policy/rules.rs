@@ -12,8 +12,9 @@ pub struct Rule {
     /// Absolute, without `.` and `..`. Had no symlinks when it was resolved. It need not exist.
     pub path: PathBuf,
     pub access: Access,
-    /// Whether the rule protects a name, so that a program cannot plant files that are later run
-    /// outside the sandbox. No entry needs to request such a rule.
+    /// Whether the path is protected even without an entry, so that a program cannot plant files
+    /// that are later run outside the sandbox: a protected name, a git directory that a `.git` file
+    /// names, or one of [`PolicyContext::protected_paths`](super::PolicyContext::protected_paths).
     pub protected_name: bool,
 }
 

@@ -19,7 +19,7 @@ pub(super) fn existing(
     let mut matches = Vec::new();
     let mut ahead = vec![(base.to_owned(), PathBuf::new(), 0)];
     while let Some((directory, way, depth)) = ahead.pop() {
-        // Entries of `/proc` come and go with processes and cannot be granted.
+        // Names in `/proc` come and go with processes, and no process's directory can be granted.
         if depth == max_depth || directory == Path::new("/proc") {
             continue;
         }

@@ -1,4 +1,5 @@
-//! Remedies for a mechanism that does not work, specific to this machine where possible.
+//! Remedies for a mechanism that does not work, or not fully, specific to this machine where
+//! possible.
 
 use std::fs;
 use std::path::Path;
@@ -31,9 +32,10 @@ pub(super) fn remedy(mechanism: Mechanism, result: &Result<String, Failure>) -> 
 
 fn for_this_machine(mechanism: Mechanism) -> Option<&'static str> {
     match mechanism {
-        Mechanism::UserNamespace | Mechanism::NetworkNamespace | Mechanism::FreshProc => {
-            namespaces(setting, is_container())
-        }
+        Mechanism::UserNamespace
+        | Mechanism::NetworkNamespace
+        | Mechanism::ManagedNetwork
+        | Mechanism::FreshProc => namespaces(setting, is_container()),
         Mechanism::Bubblewrap => Some(REFUSED_BUBBLEWRAP),
         _ => None,
     }
@@ -105,6 +107,16 @@ mod tests {
         let debian = on(&[("kernel/unprivileged_userns_clone", "0")], false).unwrap();
         assert!(debian.contains("unprivileged_userns_clone=1"));
         assert_eq!(on(&[("kernel/apparmor_restrict_unprivileged_userns", "0")], false), None);
+    }
+
+    #[test]
+    fn all_namespaces_get_the_same_advice() {
+        let of_user = for_this_machine(Mechanism::UserNamespace);
+        for mechanism in
+            [Mechanism::NetworkNamespace, Mechanism::ManagedNetwork, Mechanism::FreshProc]
+        {
+            assert_eq!(for_this_machine(mechanism), of_user, "{mechanism}");
+        }
     }
 
     #[test]

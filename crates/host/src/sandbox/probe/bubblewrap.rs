@@ -23,8 +23,8 @@ const EXTRAS: [(&str, &[&str]); 2] =
 const WITH_CAPABILITIES: &[&str] =
     &["--unshare-net", "--cap-add", "CAP_NET_ADMIN", "--cap-add", "CAP_NET_BIND_SERVICE"];
 
-/// Returns the path, the version and the working extras of bubblewrap. Fails unless bubblewrap can
-/// create namespaces and a read-only mount and run a program in them.
+/// Returns the path, the version and the working extras of bubblewrap. Fails unless only root can
+/// change bubblewrap, and it can create namespaces and a read-only mount and run a program in them.
 pub(super) fn attempt() -> Result<String, Failure> {
     let Some(place) = PLACES.iter().find(|place| Path::new(place).exists()) else {
         return Err(Failure::NotInstalled);

@@ -25,7 +25,8 @@ pub struct Findings {
 pub struct Finding {
     pub mechanism: Mechanism,
     pub works: bool,
-    /// The version or path, `works`, or the reason for the failure.
+    /// The ABI of Landlock, the path and version of bubblewrap, `works` for any other mechanism
+    /// that works, or the reason for the failure.
     pub detail: String,
     pub gives: &'static str,
     /// How to get the mechanism, or a more complete version of it.
@@ -44,7 +45,7 @@ pub(super) struct Outcome {
 pub(super) enum Failure {
     TurnedOff,
     NotInstalled,
-    /// The reason as the kernel or the program gave it.
+    /// The failed step, and the reason as the kernel, bubblewrap or the probe gives it.
     Refused(String),
 }
 
@@ -71,7 +72,8 @@ impl Findings {
         let works = |mechanism| value(mechanism).is_some();
         let bubblewrap: Vec<_> = value(Mechanism::Bubblewrap).unwrap_or("").split(' ').collect();
         let user_namespace = works(Mechanism::UserNamespace);
-        // A sandbox uses its own namespaces if it can, otherwise those of bubblewrap.
+        // A sandbox uses namespaces that the server creates if it can, and otherwise those of
+        // bubblewrap.
         let of_namespaces = |mechanism, extra| {
             if user_namespace { works(mechanism) } else { bubblewrap.contains(&extra) }
         };
@@ -96,7 +98,7 @@ impl Findings {
     /// Accepts exactly one line per mechanism. Any other output does not come from this probe.
     pub(super) fn decode(bytes: &[u8]) -> io::Result<Self> {
         let foreign = || {
-            let message = "unexpected output from the sandbox probe; `main` must first call `run_spawner_if_asked`";
+            let message = "unexpected output from the sandbox probe; the program's `main` must first call `run_spawner_if_asked`";
             io::Error::new(io::ErrorKind::InvalidData, message)
         };
         let text = str::from_utf8(bytes).map_err(|_| foreign())?;

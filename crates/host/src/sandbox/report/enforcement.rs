@@ -16,7 +16,7 @@ pub struct Enforcement {
 pub enum NetworkEnforcement {
     #[default]
     None,
-    /// No socket can reach another machine.
+    /// Programs can create no sockets but connected pairs, which reach no other process.
     NoNetwork,
     /// Every connection of every program goes through the gate.
     Transparent,

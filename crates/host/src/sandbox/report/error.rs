@@ -12,16 +12,22 @@ pub enum SandboxError {
     Plan(#[from] PlanError),
     #[error("cannot probe the sandbox mechanisms of this machine: {source}")]
     Probe { source: io::Error },
-    #[error("this server is embedded in a program that cannot sandbox processes")]
+    #[error(
+        "sandboxes need helper processes, but this server runs without them; use a launcher with a \
+         spawner"
+    )]
     NoProbe,
-    #[error("cannot open the network gate: {source}")]
+    #[error("cannot set up the network gate: {source}")]
     Gate { source: io::Error },
     #[error(
-        "managedNetwork.loopbackPorts needs a network namespace, which the server cannot create \
-         here; `exec-server doctor` shows why"
+        "managedNetwork.loopbackPorts needs a network namespace whose routes lead to the server, \
+         which this machine does not provide; `exec-server doctor` shows why"
     )]
     LoopbackPorts,
-    #[error("cannot start a thread to probe the sandbox mechanisms of this machine")]
+    #[error(
+        "cannot plan the sandbox: no thread could be started for it, or the thread panicked; see \
+         the server's log, and try again"
+    )]
     NoThread,
     #[error(
         "the sandbox does not allow reading the working directory {}; grant read access to it, or \

@@ -1,4 +1,4 @@
-//! The enforcement mechanisms: their names, purpose and remedies.
+//! The enforcement mechanisms: their names, purposes and remedies.
 //!
 //! This module contains only text. `probe` finds out which mechanisms a machine has.
 

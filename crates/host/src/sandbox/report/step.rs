@@ -1,7 +1,7 @@
 //! The steps that confine a process, with their names for error messages.
 //!
-//! Nothing runs in an incomplete sandbox: the first failed step aborts the start and is reported to
-//! the caller.
+//! No program runs in an incomplete sandbox: the first failed step aborts the start and is reported
+//! to the caller.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use std::fmt;
 /// [`Plan::mounts`](crate::sandbox::Plan).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SandboxStep {
-    /// The keeper could not read the plan, or the plan is for another system.
+    /// The plan could not be decoded, or is for another system.
     Plan,
     Placeholder {
         mount: u32,
@@ -103,7 +103,7 @@ impl fmt::Display for SandboxStep {
             Self::Proc => "mounting /proc",
             Self::Mounts => "making mounts private",
             Self::Mount { .. } => "mounting on",
-            Self::Landlock => "restricting files with Landlock",
+            Self::Landlock => "confining the process with Landlock",
             Self::Capabilities => "dropping capabilities",
             Self::NoNewPrivileges => "setting no_new_privs",
             Self::Seccomp => "restricting system calls with seccomp",
@@ -122,7 +122,7 @@ pub(crate) struct StepFailure {
 #[cfg(target_os = "linux")]
 pub(crate) const FAILURE_LEN: usize = 12;
 
-/// Encodes the two numbers of a failed step and its errno for the waiting process.
+/// Encodes, for the keeper, the two numbers of the failed step or stage, and the errno.
 #[cfg(target_os = "linux")]
 pub(crate) fn to_bytes([number, detail]: [u32; 2], errno: i32) -> [u8; FAILURE_LEN] {
     let mut bytes = [0; FAILURE_LEN];

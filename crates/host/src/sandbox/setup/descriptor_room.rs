@@ -30,8 +30,8 @@ impl DescriptorRoom {
         Self { raised_from: None }
     }
 
-    /// Moves a long-lived descriptor above the original limit, so that the numbers below stay free
-    /// for descriptors opened after the limit is restored.
+    /// If the limit was raised, moves a long-lived descriptor above the original limit, so that the
+    /// numbers below stay free for descriptors opened after the limit is restored.
     pub(in crate::sandbox) fn put_away(&self, descriptor: OwnedFd) -> OwnedFd {
         let limit = self.raised_from.as_ref().and_then(|limit| limit.current);
         match limit.and_then(|limit| i32::try_from(limit).ok()) {

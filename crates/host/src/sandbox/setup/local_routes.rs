@@ -1,6 +1,6 @@
-//! The routes of a managed process: every address is local, so every connection ends at a socket of
-//! the gate or is refused. Speaks `rtnetlink(7)`; this needs `CAP_NET_ADMIN` in the network
-//! namespace.
+//! The routes of a managed process: every address is local, so every connection ends at a socket in
+//! the network namespace, of the gate or of the process itself, or is refused. Speaks
+//! `rtnetlink(7)`; this needs `CAP_NET_ADMIN` in the network namespace.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
@@ -26,7 +26,7 @@ const EVERYTHING: [(IpAddr, u8); 2] =
     [(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0), (IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0)];
 
 /// Brings loopback up, makes every address local, and prohibits the addresses of refused names.
-/// IPv6 may fail: without these routes, no IPv6 packet leaves the namespace.
+/// IPv6 may fail: even without its routes, no IPv6 packet leaves the namespace.
 pub(crate) fn route_everything_to_loopback() -> Result<(), StepFailure> {
     let failed = |errno| SandboxStep::Routes.failed(errno);
     let kernel = RouteSocket::open().map_err(failed)?;

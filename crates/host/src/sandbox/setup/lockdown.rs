@@ -1,7 +1,7 @@
 //! The last restrictions that a process applies to itself, between fork and exec: it drops
 //! capabilities and the ways to regain them, and access to most files and most of the kernel.
 //!
-//! [`Lockdown::prepare`] is ordinary code. The other functions run in a child that shares its
+//! [`Lockdown::prepare`] is ordinary code. The other methods may run in a child that shares its
 //! parent's memory, so they only make system calls on prepared data.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,6 +1,7 @@
 //! Creates missing writable roots before the protected names in them are covered.
 //!
-//! The plan lists only roots that the process itself could create, so this grants nothing new.
+//! A plan covers names in a missing root only if the process itself could create the root, so this
+//! grants nothing new.
 
 use std::path::{Path, PathBuf};
 
@@ -13,9 +14,9 @@ use crate::sandbox::plan::{Cover, Mount};
 const DIRECTORY: OFlags =
     OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Creates every missing directory above a cover. If a directory cannot be created, the cover moves
-/// up to it. The placeholder code then determines whether the process could create that directory,
-/// and if so puts a placeholder there.
+/// Creates every missing directory above the path of a cover. If a directory cannot be created, the
+/// cover moves up to it. The placeholder code then determines whether the process could create that
+/// directory, and if so puts a placeholder there.
 pub(crate) fn make(mounts: &mut [Mount]) {
     for mount in mounts {
         if let Mount::Cover(cover @ Cover { missing: true, .. }) = mount

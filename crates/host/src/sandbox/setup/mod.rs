@@ -1,4 +1,5 @@
-//! Puts a plan into effect. This code runs in the spawner, in the keeper and in its children.
+//! Puts a plan into effect, in the spawner, in the keeper and in its children. The probe and the
+//! planning use parts of it.
 
 pub(crate) mod bubblewrap;
 mod descriptor_room;

@@ -3,8 +3,8 @@
 //! Creating a network namespace takes as long as the rest of the setup of a sandbox. So processes
 //! without a network share an empty namespace, and each managed process gets its own from a small
 //! pool. There every address leads to the sockets of its gate. All these namespaces belong to one
-//! user namespace, unless the server is root. This gives sandboxes no power over each other: none
-//! of their programs has a capability there or may enter a namespace.
+//! user namespace, unless the server may administer mounts and needs none. This gives sandboxes no
+//! power over each other: none of their programs has a capability there or may enter a namespace.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,8 +26,8 @@ const PREPARED: usize = 4;
 
 #[derive(Debug, Default)]
 pub(crate) struct NetworkNamespaces {
-    /// The user namespace that owns all of them. `None` before the first is created, and always for
-    /// root, which needs no user namespace.
+    /// The user namespace that owns all network namespaces. `None` before the first is created, and
+    /// always if this process may administer mounts.
     user: Option<Rc<OwnedFd>>,
     empty: Option<NetworkNamespaceFds>,
     prepared: Vec<NetworkNamespaceFds>,
@@ -67,7 +67,8 @@ impl NetworkNamespaces {
         self.prepared.pop()
     }
 
-    /// Prepares one namespace for a managed process. Returns whether there are more to prepare.
+    /// Prepares one namespace for a managed process. Returns whether to prepare more: `false` once
+    /// there are enough, and after a failure.
     ///
     /// # Safety
     /// Only for a process with one thread.

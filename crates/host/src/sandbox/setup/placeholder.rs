@@ -206,7 +206,8 @@ fn find<'a>(
                     }
                     Ok(None) => {}
                 }
-                // Not checked right after creating the directory: a failure would leave it behind.
+                // Cancellation is not checked right after creating the directory: a failure would
+                // leave it behind.
                 cancellation.check()?;
                 wait_a_little();
             }
@@ -240,8 +241,8 @@ fn make(parent: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Returns `None` if the directory was removed, or if another process holds an exclusive lock on
-/// it, for example to remove it.
+/// Returns `None` if the directory was removed or replaced, or if another process holds an
+/// exclusive lock on it, for example to remove it.
 fn lock(parent: &OwnedFd, name: &OsStr) -> Result<Option<(OwnedFd, Identity)>, Errno> {
     let Some(directory) = open_named(parent, name)? else { return Ok(None) };
     match flock(&directory, FlockOperation::NonBlockingLockShared) {

@@ -32,8 +32,8 @@ impl<'a> StartCancellation<'a> {
         }
     }
 
-    /// Returns when `line` is readable. Fails with [`Errno::CANCELED`] if the start is cancelled
-    /// first.
+    /// Returns when `line` is readable or closed. Fails with [`Errno::CANCELED`] if the start is
+    /// cancelled first.
     pub(crate) fn wait_for(self, line: impl AsFd) -> Result<(), Errno> {
         loop {
             let mut polled = [

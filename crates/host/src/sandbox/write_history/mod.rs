@@ -35,10 +35,12 @@ pub struct WriteHistory {
 
 #[derive(Debug)]
 struct State {
-    /// Everything read or recorded so far, even if a file has since been removed.
+    /// All directories read from the history files or recorded so far, even if a history file has
+    /// since been removed.
     roots: Arc<BTreeSet<PathBuf>>,
     files: Vec<HistoryFile>,
-    /// Whether every file has all entries of the others.
+    /// Whether the entries of each file have been added to the others. Entries that appear in a
+    /// file later are not.
     is_shared: bool,
 }
 
@@ -82,8 +84,8 @@ impl WriteHistory {
         Ok(WrittenRoots::Known(Arc::clone(&state.roots)))
     }
 
-    /// Records the directories that a policy makes writable. Must be called before any process can
-    /// write there. Blocks.
+    /// Records the directories that a policy makes writable, or nothing if it does not restrict
+    /// files. Must be called before any process can write there. Blocks.
     pub fn add(&self, policy: &Policy) -> Result<(), WriteHistoryError> {
         if !policy.restricts_files() {
             return Ok(());

@@ -76,7 +76,7 @@ fn every_file_has_the_whole_history() {
     for file in [&old, &one, &other] {
         assert_eq!(roots(&WriteHistory::new(vec![file.clone()])), expected, "{file:?}");
     }
-    // Files changed by another program are completed as well.
+    // New entries are also added to files that another program removed or changed.
     fs::remove_file(&one).unwrap();
     fs::write(&other, "/src/x\n/src/y\n").unwrap();
     history.add(&policy(&["/src/a"])).unwrap();

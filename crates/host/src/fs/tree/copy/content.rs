@@ -12,7 +12,7 @@ use crate::fs::write::room;
 use crate::fs::write::write_file::write_all_at;
 
 pub(super) const BUFFER_BYTES: usize = 256 * 1024;
-/// Cancellation is checked after this many bytes.
+/// At most this many bytes are copied between two checks for cancellation.
 const RANGE_BYTES: u64 = 8 << 20;
 /// Limit for a file that reports size 0 but has content.
 pub(super) const MAX_UNSIZED_BYTES: u64 = 64 << 20;
@@ -21,13 +21,13 @@ pub(super) const MAX_UNSIZED_BYTES: u64 = 64 << 20;
 pub(super) enum Failed {
     Reading(Errno),
     Writing(Errno),
-    /// The file has more than [`MAX_UNSIZED_BYTES`].
+    /// The file reports size 0, but has more than [`MAX_UNSIZED_BYTES`].
     TooLarge,
     Abandoned,
 }
 
 /// Copies a file into an empty one, up to `size`, the size of the source when it was opened. The
-/// bound keeps the copy of an endlessly growing file finite.
+/// bound keeps the copy of an endlessly growing file finite. For size 0, see [`read`].
 pub(super) fn copy(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
@@ -56,8 +56,8 @@ pub(super) fn copy(
     rustix::fs::ftruncate(to, end).map_err(Failed::Writing)
 }
 
-/// Makes a file share all blocks of another in one step. It gets size `size`, and its old content
-/// is discarded.
+/// Makes `to` share all blocks of `from` in one step, with size `size`; its old content is
+/// discarded. Returns whether that worked.
 pub(super) fn clone(from: BorrowedFd<'_>, to: BorrowedFd<'_>, size: u64) -> bool {
     rustix::fs::ioctl_ficlone(to, from).and_then(|()| rustix::fs::ftruncate(to, size)).is_ok()
 }
@@ -143,8 +143,8 @@ fn clear(file: BorrowedFd<'_>, range: Range<u64>) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Finds the next range with data. `None` if there is no more data before `end`. On a file system
-/// without holes, data is everywhere.
+/// Finds the next range with data. `None` if there is no more data before `end`. If the file system
+/// does not tell where data is, everything is data.
 fn next_data(from: BorrowedFd<'_>, at: u64, end: u64) -> Result<Option<(u64, u64)>, Failed> {
     let start = match rustix::fs::seek(from, SeekFrom::Data(at)) {
         Ok(start) if start < end => start,
@@ -155,9 +155,10 @@ fn next_data(from: BorrowedFd<'_>, at: u64, end: u64) -> Result<Option<(u64, u64
     Ok(Some((start, until)))
 }
 
-/// Copies a range in the kernel if possible. On any error, falls back to read and write, which
-/// either works or shows whether the source or the destination failed, and why. Returns where the
-/// copy ended, which is before the end of the range only at the end of the file.
+/// Copies a range in the kernel if possible. If the kernel fails or copies nothing, falls back to
+/// read and write, which either works or shows whether the source or the destination failed, and
+/// why. Returns where the copy ended, which is before the end of the range only at the end of the
+/// file.
 fn copy_range(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,

@@ -5,14 +5,16 @@
 //! the new owner, who makes the copy. Directories keep the sticky bit.
 //!
 //! An existing file keeps its inode and gets the content and bits of the source. Space for the new
-//! content is reserved first: a copy that fails for lack of space leaves the file unchanged. A copy
-//! that is cancelled, or cannot read its source to the end, may leave part of the new content. An
-//! existing directory keeps its bits and any entries that the source does not have. A copied
-//! symlink replaces an existing symlink. A file of another kind is never replaced.
+//! content is reserved first if possible: a copy that then fails for lack of space leaves the file
+//! unchanged. A copy that is cancelled, or cannot read its source to the end, may leave part of the
+//! new content. An existing directory keeps its bits and any entries that the source does not have.
+//! A copied symlink replaces an existing symlink. An existing file of a kind other than that of the
+//! source is an error.
 //!
 //! Symlinks in the two paths of the caller are followed, except that a symlink at the end of the
-//! source is copied itself. Symlinks inside a tree are never followed, neither in the source nor in
-//! the destination. The first failure ends the copy; entries copied by then stay.
+//! source is copied itself, and replaces one at the end of the destination. Symlinks inside a tree
+//! are never followed, neither in the source nor in the destination. The first failure ends the
+//! copy; entries copied by then stay.
 
 mod content;
 mod file;

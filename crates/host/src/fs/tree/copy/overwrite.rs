@@ -1,7 +1,8 @@
 //! Copies one regular file over another, which keeps its inode.
 //!
-//! Before the first old byte is overwritten, space for the new content is reserved and small files
-//! are read completely. An error before that point leaves the old content and permissions.
+//! Before the first old byte is overwritten, space for the new content is reserved or tried
+//! ([`room`]), and small files are read completely. An error before that point leaves the old
+//! content and permissions.
 
 use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -29,7 +30,7 @@ pub(super) struct Existing {
 
 /// The data to write.
 enum New {
-    /// Content of a small file, or of a file that does not report its size.
+    /// Content of a small file, or of a file that reports size 0.
     Content(Vec<u8>),
     /// The ranges where the source has data.
     Ranges(Vec<Range<u64>>),
@@ -120,7 +121,8 @@ fn write(
     }
 }
 
-/// Returns the directory and name of the destination, with symlinks followed if allowed.
+/// Returns the directory and name of the destination, with symlinks followed if allowed. `None` if
+/// they cannot be followed.
 fn beside(target: &CopyTarget<'_>) -> Result<Option<Parent>, FsError> {
     match target.symlinks {
         Symlinks::Refuse => Parent::of(target.directory, target.name, &target.path).map(Some),

@@ -42,7 +42,8 @@ pub(super) fn copy(
     copy.run(is_new)
 }
 
-/// Opens or creates the destination. Checks first that the source does not contain it.
+/// Opens or creates the destination, and returns whether it is new. Checks first that the source
+/// does not contain it, and that the policy allows the copy.
 fn open_root(
     source: &Source,
     destination: &Path,
@@ -135,7 +136,7 @@ struct TreeCopy<'a> {
     /// The root of the destination. The copy fails if another program moves or mounts this
     /// directory into the source: the copy would never end.
     destination: Identity,
-    /// One for each directory of both descents.
+    /// One for each directory of a descent; both descents are always equally deep.
     levels: Vec<Level>,
 }
 
@@ -162,8 +163,8 @@ impl TreeCopy<'_> {
         Ok(())
     }
 
-    /// Enters a directory on both sides. Returns whether the copy is new, or `None` if the source
-    /// no longer exists.
+    /// Enters a directory in the source and in the destination. Returns whether the one in the
+    /// destination is new, or `None` if the one in the source no longer exists.
     fn enter(&mut self, name: &OsStr) -> Result<Option<bool>, FsError> {
         self.expect(name)?;
         match self.from.enter(name) {
@@ -184,8 +185,9 @@ impl TreeCopy<'_> {
         Ok(Some(is_new))
     }
 
-    /// Checks the access to an entry on both sides. The entry may be newer than the precheck of the
-    /// tree. For anything but a directory, `file::copy` and `link::copy` check further access.
+    /// Checks the access to an entry in the source and in the destination. The entry may be newer
+    /// than the precheck of the tree. For anything but a directory, `file::copy` and `link::copy`
+    /// check further access.
     fn expect(&self, name: &OsStr) -> Result<(), FsError> {
         let path = self.from.path_of(name);
         confinement::expect(self.from.here(), name, RequiredAccess::Read, &path)?;
@@ -208,7 +210,7 @@ impl TreeCopy<'_> {
         }
     }
 
-    /// Copies everything in this directory except subdirectories.
+    /// Copies everything in this directory except subdirectories, which it queues.
     fn fill(&mut self, is_new: bool, listing: &mut Listing) -> Result<(), FsError> {
         let stat = rustix::fs::fstat(self.from.here())
             .map_err(|errno| FsError::os("stat", &self.from.path())(errno))?;

@@ -1,7 +1,8 @@
 //! The HTTP proxy of a managed process: CONNECT, and requests of plain HTTP.
 //!
-//! Every request is judged separately. It is sent over a new connection and serialized again by the
-//! HTTP library, so the framing chosen by the program cannot smuggle a second request.
+//! Every request is judged separately. One of plain HTTP is sent over a new connection and
+//! serialized again by the HTTP library, so the framing chosen by the program cannot smuggle a
+//! second request.
 
 mod forward;
 mod headers;
@@ -153,7 +154,10 @@ impl ProxyService {
     fn meant_host(&self, host: Host, port: u16) -> Result<Host, Rejection> {
         let named = host.with_port(port);
         self.state.meant_host(host).ok_or_else(|| {
-            Rejection::bad_gateway(format!("{named} is a synthetic address without a name"))
+            Rejection::bad_gateway(format!(
+                "{named} is a synthetic address without a name: the name was refused, or another \
+                 process looked it up"
+            ))
         })
     }
 

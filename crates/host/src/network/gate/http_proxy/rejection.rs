@@ -57,7 +57,9 @@ impl Rejection {
     fn forbidden(refusal: &Refusal, target: &str) -> Self {
         let (code, problem) = match refusal {
             Refusal::Policy(DenyReason::NotAllowed) => {
-                ("blocked-by-allowlist", "is not allowed; allow it with --allow-host")
+                let problem = "is not allowed; allow it with --allow-host, and in the rules of \
+                               operator and token if there are any";
+                ("blocked-by-allowlist", problem)
             }
             Refusal::Policy(DenyReason::Denied) => {
                 ("blocked-by-denylist", "is denied by a rule that --allow-host does not override")
@@ -77,8 +79,8 @@ impl Rejection {
             ),
             Refusal::TooManyQuestions => (
                 "blocked-by-policy",
-                "was refused: the exec-server client has too many unanswered questions about hosts; try again \
-                 later, or allow it with --allow-host",
+                "was refused: the exec-server client has too many unanswered questions about \
+                 hosts; try again later, or allow it with --allow-host",
             ),
         };
         let line = format!("network: {target} {problem}");

@@ -44,7 +44,8 @@ pub(super) fn request_target<B>(
             if uri.scheme() != Some(&Scheme::HTTP) {
                 return Err("only http:// is forwarded; use CONNECT for other schemes");
             }
-            parse(authority, Some(HTTP_PORT)).ok_or("the URI has no valid host")?
+            parse(authority, Some(HTTP_PORT))
+                .ok_or("the URI must begin with http://HOST[:PORT], without a user name")?
         }
     };
     if fixed.is_some_and(|fixed| *fixed != target) {

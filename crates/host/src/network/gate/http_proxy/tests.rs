@@ -39,7 +39,7 @@ async fn read_head(stream: &mut TcpStream) -> String {
     String::from_utf8(head).unwrap()
 }
 
-/// The client denies every question.
+/// Returns the response to a request. The client denies every question.
 async fn respond(rules: Rules, request: &str) -> String {
     let state = state(rules, &FakeClient::answering(Answer::Deny { reason: "no".into() }));
     let mut program = Program::new(&state).await;

@@ -189,7 +189,7 @@ impl Association {
 struct Destinations {
     /// `None`: the destination is undecided or refused, and further datagrams to it are dropped.
     known: HashMap<Address, Option<SocketAddr>>,
-    /// The allowed destinations, each with the address by which the client knows it.
+    /// The allowed destinations, each with the source address that its replies show to the client.
     senders: HashMap<SocketAddr, SocketAddr>,
     undecided: JoinSet<Decided>,
 }

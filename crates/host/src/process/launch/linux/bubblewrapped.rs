@@ -156,7 +156,7 @@ fn in_memory(bytes: &[u8]) -> Result<OwnedFd, Errno> {
     Ok(file.into())
 }
 
-/// The messages of the process inside, other than failures.
+/// Known once the process inside has reported that it runs.
 struct Heard {
     wrapping: Vec<Pid>,
     gate: Vec<OwnedFd>,

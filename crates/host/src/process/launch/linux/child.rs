@@ -202,7 +202,8 @@ unsafe fn become_program(steps: &mut Steps<'_>) -> Failure {
     // keeper's own 0, 1 and 2 are open, so each of `descriptors` is above its target (or equal to
     // it), and no `dup2` overwrites another.
     unsafe {
-        // While /proc is still writable, and before there are children to inherit the score.
+        // The score is raised while /proc is still writable, and before the program has children,
+        // which inherit it.
         if let Session::New { .. } = steps.session {
             oom_score::raise_own();
         }
@@ -249,7 +250,7 @@ unsafe fn become_program(steps: &mut Steps<'_>) -> Failure {
     Failure { stage: Stage::Exec, errno: execute(steps) }
 }
 
-/// Moves this process into a cgroup, for kernels without `CLONE_INTO_CGROUP`. Slower: the kernel
+/// Moves this process into a cgroup, where `CLONE_INTO_CGROUP` is not available. Slower: the kernel
 /// takes a system-wide lock.
 fn enter_cgroup(directory: RawFd) -> bool {
     // SAFETY: plain system calls on numbers and constants.

@@ -35,7 +35,7 @@ use crate::sandbox::NetworkNamespace;
 #[derive(Debug)]
 pub(in super::super) struct Spawner {
     executable: PathBuf,
-    /// The limit for children; the server's own limit may have been raised since.
+    /// The limit for programs; the server's own limit may have been raised since.
     descriptor_limit: Option<u64>,
     own_cgroup: Result<Delegated, NoCgroup>,
     /// The spawner in the server's cgroup.
@@ -121,11 +121,14 @@ impl Spawner {
             let request = wire::encode_request(command, process.cgroup.as_deref())?;
             Ok::<_, LaunchError>(StartMessage { kind, request, gate_len })
         };
+        let replacement;
+        let mut used = &process;
         let mut outcome = process.launch(&start_by(&process)?, &ends, unwanted.as_mut()).await;
         if let Err(Unstarted::SpawnerGone(_)) = outcome {
-            let process =
+            replacement =
                 self.replace(spawner, &process).map_err(|error| self.unavailable(error))?;
-            outcome = process.launch(&start_by(&process)?, &ends, unwanted).await;
+            used = &replacement;
+            outcome = used.launch(&start_by(used)?, &ends, unwanted).await;
         }
         let KeptProgram { pid, link, gate } = outcome.map_err(|unstarted| match unstarted {
             Unstarted::SpawnerGone(error) => self.unavailable(error),
@@ -136,7 +139,10 @@ impl Spawner {
                 Stage::Fork | Stage::Setup => LaunchError::from_setup(error),
                 Stage::WorkingDirectory => LaunchError::from_chdir(command, error),
                 Stage::Exec => LaunchError::from_exec(command, error),
-                Stage::Limits => LaunchError::Limits { source: error },
+                Stage::Limits => {
+                    let cgroup = used.cgroup.clone().filter(|_| command.limits.bound_tree());
+                    LaunchError::Limits { cgroup, source: error }
+                }
                 Stage::Sandbox(step) => LaunchError::from_sandbox(command, step, error),
             },
         })?;
@@ -188,11 +194,11 @@ pub(in super::super) struct LaunchedTree {
     pub(in super::super) gate: Vec<OwnedFd>,
 }
 
-/// Why an attempt left nothing running.
+/// Why an attempt to start a program failed.
 enum Unstarted {
     /// The request was never read, so a retry cannot start the program twice.
     SpawnerGone(io::Error),
-    /// The keeper received the cancellation in time.
+    /// The start was cancelled before the program ran.
     Unwanted,
     KeeperLost,
     Refused {
@@ -390,16 +396,17 @@ async fn receive_report(
     }
 }
 
-/// `close_range` (Linux 5.9) is the newest call that the spawner and the keepers need.
+/// `close_range` is the newest call that the spawner and the keepers need.
 fn require_kernel_support() -> io::Result<()> {
     // SAFETY: no descriptor has such a number, so nothing is closed.
     let result =
         unsafe { libc::syscall(libc::SYS_close_range, libc::c_uint::MAX, libc::c_uint::MAX, 0) };
-    if result == -1 || !descendants::is_available() {
-        return Err(io::Error::new(
-            io::ErrorKind::Unsupported,
-            "keepers need Linux 5.9 or later and a mounted /proc",
-        ));
-    }
-    Ok(())
+    let lacking = if result == -1 {
+        format!("the system call close_range (Linux 5.9): {}", io::Error::last_os_error())
+    } else if !descendants::is_available() {
+        "a mounted /proc: cannot read /proc/self/stat".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(io::Error::new(io::ErrorKind::Unsupported, format!("keepers need {lacking}")))
 }

@@ -56,8 +56,8 @@ pub(super) fn keep(
     match started {
         Ok(Started { pid, pidfd, confines, gate }) => {
             let report = Report::Started { pid: pid.as_raw_pid().cast_unsigned() }.encode();
-            // The keeper's own pidfd as well: a child can stop the keeper, and the server must then
-            // be able to continue it.
+            // The keeper's own pidfd as well: the program can stop the keeper, and the server must
+            // then be able to continue it.
             let own = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty());
             let passed = [&pidfd].into_iter().chain(&gate).chain(&own);
             let passed: Vec<_> = passed.map(AsFd::as_fd).collect();
@@ -120,7 +120,7 @@ fn read_request(socket: &OwnedFd) -> Option<Vec<u8>> {
 }
 
 struct Keeper<'a> {
-    /// `None` once the server has closed its end.
+    /// `None` once the server has closed its end or sent something invalid.
     socket: Option<OwnedFd>,
     deaths: &'a ChildDeaths,
     leader: Leader,
@@ -262,8 +262,9 @@ impl Keeper<'_> {
         }
     }
 
-    /// Kills the direct children. Their children are reparented to the keeper as they die, so
-    /// repeated rounds reach every descendant, even one that keeps forking and exiting.
+    /// Kills the cgroup, the program's group and the direct children. The children of a killed
+    /// process are reparented to the keeper, so repeated rounds reach every descendant, even one
+    /// that keeps forking and exiting.
     fn kill_round(&self) {
         if let Some(watch) = &self.watch {
             watch.kill_leaf();

@@ -22,7 +22,7 @@ use super::wire::{Order, REPORT_LEN, Report};
 #[derive(Debug)]
 pub(in super::super) struct KeeperLink {
     socket: AsyncFd<OwnedFd>,
-    /// The program. Needed if its keeper is killed.
+    /// The pidfd of the program, to kill it if its keeper is killed.
     leader: OwnedFd,
     /// The keeper, if it reported its own pidfd.
     keeper: Option<OwnedFd>,
@@ -69,7 +69,7 @@ impl KeeperLink {
             tracing::warn!(
                 ?signal,
                 keeper,
-                "dropped a signal: the keeper is stopped and its socket buffer is full"
+                "dropped a signal: the keeper does not respond, and its socket buffer is full"
             );
         }
     }
@@ -91,7 +91,8 @@ impl KeeperLink {
         info.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok()
     }
 
-    /// Whether the keeper has ended. From then on [`keeper`](Self::keeper) returns `None`.
+    /// Whether the keeper has ended. Once it has been reaped, [`keeper`](Self::keeper) returns
+    /// `None`.
     pub(in super::super) fn has_lost_keeper(&self) -> bool {
         self.keeper.as_ref().is_some_and(|keeper| {
             let mut ended = [PollFd::new(keeper, PollFlags::IN)];
@@ -99,7 +100,7 @@ impl KeeperLink {
         })
     }
 
-    /// Continues the keeper, which a child of the same user may have stopped.
+    /// Continues the keeper, which a process of its tree may have stopped.
     fn wake_keeper(&self) {
         if let Some(keeper) = &self.keeper {
             let _ = pidfd_send_signal(keeper, ProcessSignal::CONT);

@@ -11,8 +11,9 @@ use super::descendants::{self, Stat};
 use crate::process::limits::Limits;
 use crate::process::limits::pace::Use;
 
-/// Adds up the resource use of this process's tree, except that of the sandbox's init, which shares
-/// the keeper's memory. Stops early if there are too many tasks: the limit is exceeded already.
+/// Adds up the resource use of this process's descendants, except that of the sandbox's init, which
+/// shares the keeper's memory. Returns the counted processes too. Stops early if there are too many
+/// tasks: the limit is exceeded already.
 ///
 /// Memory shared by several processes is counted once for each, so the sum may be too large.
 pub(super) fn tree(limits: &Limits, init: Option<Pid>) -> (Use, Vec<Pid>) {
@@ -71,7 +72,7 @@ fn sum_of(text: &[u8], names: &[&str]) -> u64 {
 pub(super) fn stop_tree(leader: Option<Pid>) {
     const MAX_WALKS: usize = 64;
     if let Some(leader) = leader {
-        // In one step, including processes that a walk has not found yet.
+        // Stops the program's group in one step, with processes that no walk has found yet.
         let _ = kill_process_group(leader, Signal::STOP);
     }
     let mut stopped = HashSet::new();

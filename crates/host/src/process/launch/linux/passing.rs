@@ -15,7 +15,7 @@ use crate::network::policy::MAX_DIRECT_PORTS;
 /// The keeper's socket, stdin, stdout, stderr.
 pub(super) const START_DESCRIPTORS: usize = 4;
 
-/// Enough for two pidfds and the sockets of a gate; a policy cannot request more sockets.
+/// Enough for two pidfds and the most sockets that a gate can have.
 const MAX_DESCRIPTORS: usize = 8 + MAX_DIRECT_PORTS;
 
 const CONTROL_LEN: usize = rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS));

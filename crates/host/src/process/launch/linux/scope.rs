@@ -68,8 +68,10 @@ pub(super) enum NoScope {
     Failed(String),
     #[error("the scope of systemd-run is unusable: {0}")]
     Useless(String),
-    #[error("systemd-run did not finish within {} s", TIMEOUT.as_secs())]
+    #[error("systemd-run did not create a usable scope within {} s", TIMEOUT.as_secs())]
     TimedOut,
+    #[error("cannot open {} to run it in a scope: {source}", path.display())]
+    Executable { path: PathBuf, source: io::Error },
     #[error("cannot use systemd-run: {0}")]
     Io(#[from] io::Error),
 }
@@ -113,7 +115,9 @@ impl ScopeMaker {
         executable: &Path,
         descriptor_limit: Option<u64>,
         theirs: OwnedFd,
-    ) -> io::Result<Child> {
+    ) -> Result<Child, NoScope> {
+        let opened = File::open(executable)
+            .map_err(|source| NoScope::Executable { path: executable.to_owned(), source })?;
         #[expect(clippy::disallowed_methods, reason = "this is where the host starts programs")]
         let mut command = Command::new(self.program);
         command
@@ -131,9 +135,9 @@ impl ScopeMaker {
             .envs(self.variables.iter().cloned())
             .current_dir("/")
             .stdin(Stdio::from(theirs))
-            .stdout(File::open(executable)?)
+            .stdout(opened)
             .stderr(Stdio::piped());
-        command.spawn()
+        Ok(command.spawn()?)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The spawner: a small, single-threaded process that forks keepers for the server.
 //!
 //! It stays small so that its forks stay cheap. It knows nothing of the programs: it passes each
-//! keeper its descriptors and cleans up the trees of killed keepers.
+//! keeper its descriptors and network namespace, and cleans up the trees of killed keepers.
 
 use std::collections::HashSet;
 use std::io;
@@ -83,7 +83,7 @@ impl Spawner {
         let server = isolate_descriptors()?;
         let _ = rustix::process::setsid();
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-        // Otherwise a child of the same user could read or control the spawner through /proc.
+        // Otherwise a program of the same user could read or control the spawner through /proc.
         rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
         if let Some(limit) = descriptor_limit {
             let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
@@ -142,7 +142,7 @@ impl Spawner {
         }
     }
 
-    /// Continues keepers that a child has stopped, so that they see that the server is gone.
+    /// Continues keepers that a program has stopped, so that they see that the server is gone.
     fn wake_keepers(&self) {
         for keeper in &self.keepers {
             let _ = rustix::process::kill_process(*keeper, Signal::CONT);

@@ -26,7 +26,7 @@ pub(super) struct TreeWatch {
     reaped_cpu: Duration,
     hit: LimitsHit,
     processors: u32,
-    /// `None` if there is nothing to check.
+    /// `None` if there is nothing to check, or a check found a limit exceeded.
     next_look: Option<Instant>,
 }
 

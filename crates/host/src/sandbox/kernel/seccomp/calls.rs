@@ -389,8 +389,8 @@ const TERMINAL_IOCTLS: [u32; 2] = [0x5412, 0x541c];
 const FILE_IOCTL_TYPES: [u32; 5] = [0x6600, 0x7600, 0x5800, 0x9400, 0xf500];
 const IOCTL_TYPE: u32 = 0xff00;
 
-/// The read-only requests among them: `FS_IOC_GETFLAGS`, `FS_IOC_FIEMAP`, `FS_IOC_FSGETXATTR`,
-/// `FS_IOC_GETVERSION`.
+/// The read-only requests of [`FILE_IOCTL_TYPES`]: `FS_IOC_GETFLAGS`, `FS_IOC_FIEMAP`,
+/// `FS_IOC_FSGETXATTR`, `FS_IOC_GETVERSION`.
 const HARMLESS_FILE_IOCTLS: [u32; 4] = [0x8008_6601, 0xc020_660b, 0x801c_581f, 0x8008_7601];
 
 /// `PER_LINUX` and `PER_LINUX32`, each with and without `UNAME26`, and the query for the current

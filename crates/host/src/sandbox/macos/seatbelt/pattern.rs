@@ -41,7 +41,8 @@ fn exception(glob: &DeniedGlob) -> String {
     }
 }
 
-/// Returns an expression that matches the glob and everything below a match.
+/// Returns an expression that matches whatever the glob matches, and everything below a match;
+/// `None` if the glob has no equivalent.
 fn regex(base: &Path, glob: &str) -> Option<String> {
     let mut start = String::from("^");
     for letter in base.to_string_lossy().trim_end_matches('/').chars() {
@@ -102,7 +103,8 @@ fn translate(glob: &str) -> Option<String> {
     (open_braces == 0).then_some(regex)
 }
 
-/// Translates a class after its `[`, including the `]`. Returns `None` unless it is simple.
+/// Translates a character class. `rest` begins after its `[`. Returns the translation and the text
+/// after the `]`, or `None` unless the class is simple.
 fn class(rest: &str) -> Option<(String, &str)> {
     let (start, members) = match rest.strip_prefix(['!', '^']) {
         Some(members) => ("[^", members),

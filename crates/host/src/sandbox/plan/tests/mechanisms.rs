@@ -68,7 +68,10 @@ fn refusals_name_the_missing_mechanism_and_its_remedy() {
         assert_eq!(refusal(&read_only(), &with_abi(abi, without_isolation())), no_scopes(abi));
         assert_eq!(refusal(&all_files(), &with_abi(abi, without_isolation())), no_scopes(abi));
     }
-    assert_eq!(refusal(&all_files(), &with_abi(0, without_isolation())), no_scopes(0));
+    assert_eq!(
+        refusal(&all_files(), &with_abi(0, without_isolation())),
+        format!("every sandbox must confine signals, even without Landlock; {no_isolation}")
+    );
     let no_landlock = "the policy restricts files; this requires Landlock (not usable on this host); to get it: Linux 5.13 or later (6.12 to confine signals as well) with \
          `landlock` listed in /sys/kernel/security/lsm (boot parameter `lsm=landlock,...`); in a container, a seccomp profile \
          that allows landlock_create_ruleset (Docker 23 or later)";

@@ -66,6 +66,9 @@ fn a_gate_that_cannot_be_enforced_is_refused() {
     let has = without_routes(with_abi(3, everything()));
     let error = managed(&[READ_ALL, WORKSPACE], &gate(), &has).unwrap_err().to_string();
     assert!(error.contains("ABI 3") && error.contains("ports"), "{error}");
+    let has = without_routes(with_abi(0, everything()));
+    let error = managed(&[READ_ALL, WORKSPACE], &gate(), &has).unwrap_err().to_string();
+    assert!(error.starts_with("without Landlock") && !error.contains("ABI"), "{error}");
 }
 
 #[test]

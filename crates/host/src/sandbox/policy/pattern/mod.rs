@@ -60,7 +60,8 @@ impl Pattern {
         self.alternatives.iter().any(|parts| matches_start(parts, way))
     }
 
-    /// Whether a path below `way` could match. `false` is certain, `true` is not.
+    /// Whether a path below `way` could match although `way` does not. `false` is certain, `true`
+    /// is not.
     pub(super) fn may_match_below(&self, way: &[u8]) -> bool {
         self.alternatives.iter().any(|parts| leads_on(parts, way))
     }

@@ -24,7 +24,8 @@ pub(super) struct Class {
 impl NamePattern {
     pub(super) fn matches(&self, name: &[u8]) -> bool {
         let (mut tokens, mut rest) = (&self.0[..], name);
-        // Where to resume if the rest after the last run does not match: one character later.
+        // Where to resume if the tokens after the last run do not match: that run then takes one
+        // more character.
         let mut retry: Option<(&[Token], &[u8])> = None;
         loop {
             match tokens {

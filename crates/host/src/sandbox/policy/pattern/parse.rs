@@ -72,7 +72,8 @@ fn symbols(text: &str) -> Result<Vec<Symbol>, String> {
     Ok(symbols)
 }
 
-/// Parses a class after its `[`. A leading `]` and a `-` at either end are literal.
+/// Parses a character class. `rest` begins after its `[`. A leading `]` and a `-` at either end are
+/// literal.
 fn class(rest: &mut Peekable<Chars<'_>>) -> Result<Class, String> {
     let negated = rest.next_if(|next| matches!(next, '!' | '^')).is_some();
     let mut ranges: Vec<(char, char)> = Vec::new();
@@ -143,7 +144,7 @@ fn sequence(
     }
 }
 
-/// Parses the choices of a pair of braces, including the `}`.
+/// Parses a pair of braces into its choices. `rest` begins at the `{`, and the `}` is consumed.
 fn choices(
     rest: &mut std::slice::Iter<'_, Symbol>,
     nesting: usize,

@@ -58,8 +58,8 @@ pub(super) fn resolve(
         let root = resolver.real(root)?;
         resolver.resolved.places.push(root);
     }
-    // An unreadable working directory is skipped: it grants nothing, and no process can start in
-    // it.
+    // A working directory that cannot be resolved is skipped here: this grants nothing, and an
+    // entry for it still fails.
     let cwd = around.cwd.iter().filter_map(|cwd| resolver.real(cwd).ok()).collect::<Vec<_>>();
     resolver.resolved.places.extend(cwd);
     for entry in entries {

@@ -100,8 +100,8 @@ struct LinkOrigins<'a, N> {
 }
 
 impl<N: Names> LinkOrigins<'_, N> {
-    /// Returns why a sandboxed process could have created the symlink at this real path. A failed
-    /// lookup counts as a reason.
+    /// Returns why a sandboxed process could have created the symlink at this real path. A name or
+    /// directory that cannot be inspected counts as present and changeable.
     fn doubt(&self, link: &Path) -> Option<LinkDoubt> {
         if self.is_trusted(link) || self.is_out_of_reach(link) {
             return None;

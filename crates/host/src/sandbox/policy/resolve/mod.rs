@@ -1,4 +1,4 @@
-//! Turns entries into rules. Every name is resolved exactly once, here.
+//! Turns entries into rules. The names in entries are resolved only here, when the policy is made.
 
 mod entries;
 mod links;
@@ -14,14 +14,15 @@ use super::resolved_path::{ResolvedPath, real};
 use super::rules::Rules;
 use super::{Access, DeclaredFiles, DeclaredPolicy, NameKind, Names, PolicyContext, PolicyError};
 
-/// The resolved path of an entry or of a protected name.
+/// The resolved path of an entry, a match of a granting glob, a device or a protected path.
 #[derive(Debug, Clone)]
 struct Target {
     path: PathBuf,
     kind: NameKind,
     access: Access,
     links: Vec<PathBuf>,
-    /// The paths that an entry names explicitly. A glob names none.
+    /// The paths that an entry names explicitly: the symlink at the end of its path, if there is
+    /// one, and the resolved path. Empty for a target without an entry and for a match of a glob.
     named: Vec<PathBuf>,
     origin: Origin,
 }
@@ -69,7 +70,7 @@ pub(super) fn resolve(
         draft.add(&target.path, target.access);
     }
     targets.extend(matches);
-    // The next two steps come before devices are added: a device is not a writable root.
+    // Devices are added after protection: a device is not a writable root.
     protection::refuse_implicit_roots(&targets, names)?;
     let is_certain = |target: &Target| links::is_certain(target, &draft, around, names);
     let mut protected = protection::protected(&draft, &targets, &places, names, is_certain)?;
@@ -100,8 +101,8 @@ fn matches_that_count(paths: &PolicyDraft, matches: Vec<(PathBuf, Target)>) -> V
     matches.into_iter().filter(counts).map(|(_, target)| target).collect()
 }
 
-/// Returns the devices that exist, unless an entry denies them. A policy that grants nothing gets
-/// no devices.
+/// Returns the devices that exist, except those that an entry denies or that are reached through a
+/// symlink in a writable directory. A policy that grants nothing gets no devices.
 fn devices(draft: &PolicyDraft, names: &impl Names) -> Vec<Target> {
     if !draft.grants_anything() {
         return Vec::new();

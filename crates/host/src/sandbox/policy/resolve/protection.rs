@@ -14,10 +14,11 @@ use crate::sandbox::policy::{Access, Hold, NameKind, Names, PolicyError};
 /// The maximum number of bytes read from a file that points to a git directory.
 const MAX_POINTER_BYTES: usize = 8 << 10;
 
-/// Returns the paths that must be at most readable. They are in each path that an entry makes
-/// writable, in each workspace root and in the working directory; and in every writable directory
-/// above one of these, since git searches for its directory upwards. A temporary directory is not a
-/// project, so nothing above it is protected.
+/// Returns the paths that must be at most readable: the protected names directly below each path
+/// that an entry makes writable, each workspace root and the working directory, and below every
+/// writable directory above one of these, since git searches for its directory upwards; and the git
+/// directories that a `.git` file there names. A temporary directory is not a project, so
+/// directories above it are not protected on its account.
 ///
 /// An entry that names a protected path explicitly grants it, unless the entry goes through a
 /// symlink that a sandbox could have created (see `is_certain`).
@@ -122,7 +123,7 @@ pub(super) fn is_protected_name(path: &Path) -> bool {
 
 struct Protection<'a, N> {
     draft: &'a PolicyDraft,
-    /// Protected paths that an entry explicitly makes writable.
+    /// Paths that an entry explicitly makes writable, protected or not.
     meant: BTreeSet<&'a Path>,
     names: &'a N,
     found: Vec<Target>,
@@ -179,7 +180,8 @@ impl<N: Names> Protection<'_, N> {
         }
     }
 
-    /// Reads the path in a one-line file.
+    /// Reads the path after `prefix` in a one-line file. Returns `None` if the file does not begin
+    /// with `prefix` or the path is empty.
     fn pointer(&self, file: &Path, prefix: &[u8]) -> Result<Option<PathBuf>, PolicyError> {
         let content = self
             .names
@@ -206,5 +208,5 @@ impl<N: Names> Protection<'_, N> {
 }
 
 fn unreadable(path: &Path, source: std::io::Error) -> PolicyError {
-    PolicyError::Unreadable { path: path.to_owned(), at: path.to_owned(), source }
+    PolicyError::UnreadableProtected { path: path.to_owned(), source }
 }

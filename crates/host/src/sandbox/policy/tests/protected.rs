@@ -334,7 +334,7 @@ fn a_git_directory_behind_a_replaceable_link_is_an_error() {
 fn an_unreadable_git_name_is_an_error() {
     let names = FakeNames::default().forbidden("/src/.git");
     let error = asked(&["write /src"]).on(names).error();
-    assert!(matches!(error, PolicyError::Unreadable { .. }), "{error}");
+    assert!(matches!(error, PolicyError::UnreadableProtected { .. }), "{error}");
 }
 
 #[test]

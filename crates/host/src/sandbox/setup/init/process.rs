@@ -78,7 +78,7 @@ pub(super) extern "C" fn run(duty: *mut c_void) -> c_int {
     let mut message = PROGRAM_IS_GONE;
     match recv(line, &mut message, RecvFlags::empty()) {
         Ok((1, _)) => {}
-        // The keeper is dead.
+        // The keeper has closed its end, or is dead.
         Ok(_) | Err(_) => return 1,
     }
     // SIGCHLD is ignored, so the kernel reaps orphans. The call fails once there are no children.
