@@ -9,7 +9,8 @@ use exec_server_protocol::{LimitValues, SandboxCeiling};
 /// Limits and permissions of one server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerConfig {
-    /// Time between TERM and KILL for processes when the server shuts down.
+    /// Time between TERM and KILL for processes when the server shuts down. Requests in progress
+    /// also get this time to finish.
     pub shutdown_grace_period: Duration,
     /// Maximum number of running processes per session.
     pub max_processes_per_session: usize,
@@ -27,7 +28,8 @@ pub struct ServerConfig {
     /// limit. Control requests count but are never refused.
     pub max_requests_per_second: u32,
     /// Closes a connection that sends nothing for this long and has nothing in progress; zero
-    /// disables the timeout. Its session survives, as after any lost connection.
+    /// disables the timeout. Its session survives, as after any lost connection. Does not apply to
+    /// stdio.
     pub idle_connection_timeout: Duration,
     /// Bytes of each process's log kept in memory.
     pub retained_output_bytes_per_process: usize,
@@ -35,7 +37,8 @@ pub struct ServerConfig {
     pub spill_output_bytes_per_process: u64,
     /// Bytes of all logs in memory. Beyond that, each process keeps only a little in memory.
     pub max_retained_output_bytes: u64,
-    /// Bytes of all spill files. Beyond that, processes wait for their readers.
+    /// Bytes of all spill files. Beyond that, a process waits for its reader or, with
+    /// `onFull: "discard"`, loses its oldest output.
     pub max_spilled_output_bytes: u64,
     /// How long a session survives without a connection, unless its client requests another time.
     pub detached_session_ttl: Duration,
@@ -54,14 +57,15 @@ pub struct ServerConfig {
     pub max_buffered_bytes: u64,
     /// The most access that any request may have.
     pub sandbox: SandboxCeiling,
-    /// Limits of a process whose start sets none.
+    /// The value of each limit that a start does not set.
     pub default_limits: LimitValues,
     /// The most that any process may use.
     pub max_limits: LimitValues,
     /// Variables that `http/request` never puts into headers, in addition to the built-in list:
     /// names, or prefixes that end with `*`.
     pub http_protected_variables: Vec<String>,
-    /// Variables that `http/request` may put into headers although the built-in list protects them.
+    /// Variables that `http/request` may put into headers although the built-in list protects them,
+    /// in the same form. The server's own variables stay protected.
     pub http_allowed_variables: Vec<String>,
     /// Paths that no sandbox may change, such as the files by which clients find this server.
     pub protected_paths: Vec<PathBuf>,

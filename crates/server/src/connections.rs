@@ -1,4 +1,4 @@
-//! The connections that are being served.
+//! The connections that are being served, without those of clients in this program.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};

@@ -1,4 +1,5 @@
-//! The link of a client in the same program: no JSON and no socket, but the same rules.
+//! The link of a client in the same program: no JSON, no socket and no flow control. The client is
+//! bound by session limits, policies and a shutdown like any other.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -3,8 +3,8 @@
 //! [`Server::serve`] serves a connection over any transport, and [`Server::connect_in_process`] a
 //! client in the same program. Both pass their calls to `dispatch`. `connection` reads, schedules
 //! and writes; `feed` delivers the events of processes to clients; `sessions` tracks which session
-//! owns which process; `adapter` translates between the wire and the machine. Process output is
-//! never queued here: see `connection::outbox`.
+//! owns which process; `adapter` translates between the wire and the machine. Notifications of
+//! output are never queued here: see `connection::outbox`.
 
 mod active_requests;
 mod adapter;

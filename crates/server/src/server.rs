@@ -11,9 +11,9 @@ use exec_server_host::process::{LogTotals, StartOutcome, start_spill_thread};
 use exec_server_host::sandbox::SandboxError;
 use exec_server_protocol::{
     ErrorKind, ErrorSubject, LimitsStatus, ProcessCounts, RpcError, ServerLink, ServerStatus,
-    SessionCounts,
+    SessionCounts, Subject,
 };
-use exec_server_telemetry::MetricsSnapshot;
+use exec_server_telemetry::{MetricsSnapshot, short};
 use exec_server_transport::{Connection, Full, MemoryBudget, SubjectLimits, SubjectPermit};
 use tokio::runtime;
 use tokio::task::{AbortHandle, JoinSet};
@@ -37,7 +37,8 @@ use crate::telemetry::{ServerGauges, Telemetry};
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// The assumed available memory if the system does not report it.
 const FALLBACK_MEMORY: u64 = 1 << 30;
-/// How long a closed process stays readable while its client is attached.
+/// A closed process stays readable for this long, and longer if its client is detached or lacks
+/// events.
 const CLOSED_RETENTION: Duration = Duration::from_secs(30);
 
 /// How many forgotten processes justify the cost of returning memory to the system.
@@ -65,24 +66,27 @@ pub(crate) struct ServerState {
     /// Separate from `files`, because a search waits for its client to read the results.
     pub(crate) searches: FilePool,
     pub(crate) http: HttpClient,
-    /// Requests that use `http`, until the end of their bodies.
+    /// Calls of `http/request`, until the end of the response body, and of `http/cancel`.
     pub(crate) http_requests: ActiveRequests,
-    /// Feeds to clients in this program.
+    /// Feeds to clients in this program, of the processes that they own.
     pub(crate) in_process_feeds: ActiveRequests,
-    /// Processes whose exit is not recorded yet.
+    /// Processes whose exit has not been reported to `telemetry` yet.
     unrecorded_ends: ActiveRequests,
-    /// Applies the ceiling of the operator. Each session has its own resolver.
+    /// Applies the ceiling of the operator. The resolver of a session adds the ceilings of its
+    /// owner.
     pub(crate) sandboxes: Arc<SandboxResolver>,
     pub(crate) sandboxed_peers: Arc<SandboxedPeers>,
     pub(crate) sessions: SessionRegistry,
     /// Counts running processes, in total and by subject.
     process_limits: Arc<SubjectLimits>,
-    /// Held from the lookup of a process name in all sessions until the process has been added.
+    /// Held by a start with `claimName`, from the look-up of its process id in all sessions that
+    /// the client sees until the process has been added.
     claiming: Mutex<()>,
     pub(crate) connections: Connections,
     pub(crate) memory: MemoryBudget,
     next_connection: AtomicU64,
-    /// Tasks that belong to no connection: session expiry, process supervision.
+    /// Tasks that are not aborted with a connection, such as session expiry and process
+    /// supervision.
     background: Mutex<JoinSet<()>>,
     /// Processes that are not forgotten yet.
     known_processes: AtomicUsize,
@@ -159,8 +163,8 @@ impl Server {
         }
     }
 
-    /// Determines the limits tier in advance, so that no request with limits waits for it. Worth
-    /// its cost for a long-running server.
+    /// Determines the limits tier in the background, so that later requests with limits need not
+    /// wait for it. Worth its cost for a long-running server.
     pub fn prepare_limits(&self) {
         self.state.launcher.prepare_limits();
     }
@@ -199,10 +203,10 @@ impl Server {
         self.state.telemetry.snapshot(&self.state.log_totals, &self.state.gauges())
     }
 
-    /// Shuts the server down. It accepts no new sessions, sends TERM to every process and KILL
-    /// after the grace period, lets requests in progress finish within that period, and flushes the
-    /// last events to connected clients. Returns once no process is left; gives up on a tree that
-    /// survives KILL.
+    /// Shuts the server down. It opens and resumes no session, sends TERM to every process and KILL
+    /// after the grace period, lets HTTP requests and searches finish within that period and file
+    /// operations within another one, and flushes the last responses and events to connected
+    /// clients. Returns once no process is left; gives up on a tree that survives KILL.
     pub async fn shutdown(&self) {
         let state = &self.state;
         let grace = state.config.shutdown_grace_period;
@@ -214,7 +218,7 @@ impl Server {
             state.searches.idle().await;
         };
         let _ = tokio::time::timeout_at(deadline, finished).await;
-        // Let file writes finish: their responses are among the last messages.
+        // Let file operations finish: their responses are among the last messages.
         let _ = tokio::time::timeout(grace, state.files.idle()).await;
         let connections = state.connections.all();
         let farewell = async {
@@ -264,7 +268,7 @@ impl ServerState {
     }
 
     /// Asks every process to end, and kills those still alive after the grace period. Returns the
-    /// processes that ended.
+    /// processes that ended; if a tree survives KILL, only those of the passes before.
     async fn end_processes(&self, grace: Duration) -> Vec<Arc<ManagedProcess>> {
         let mut ended = Vec::new();
         // Repeat: a start may have been in progress during the previous pass.
@@ -299,12 +303,12 @@ impl ServerState {
             return Ok(());
         }
         if sandboxes.allows_network() {
-            let message = "http/request is unavailable because the hosts that this client may \
+            let message = "http/request is unavailable because the hosts that this session may \
                            reach are restricted; run a program instead";
             return Err(RpcError::invalid_request(message).with_kind(ErrorKind::SandboxDenied));
         }
         let message = match self.sandboxes.allows_network() {
-            true => "the token of this client does not allow network access",
+            true => "the token that opened this session does not allow network access",
             false => "the operator's sandbox does not allow network access (`sandbox.network`)",
         };
         Err(RpcError::invalid_request(message).with_kind(ErrorKind::SandboxDenied))
@@ -422,7 +426,9 @@ impl ServerState {
     ) -> Result<(Arc<ManagedProcess>, StartOutcome, SubjectPermit), RpcError> {
         self.sessions.check_draining()?;
         let permit = self.process_limits.admit(&session.owner().subject);
-        let permit = permit.map_err(|full| too_many_processes(full, &self.config, process_id))?;
+        let permit = permit.map_err(|full| {
+            too_many_processes(full, &self.config, &session.owner().subject, process_id)
+        })?;
         let _claiming = claim_name.then(|| self.claiming.lock());
         if claim_name
             && let Some(other) = self.sessions.find_process(process_id, connection.principal())
@@ -504,20 +510,29 @@ fn buffered_bytes(configured: u64) -> usize {
 }
 
 fn name_taken(other: &ManagedProcess) -> RpcError {
-    let (name, running) = (other.id(), !other.is_over());
-    let what =
-        if running { "a running process" } else { "a finished process that is still readable" };
+    let (name, has_exited) = (other.id(), other.log().progress().exit.is_some());
+    let what = match (other.is_over(), has_exited) {
+        (true, _) => "a finished process that is still readable",
+        (false, true) => "a process that has exited but still has descendants or unread output",
+        (false, false) => "a running process",
+    };
     let message = format!("the name {name:?} is taken by {what}");
     RpcError::invalid_request(message).with_kind(ErrorKind::NameTaken)
 }
 
-fn too_many_processes(full: Full, config: &ServerConfig, process_id: &str) -> RpcError {
+fn too_many_processes(
+    full: Full,
+    config: &ServerConfig,
+    subject: &Subject,
+    process_id: &str,
+) -> RpcError {
     let message = match full {
         Full::Server => {
             format!("the server already runs {} processes (max_processes)", config.max_processes)
         }
         Full::Subject => format!(
-            "this client already runs {} processes (max_processes_per_subject)",
+            "subject {:?} already runs {} processes (max_processes_per_subject)",
+            short(&subject.to_string()),
             config.max_processes_per_subject
         ),
     };

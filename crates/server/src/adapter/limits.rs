@@ -1,4 +1,5 @@
-//! The limits of a process: the lowest values of its start, the operator and the token.
+//! The limits of a process: those of its start, or else the operator's defaults, lowered to the
+//! maxima of the operator and the token.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use crate::blocking::allow_blocking;
 #[derive(Debug, Clone)]
 pub(crate) struct GrantedLimits {
     values: LimitValues,
-    /// `None` if nothing is limited.
+    /// `None` if nothing is limited and no tier is required.
     tier: Option<HostTier>,
     timeout_ms: Option<u64>,
 }

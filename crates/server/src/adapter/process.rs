@@ -42,11 +42,12 @@ pub(crate) struct ManagedProcess {
     /// Set before a sandboxed program runs.
     sandbox: Arc<OnceLock<Arc<Plan>>>,
     limits: GrantedLimits,
-    /// The process has closed and left nothing running. Its session counts such processes.
+    /// The process has closed and left nothing running. Its session then counts it as finished.
     over: AtomicBool,
     /// No longer wanted; see [`Self::abandon`].
     abandoned: AtomicBool,
-    /// The last event that a client is known to have received over its socket, acked or not.
+    /// The last event that the owner's socket seems to have read, if receipt confirms events.
+    /// Counts even if the session had left that connection.
     received: AtomicU64,
 }
 
@@ -165,7 +166,7 @@ impl ManagedProcess {
         self.received.fetch_max(seq, Ordering::Relaxed);
     }
 
-    /// Returns whether a client has read the last event.
+    /// Returns whether the owner is known to have the last event.
     pub(crate) fn is_delivered(&self) -> bool {
         let read = self.received.load(Ordering::Relaxed).max(self.log().confirmed());
         read + 1 >= self.log().progress().next_seq

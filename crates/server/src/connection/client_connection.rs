@@ -15,7 +15,7 @@ use crate::adapter::ManagedProcess;
 use crate::dispatch::Resources;
 use crate::feed::{FeedReader, SocketFeed};
 
-/// Maximum number of processes of other sessions that one connection observes.
+/// Maximum number of processes that one connection observes (`process/observe`).
 const MAX_OBSERVED: usize = 1024;
 
 /// A request that probes a client whose transport has no pings.
@@ -28,11 +28,11 @@ const RESPONSE_KIB: usize = 8 << 10;
 /// [`RESPONSE_KIB`], since collecting names may take a long time, or hang.
 const NAMES_KIB: usize = 64 << 10;
 
-/// A part of a connection's budget for large responses, released when dropped.
+/// A part of a connection's budget for large responses or for names, released when dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Reservation {
     _permit: Option<OwnedSemaphorePermit>,
-    /// An estimate until the response is built.
+    /// The memory of the response: an estimate until [`Self::set_bytes`].
     memory: Holding,
 }
 
@@ -161,7 +161,7 @@ impl ClientConnection {
         }
     }
 
-    /// Returns whether the client waits for events: of files, or of processes of other sessions.
+    /// Returns whether the client waits for events: of watched files, or of observed processes.
     pub(crate) fn is_watching(&self) -> bool {
         let observes = |socket: &Socket| socket.feeds().iter().any(|feed| !feed.is_owner());
         !self.resources.files.watch_tasks.is_empty() || self.socket.as_ref().is_some_and(observes)
@@ -214,14 +214,15 @@ impl ClientConnection {
         }
     }
 
-    /// Returns an empty holding that is counted against this connection's share of the memory.
+    /// Returns an empty holding that is counted against this connection's share of the memory. A
+    /// client in this program has no share, so its holdings are not counted.
     pub(crate) fn hold_memory(&self) -> Holding {
         self.socket.as_ref().map_or_else(Holding::default, |socket| socket.memory.hold())
     }
 
-    /// Records that the session has ended or moved to another connection: from now on, this
-    /// connection neither sends nor confirms the events of the session. A client in this program
-    /// still gets the last events of processes that end with the session.
+    /// Records that the session has ended or left this connection: from now on, the connection
+    /// neither sends nor confirms the events of the session. A client in this program still gets
+    /// the last events of processes that end with the session.
     pub(crate) fn lose_session(&self) {
         if let Some(socket) = &self.socket {
             socket.retire_own_feeds();
@@ -331,8 +332,8 @@ impl Socket {
         }
     }
 
-    /// Starts to send the events of a process of another session. A second call for the same
-    /// process starts over.
+    /// Starts to send the events of a process of this or another session after the event `after`.
+    /// A second call for the same process starts over.
     pub(crate) fn observe(
         &self,
         process: &Arc<ManagedProcess>,

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::feed::SocketFeed;
 
-/// Maximum output between two pings.
+/// A ping follows after this much output.
 const PING_BYTES: usize = 256 << 10;
 /// How long the last, smaller piece may go without a ping.
 const PING_DELAY: Duration = Duration::from_millis(500);

@@ -27,7 +27,8 @@ use crate::server::ServerState;
 use crate::telemetry::SessionEvent;
 use reader::{ReadEnd, Reader};
 
-/// How long a peer may take to read the last responses and events.
+/// How long the end of a connection or of the server waits until the last responses and events are
+/// sent, and then until temporary files are removed.
 pub(crate) const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Before `initialize` a client has no reason to send larger messages.
@@ -35,16 +36,17 @@ const MAX_FIRST_MESSAGE_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
-    /// The connection was lost, or one side closed it.
+    /// The connection was lost, the client closed it, or the server closed its outbox.
     ByPeer,
-    /// The connection holds the largest part of an exhausted budget.
+    /// The connection holds the largest part of the exhausted memory budget.
     OverBudget,
     /// The client has sent nothing for the idle timeout, and has nothing in progress.
     Idle,
 }
 
 impl Ending {
-    /// Returns the close frame, if the server ends the connection.
+    /// Returns the code and reason of the close frame. `None`: the connection is already closed, or
+    /// the writer closes it.
     fn close_frame(self) -> Option<(CloseCode, &'static str)> {
         match self {
             Self::ByPeer => None,
@@ -72,7 +74,8 @@ pub(crate) async fn serve(state: Arc<ServerState>, connection: Connection) {
             "refused a connection that may come from inside a sandbox of this server"
         );
         state.telemetry.connection_refused(&Refusal { address, reason: RefusalReason::Sandboxed });
-        outgoing.close(CloseCode::Policy, "may come from inside a sandbox of this server").await;
+        let reason = "this connection may come from inside a sandbox of this server";
+        outgoing.close(CloseCode::Policy, reason).await;
         return;
     }
     let memory = state.memory.share();
@@ -119,7 +122,7 @@ pub(crate) async fn serve(state: Arc<ServerState>, connection: Connection) {
         incoming.close(code, reason);
         outbox.close();
     } else if kind == TransportKind::Stdio {
-        // The peer has sent everything, and may still be reading.
+        // Stdin may have ended while the peer still reads stdout.
         let grace = state.config.shutdown_grace_period;
         let _ = tokio::time::timeout(grace, reader.begin_all()).await;
         reader.end_processes();

@@ -1,7 +1,7 @@
 //! The data that waits to be sent on one connection: responses, and feeds with new events.
 //!
-//! Output itself is never queued here. A feed in `ready` says that its log has grown; the writer
-//! reads the log when the socket has room.
+//! Notifications of output are never queued here. A feed in `ready` says that its log has grown;
+//! the writer reads the log when the socket has room.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -60,8 +60,8 @@ impl Outbox {
         self.max_response
     }
 
-    /// Queues a response, or a notification that is not output. Closes the connection if the client
-    /// lets too many pile up.
+    /// Queues a response, a server request, or a notification that is not an event of a feed.
+    /// Closes the connection if the client lets too many messages pile up.
     pub(crate) fn push(&self, message: Vec<u8>) {
         self.queue(message, None);
     }
@@ -95,7 +95,7 @@ impl Outbox {
         self.filled.notify_one();
     }
 
-    /// Marks a feed as having something to send. Called with its log locked.
+    /// Marks a feed as having something to send. The caller may hold the lock of the feed's log.
     pub(crate) fn ready(&self, feed: Arc<SocketFeed>) {
         let mut state = self.lock();
         if state.closed {

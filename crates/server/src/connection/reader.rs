@@ -199,7 +199,7 @@ impl Reader {
         let connection = self.dispatcher.connection().id().0;
         tracing::trace!(connection, method = &*request.method, "request");
         let decoded = Call::decode(&request.method, request.params).and_then(|call| match call {
-            // The dispatcher checks the calls that need a session.
+            // The dispatcher checks the role for all other calls.
             Call::Initialize(_) => {
                 check_role(self.dispatcher.connection().principal(), &call).map(|()| call)
             }
@@ -237,7 +237,7 @@ impl Reader {
             }
             Err(RequestRefused(reply)) => {
                 let message = format!(
-                    "more than {MAX_QUEUED_BYTES} bytes of requests are queued on this connection; \
+                    "the requests queued on this connection would exceed {MAX_QUEUED_BYTES} bytes; \
                      wait for responses"
                 );
                 reply.fail(RpcError::internal(message).with_kind(ErrorKind::Overloaded));
@@ -296,7 +296,7 @@ impl Reader {
 
     fn initialized(&mut self) {
         match std::mem::replace(&mut self.phase, Phase::Fresh) {
-            Phase::Fresh => self.refuse("initialized was sent before initialize"),
+            Phase::Fresh => self.refuse("initialized was sent before initialize succeeded"),
             // A repeated `initialized` is harmless.
             Phase::Greeted(session) | Phase::Ready(session) => {
                 self.phase = Phase::Ready(session);
@@ -312,9 +312,9 @@ impl Reader {
     fn session(&self) -> Result<&Arc<Session>, RpcError> {
         match &self.phase {
             Phase::Ready(session) => Ok(session),
-            Phase::Fresh => {
-                Err(RpcError::invalid_request("initialize has not been called; call it first"))
-            }
+            Phase::Fresh => Err(RpcError::invalid_request(
+                "initialize has not succeeded on this connection; call it first",
+            )),
             Phase::Greeted(_) => Err(RpcError::invalid_request(
                 "the notification initialized has not been sent; send it first",
             )),

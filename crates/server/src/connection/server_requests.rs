@@ -31,6 +31,8 @@ pub(crate) enum RequestFailure {
     SessionEnded,
     #[error("the client responded with an error: {0}")]
     Refused(RpcError),
+    #[error("the client dropped the request without a response")]
+    Dropped,
     #[error("cannot read the client's response: {0}")]
     Unreadable(String),
 }
@@ -177,8 +179,8 @@ impl ClientConnection {
         }
     }
 
-    /// Resolves when the connection has ended. A connection in the same program never does: its
-    /// session ends instead.
+    /// Resolves when the connection has ended. Never resolves for a client in the server's own
+    /// process, which has no socket; the end of its session ends its requests.
     async fn closed(&self) {
         match self.socket() {
             Some(socket) => socket.outbox().closed().await,
@@ -243,8 +245,7 @@ impl Responder {
 
 impl Drop for Responder {
     fn drop(&mut self) {
-        let dropped = RequestFailure::Unreadable("it was never sent".to_owned());
-        self.requests.finish(self.id, Err(dropped));
+        self.requests.finish(self.id, Err(RequestFailure::Dropped));
     }
 }
 
@@ -257,7 +258,7 @@ fn read_error(error: &RawValue) -> RpcError {
     }
 }
 
-/// Returns a client's text shortened and on one line, for logs.
+/// Returns a client's text shortened and on one line, for messages.
 fn printable(text: &str) -> String {
     let shown = text.chars().take(MAX_SHOWN_CHARACTERS);
     shown.map(|character| if character.is_control() { ' ' } else { character }).collect()

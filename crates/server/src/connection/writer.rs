@@ -58,7 +58,8 @@ impl Writer {
         match self.outgoing.buffered() {
             0 if nothing => self.wait().await,
             0 => {
-                // The new events of this feed have no notification in its dialect.
+                // The feed is not live or has no new events, or its dialect has no notification for
+                // them.
                 self.window.written();
                 true
             }

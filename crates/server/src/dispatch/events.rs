@@ -1,5 +1,5 @@
-//! Notifications caused by a call: changes, results, pieces of a body. Their sender waits for the
-//! client.
+//! Notifications caused by a call: changes, results, pieces of a body and, to a client in this
+//! program, the events of a process. Their sender waits for the client.
 
 use std::sync::Arc;
 

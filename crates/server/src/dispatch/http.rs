@@ -1,4 +1,4 @@
-//! `http/*`. The body of a response is read only as fast as its client takes it.
+//! `http/*`. A streamed body is read only as fast as the client takes it.
 
 use std::sync::Arc;
 
@@ -105,7 +105,8 @@ async fn answer_whole(
         reply.send::<rpc::HttpRequest>(thread.map(|()| whole));
         drop((reserved, answered));
     });
-    // A closing connection waits for its tasks, and so for this response.
+    // A shutdown, and the end of a connection on stdio, wait for this task, and so for the
+    // response.
     let _ = done.await;
 }
 

@@ -1,4 +1,5 @@
-//! The implementation of each method, and the single entry point for calls of any transport.
+//! The implementation of each method but `initialize`, and the single entry point for calls of any
+//! transport.
 //!
 //! A call that has to wait is handed to [`Dispatcher::spawn`], and work on files to a pool. Only a
 //! required audit record and the first probe of the limits block, in `allow_blocking`.
@@ -122,7 +123,7 @@ impl Dispatcher {
 
     fn run(&self, session: &Arc<Session>, call: Call, to: Reply) {
         match call {
-            Call::Initialize(_) => to.fail(initialized_before()),
+            Call::Initialize(_) => to.fail(has_session()),
             Call::SessionClose(params) => self.session_close(session, &params, to),
             Call::SessionList(_) => to.send::<rpc::SessionList>(Ok(self.session_list())),
             Call::EnvironmentInfo(_) => self.environment_info(to),
@@ -439,8 +440,8 @@ impl Dispatcher {
         };
         let connection = Arc::clone(&self.connection);
         self.spawn(reply, |reply| async move {
-            // Count before reserving: a keeper that does not respond must not hold up response
-            // budget.
+            // Count descendants before reserving: a keeper that does not respond must not hold up
+            // response budget.
             let counted = Counted::new(processes).await;
             let _reserved = connection.reserve_all().await;
             reply.send::<rpc::ProcessList>(counted.list(within));
@@ -499,8 +500,10 @@ fn no_events() -> RpcError {
     RpcError::internal("the call needs an event sink for its notifications")
 }
 
-fn initialized_before() -> RpcError {
-    RpcError::invalid_request("initialize was already called on this connection")
+/// Returns the error of an `initialize` in the same program. Over a socket, the connection's reader
+/// handles the method.
+fn has_session() -> RpcError {
+    RpcError::invalid_request("this client has had a session from the start; omit initialize")
 }
 
 fn close_stdin(session: &Session, process_id: &str) -> Result<CloseStdinResponse, RpcError> {

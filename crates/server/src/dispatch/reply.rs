@@ -103,7 +103,8 @@ impl Reply {
         self.permit.take_if(|permit| !permit.is_only_one());
     }
 
-    /// Returns false once the connection has ended; work that has not begun is dropped then.
+    /// Returns false once the connection has ended; work that has not begun is dropped then. A
+    /// client in this program always wants its responses.
     pub(crate) fn is_wanted(&self) -> bool {
         match &self.to {
             Some(ReplyTo::Socket { outbox, .. }) => !outbox.is_closed(),

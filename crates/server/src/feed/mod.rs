@@ -21,6 +21,7 @@ pub(crate) enum FeedReader {
 pub(crate) enum ConfirmedBy {
     /// The client acknowledges it.
     Ack,
-    /// The peer's WebSocket has read it: the best evidence for a client that never acks.
+    /// The peer's socket seems to have read it: the best evidence for a client that never acks. See
+    /// `connection::delivery_window`.
     Receipt,
 }

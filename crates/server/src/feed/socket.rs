@@ -31,8 +31,8 @@ enum FeedState {
     /// Sends nothing before [`SocketFeed::release`]; see [`SocketFeed::subscribe`].
     Held,
     Live,
-    /// Neither sends nor confirms: the session has ended or moved, or the observer has started
-    /// over.
+    /// Neither sends nor confirms: the session has ended or left the connection, or the observer
+    /// has started over.
     Retired,
 }
 
@@ -126,8 +126,8 @@ impl SocketFeed {
         }
     }
 
-    /// Encodes one slice of new events. Returns the number of the last event, or `None` if nothing
-    /// was encoded.
+    /// Encodes one slice of new events. Returns the number of the last event, or `None` if there
+    /// are no new events or the feed is not live.
     pub(crate) async fn send_slice(&self, outgoing: &mut Outgoing) -> Option<u64> {
         self.queued.store(false, Ordering::Release);
         if *self.state() != FeedState::Live {

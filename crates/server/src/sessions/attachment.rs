@@ -16,7 +16,7 @@ pub(super) enum Attachment {
         since: Instant,
         until: Instant,
     },
-    /// Closed, expired or shut down; final.
+    /// Final.
     Ended,
 }
 

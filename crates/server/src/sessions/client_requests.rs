@@ -105,8 +105,8 @@ impl Session {
         }
     }
 
-    /// Sends a notification that the client can do without: it is dropped, and counted, if the
-    /// client is disconnected or does not read.
+    /// Sends a notification that the client can do without: it is dropped, and counted, if it
+    /// cannot be sent at once.
     pub(crate) fn notify(&self, notification: impl Into<ServerNotification>) {
         let connection = self.connection();
         let notified = connection.is_some_and(|client| client.try_notify(notification.into()));

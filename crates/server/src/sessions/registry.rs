@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use exec_server_protocol::{ErrorCode, ErrorKind, Principal, RpcError, Subject};
+use exec_server_telemetry::short;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -28,7 +29,7 @@ pub(crate) struct SessionRegistry {
 #[derive(Debug, Default)]
 struct Table {
     sessions: HashMap<String, Arc<Session>>,
-    /// The server is shutting down: no session is opened or resumed.
+    /// The server is shutting down: no session is opened or resumed, and no process started.
     draining: bool,
 }
 
@@ -61,7 +62,8 @@ impl SessionRegistry {
         Ok(session)
     }
 
-    /// Fails if a session limit is reached. Returns the sessions that were ended to make room.
+    /// Fails if a session limit is reached and no session can be ended to make room, or if the
+    /// server is shutting down. Returns the sessions that were ended.
     fn make_room(
         &self,
         table: &mut Table,
@@ -74,9 +76,9 @@ impl SessionRegistry {
         if table.count(subject) >= self.limit_per_subject {
             let is_own = |session: &Session| session.owner().subject == *subject;
             ended.push(table.end_idle(now, is_own).ok_or_else(|| {
-                let limit = self.limit_per_subject;
+                let (subject, limit) = (short(&subject.to_string()), self.limit_per_subject);
                 too_many(format!(
-                    "this client already has {limit} sessions (max_sessions_per_subject)"
+                    "subject {subject:?} already has {limit} sessions (max_sessions_per_subject)"
                 ))
             })?);
         }
@@ -194,9 +196,9 @@ impl Table {
         self.sessions.values().filter(|session| session.owner().subject == *subject).count()
     }
 
-    /// Ends the session that has been detached longest, among those whose processes have all
-    /// finished. Otherwise abandoned sessions would lock out every client, including those that
-    /// want to clean up.
+    /// Ends the session that has been detached longest, among those that `may_go`, whose processes
+    /// have all finished and whose [`RECONNECT_GRACE`] is over. Without this, abandoned sessions
+    /// would lock out every client, including those that want to clean up.
     fn end_idle(
         &mut self,
         now: Instant,
@@ -226,13 +228,14 @@ fn too_many(message: String) -> RpcError {
 }
 
 fn unknown(id: &str) -> RpcError {
-    RpcError::invalid_request(format!("session {id:?} is unknown or has expired"))
+    RpcError::invalid_request(format!("session {id:?} is unknown or has ended"))
         .with_kind(ErrorKind::UnknownSession)
 }
 
 fn still_attached(id: &str) -> RpcError {
     let message = format!(
-        "session {id:?} is still attached to another client; retry once it has disconnected"
+        "session {id:?} is still attached to another connection; retry once that connection has \
+         ended"
     );
     RpcError::new(ErrorCode::SessionAttached, message).with_kind(ErrorKind::SessionAttached)
 }

@@ -24,16 +24,16 @@ use crate::feed::{ConfirmedBy, FeedReader};
 pub(crate) struct Session {
     id: String,
     client_name: String,
-    /// The principal that opened the session. Only the same subject can resume it; other subjects,
-    /// except admins, do not see it.
+    /// The principal that opened the session. [`Principal::owns`] decides who can resume it,
+    /// [`Principal::sees`] who sees it.
     owner: Principal,
-    /// Applies the ceilings of the owner, whichever principal of the same subject is attached. The
-    /// owner may write to the stdin of every process here, so no process may have more access than
-    /// the owner.
+    /// Applies the ceilings of the operator and the owner, whichever principal of the same subject
+    /// is attached. The owner may write to the stdin of every process here, so no process may have
+    /// more access than the owner.
     sandboxes: Arc<SandboxResolver>,
     state: Mutex<State>,
     attachment_changed: watch::Sender<()>,
-    /// Notifications dropped because the client was disconnected or did not read.
+    /// Notifications that [`Self::notify`] could not send at once.
     pub(super) dropped_notifications: AtomicU64,
 }
 
@@ -46,7 +46,8 @@ struct State {
     processes: HashMap<String, Arc<ManagedProcess>>,
     /// How many of `processes` have not finished.
     running: usize,
-    /// The finished ones of `processes`, oldest first.
+    /// The finished ones of `processes`, in the order in which they may make room. Some may already
+    /// be forgotten.
     finished: VecDeque<Weak<ManagedProcess>>,
 }
 
@@ -141,7 +142,8 @@ impl Session {
             if process.log().progress().closed && is_confirmed(process) {
                 continue; // The client has everything, and nothing more will come.
             }
-            // Held, so that the response to the resume is sent before any event.
+            // The feed is held (`true`), so that the response to the resume is sent before any
+            // event.
             if let Some(socket) = connection.socket() {
                 socket.feed(process, owner(process, confirmed_by), true);
             }
@@ -378,7 +380,10 @@ impl State {
             return Ok(());
         }
         let (count, what) = match full {
-            true => (MAX_FINISHED, "finished processes with unread output; read some of it first"),
+            true => (
+                MAX_FINISHED,
+                "finished processes that were not read to the end; read some of them first",
+            ),
             false => (limit, "running processes (max_processes_per_session)"),
         };
         let error = RpcError::invalid_request(format!("the session already has {count} {what}"));

@@ -90,7 +90,7 @@ impl ServerMetrics {
                 .counter("exec_server_connections_total", "Accepted connections"),
             refused_connections: metrics.counters(
                 "exec_server_connections_refused_total",
-                "Clients that listeners refused, by reason",
+                "Clients that were refused, by reason",
                 "reason",
                 &refusals,
             ),
@@ -144,7 +144,7 @@ impl ServerMetrics {
                 failed,
                 errors: metrics.counters(
                     "exec_server_request_errors_total",
-                    "Requests that failed, by kind of error",
+                    "Requests that were refused or failed, by kind of error",
                     "kind",
                     &kinds,
                 ),

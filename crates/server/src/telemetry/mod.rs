@@ -107,7 +107,8 @@ impl Telemetry {
         self.metrics.registry()
     }
 
-    /// Reports that a listener refused a client.
+    /// Reports a client that was refused before its first message, by a listener or by the check
+    /// for sandboxed peers.
     pub fn connection_refused(&self, refusal: &Refusal) {
         self.metrics.refused_connections.of(refusal.reason.label()).inc();
         self.refusals.connection(refusal, SystemTime::now());
@@ -284,7 +285,7 @@ impl Telemetry {
     }
 }
 
-/// Values that are read when metrics are requested.
+/// Values that are counted when metrics or the status of the server are requested.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ServerGauges {
     pub(crate) attached_sessions: usize,

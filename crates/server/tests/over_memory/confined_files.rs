@@ -56,7 +56,7 @@ async fn open_client(server: &Server) -> RpcClient {
 }
 
 /// Returns every method that names files, with params about entries of `directory`, and whether it
-/// changes anything.
+/// changes anything there.
 fn requests(scene: &Scene, directory: &str, sandbox: &Value) -> Vec<(&'static str, Value, bool)> {
     let at = |name: &str| format!("{}/{name}", scene.uri(directory));
     let (file, new) = (at("file"), at("new"));

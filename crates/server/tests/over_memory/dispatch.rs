@@ -235,7 +235,7 @@ async fn a_wait_never_overtakes_the_start_of_its_process() {
 async fn a_truncated_read_names_the_number_after_its_last_chunk() {
     let (mut client, _) =
         RpcClient::open(&TestServer::new(ServerConfig::default()), json!({})).await;
-    // A grandchild writes after the exit, on a signal from the test.
+    // A grandchild writes after the exit, when the test sends a line.
     let script = "exec 3<&0; echo a; (read line <&3; echo late) & exit 0";
     client.start("p", script, json!({ "pipeStdin": true })).await;
     loop {

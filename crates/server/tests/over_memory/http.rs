@@ -1,4 +1,4 @@
-//! HTTP bodies that are streamed to a connection.
+//! HTTP requests of a connection: streamed bodies, ids and cancellation.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -70,7 +70,7 @@ async fn a_client_that_confirms_bounds_the_data_in_flight() {
 
     let (mut seq, mut received, mut confirmed) = (0, 0, 0);
     while received < 32 << 20 {
-        // The window is about 2 MiB, so at least this much arrives before any confirmation.
+        // The window is about 2 MiB, so at least 1 MiB arrives before any confirmation.
         while received - confirmed < 1 << 20 {
             let delta = client.notification().await;
             seq += 1;

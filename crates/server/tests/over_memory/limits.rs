@@ -1,5 +1,6 @@
 //! Limits of processes: those of a start, of the operator and of the token, and their reports. The
-//! server has no keepers here, so only limits per process apply, and the response reports that.
+//! server has no keepers here, so only the wall time and the limits per process apply, and the
+//! response reports that.
 
 use exec_server_protocol::{Cpus, LimitValues, Principal, Subject};
 use exec_server_server::{Server, ServerConfig};

@@ -1,5 +1,5 @@
-//! A sandbox must not read the files in `/proc` of processes outside it, not even through a server
-//! that runs as root.
+//! A request with a sandbox must not read the files in `/proc` of other processes, not even if the
+//! server runs as root.
 
 use std::process::{Child, Command, Stdio};
 
@@ -33,8 +33,8 @@ impl Drop for Victim {
     }
 }
 
-/// Checks that everything is readable without a sandbox; otherwise the tests below would prove
-/// nothing.
+/// Checks that the files are readable without a sandbox. Otherwise the checks with a sandbox would
+/// prove nothing.
 async fn expect_readable(victim: &Victim) {
     let server = TestServer::new(ServerConfig::default());
     let mut client = open(&server).await;

@@ -1,5 +1,5 @@
-//! Sessions belong to their subject. For every other subject without the role admin they do not
-//! exist, whichever method it calls.
+//! Sessions belong to their subject. For other subjects without the role admin, and for a client
+//! under a ceiling that the owner did not have, they do not exist, whichever method it calls.
 
 use std::time::{Duration, SystemTime};
 
@@ -279,7 +279,7 @@ async fn each_subject_has_its_own_session_limit() {
     let refused = connect(&server, named("alice")).call("initialize", json!({})).await;
     let error = refused.unwrap_err();
     assert_eq!(kind(&error), "tooManySessions");
-    assert!(error["message"].as_str().unwrap().contains("2 sessions"), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("\"sub:alice\" already has 2"), "{error}");
     open(&server, named("bob")).await;
 }
 
@@ -420,7 +420,8 @@ async fn processes_are_limited_per_subject_and_in_total() {
     second.call("process/start", start("b")).await.unwrap();
     let error = first.call("process/start", start("c")).await.unwrap_err();
     assert_eq!(kind(&error), "tooManyProcesses");
-    assert!(error["message"].as_str().unwrap().contains("max_processes_per_subject"), "{error}");
+    let expected = "subject \"sub:alice\" already runs 2 processes (max_processes_per_subject)";
+    assert!(error["message"].as_str().unwrap().ends_with(expected), "{error}");
     bob.call("process/start", start("d")).await.unwrap();
     let error = bob.call("process/start", start("e")).await.unwrap_err();
     assert!(error["message"].as_str().unwrap().contains("(max_processes)"), "{error}");

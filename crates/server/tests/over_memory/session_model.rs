@@ -21,11 +21,11 @@ struct Process {
     log: BTreeMap<u64, Value>,
     /// The newest event that the owner was sent on any of its connections.
     seen: u64,
-    /// Confirmed by a read that was answered.
+    /// The newest event that the owner has confirmed with a read that was answered.
     confirmed: u64,
-    /// `confirmed` when the owner attached: events on this connection are newer.
+    /// `confirmed` when the owner last attached: events on its current connection are newer.
     confirmed_before: u64,
-    /// The next event on the connection of the owner, once one has arrived.
+    /// The next event expected on the current connection of the owner, once one has arrived there.
     next: Option<u64>,
     expected: Vec<u8>,
     /// Ends when its stdin is closed; other processes end on their own.
@@ -132,7 +132,7 @@ impl Model {
         self.processes.insert(id, Process { expected, is_cat, ..Process::default() });
     }
 
-    /// Starts a missing program, and checks that its id is free again.
+    /// Starts a missing program, and checks that earlier attempts have left its id free.
     async fn start_in_vain(&mut self) {
         let params = json!({
             "processId": "vain", "argv": ["/no/such/program"], "cwd": "file:///", "env": {},

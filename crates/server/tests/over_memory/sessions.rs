@@ -406,7 +406,7 @@ async fn an_observer_sees_the_end_of_a_process_when_its_session_ends() {
     assert_eq!(last, 3);
 }
 
-/// A prober that cannot probe, like that of a harness that acknowledges nothing.
+/// A peer that cannot be probed, like a harness that acknowledges nothing.
 #[derive(Debug)]
 struct CannotAsk;
 
@@ -416,11 +416,11 @@ impl StreamPeer for CannotAsk {
     }
 
     fn probe(&self, _: Duration) -> Pin<Box<dyn Future<Output = bool> + Send + '_>> {
-        unreachable!("it cannot probe")
+        unreachable!("it cannot be probed")
     }
 }
 
-/// Opens a client on a stream that cannot probe, and returns its session.
+/// Opens a client on a stream whose ends cannot be probed. Also returns its session id.
 async fn silent_client(server: &TestServer) -> (Connection, Value) {
     let (near, far) = tokio::io::duplex(1 << 16);
     let over = |stream| {

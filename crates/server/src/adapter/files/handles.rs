@@ -150,7 +150,7 @@ impl Upload {
 
     fn closed(&self) -> RpcError {
         let path = self.path.display();
-        let message = format!("{path}: the upload was already committed or discarded");
+        let message = format!("{path}: the upload was already closed");
         RpcError::new(ErrorCode::NotFound, message).with_kind(ErrorKind::UnknownHandle)
     }
 

@@ -14,8 +14,8 @@ use super::operations::uri;
 /// Maximum size of the paths in one `fs/changed`, which contains each of them twice.
 const MAX_CHANGED_BYTES: usize = 4 << 20;
 
-/// One inotify instance for all watches, created with the first watch: a user may have only a few
-/// instances.
+/// One inotify instance for all watches of a connection, created with the first watch: a user may
+/// have only a few instances.
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
     watcher: Mutex<Option<Arc<Watcher>>>,

@@ -59,8 +59,8 @@ pub(super) struct ProcessGateClient {
     client: Arc<dyn NetworkClient>,
     /// `None`: the client must not be asked.
     ask_timeout: Option<Duration>,
-    /// Whether the client gets notifications. Only a client whose start has network rules is known
-    /// to support them.
+    /// Whether the client gets notifications. Only a client whose start requests a managed network
+    /// is known to support them.
     is_told: bool,
 }
 

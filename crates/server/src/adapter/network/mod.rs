@@ -48,7 +48,7 @@ const MAX_ASKED_ID_BYTES: usize = 256;
 pub(super) struct RequestedNetwork {
     policy: NetworkPolicy,
     pub(super) gate: GateRequest,
-    /// The start itself has rules, whatever its sandbox says about the network.
+    /// The start itself requests a managed network, whatever its sandbox says about the network.
     pub(super) is_requested: bool,
     ask_timeout: Option<Duration>,
     allow_upstream_proxy: bool,
@@ -264,8 +264,8 @@ fn check_loopback_ports(ports: &[u16], ceilings: &[Rules]) -> Result<(), RpcErro
         None => Ok(()),
         Some(port) => {
             let message = format!(
-                "managedNetwork: the host rules of the operator or the token do not allow \
-                 127.0.0.1:{port}; the operator can allow it in [network]"
+                "managedNetwork: 127.0.0.1:{port} is not allowed; the host rules of the operator \
+                 ([network]) and of the token, if they have any, must allow it"
             );
             Err(RpcError::invalid_request(message).with_kind(ErrorKind::SandboxDenied))
         }

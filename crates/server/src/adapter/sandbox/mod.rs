@@ -31,7 +31,7 @@ pub(crate) use wire::own_tmpdir;
 #[derive(Debug)]
 pub(crate) struct SandboxResolver {
     machine: Arc<Machine>,
-    /// Ceilings of the operator and of a token. All of them apply.
+    /// Ceilings of the operator and of a principal. All of them apply.
     ceilings: Vec<Arc<Ceiling>>,
     /// Host rules of the operator and of a token. All of them apply.
     hosts: Vec<Arc<HostRules>>,
@@ -158,7 +158,7 @@ impl SandboxResolver {
     }
 
     /// Returns the policy of a file request, from the cache if the same sandbox was requested a
-    /// moment ago. `None`: no restriction. May block.
+    /// moment ago. `None`: no restriction of files. May block.
     pub(crate) fn file_policy(
         &self,
         sandbox: Option<&SandboxRequest>,
@@ -181,7 +181,7 @@ impl SandboxResolver {
     }
 
     /// Returns the policy of a file request if it needs no resolving; an inner `None` means no
-    /// restriction. Never blocks.
+    /// restriction of files. Never blocks.
     pub(crate) fn known_file_policy(
         &self,
         sandbox: Option<&SandboxRequest>,
@@ -228,7 +228,7 @@ impl SandboxResolver {
     }
 
     /// Returns the policy with a managed network, or without a network if the ceilings deny it. If
-    /// the policy denies the network, only a start with rules about hosts gets a managed one.
+    /// the policy denies the network, only a start that requests a managed network gets one.
     pub(crate) fn with_managed_network(&self, policy: &Policy, is_requested: bool) -> Policy {
         let allowed = if self.allows_network() { Network::Managed } else { Network::Restricted };
         let asked = if is_requested { Network::Managed } else { policy.network() };

@@ -160,7 +160,7 @@ enum Special {
     Unknown { kind: String },
 }
 
-/// Rejects unknown members: an ignored one might have restricted the path.
+/// Rejects unknown members of a known path: an ignored member might have restricted the path.
 fn special(path: SpecialPath) -> Result<Special, RequestedPolicyError> {
     let SpecialPath { kind, subpath, others } = path;
     let is_below_projects = matches!(&*kind, "project_roots" | "current_working_directory");

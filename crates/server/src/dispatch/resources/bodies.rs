@@ -68,7 +68,8 @@ impl Drop for WholeRequest {
     }
 }
 
-/// The state of a body that is being sent.
+/// The state of one request: how much of its body the client has consumed, and whether it was
+/// cancelled or has ended.
 #[derive(Debug, Default)]
 pub(crate) struct HttpStream {
     consumed: watch::Sender<u64>,
@@ -206,7 +207,7 @@ impl HttpStream {
         let _ = self.cancelled.subscribe().wait_for(|cancelled| *cancelled).await;
     }
 
-    /// Resolves once no further notification about the stream can follow.
+    /// Resolves once no further message about the request can follow.
     pub(crate) async fn ended(&self) {
         let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
     }

@@ -1,5 +1,5 @@
-//! The table of everything with a client-chosen id on a connection: handles, watches, searches,
-//! HTTP bodies. All of it ends with the connection.
+//! A table of one kind of resource on a connection, by ids that the client chose: handles, watches,
+//! searches or HTTP bodies. All of them end with the connection.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -50,7 +50,7 @@ struct Shared {
 struct State {
     pool: PoolScheduler<Policy, Work>,
     threads: HashMap<WorkerId, Thread>,
-    /// Workers whose threads are about to end.
+    /// Workers whose threads are about to end, or could not be started.
     ended: Vec<WorkerId>,
     has_starter: bool,
     /// The confinements that workers have entered.
@@ -113,7 +113,6 @@ impl FilePool {
         async { found.await.ok() }
     }
 
-    /// Announces a job: the pool is not idle until the returned value is dropped.
     pub(crate) fn expect_job(&self) -> ExpectedJob {
         self.shared.lock().open_jobs += 1;
         ExpectedJob { shared: Arc::clone(&self.shared) }
@@ -141,7 +140,8 @@ impl Default for FilePool {
     }
 }
 
-/// An announced job that waits outside the pool for response budget.
+/// Work that waits outside the pool for response budget, before or after its job. Until this is
+/// dropped, the pool is not idle.
 #[derive(Debug)]
 pub(crate) struct ExpectedJob {
     shared: Arc<Shared>,
@@ -336,7 +336,7 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHand
 
 fn run(work: Work, thread: Result<(), RpcError>) {
     if catch_unwind(AssertUnwindSafe(|| work(thread))).is_err() {
-        tracing::error!("a file operation panicked");
+        tracing::error!("a job on a file thread panicked");
     }
 }
 

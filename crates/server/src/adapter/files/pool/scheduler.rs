@@ -224,7 +224,7 @@ impl<P: Clone + Eq + Hash, J> PoolScheduler<P, J> {
         self.end_worker(id);
         let needs_worker = self.queues.get(&policy).is_some_and(Queue::needs_worker);
         self.held_back |= needs_worker && !self.call_idle(&policy);
-        // Not at once: it would fail again.
+        // Another start at once would fail again.
         if self.held_back {
             self.check_later(now + START_RETRY);
         }
@@ -271,7 +271,8 @@ impl<P: Clone + Eq + Hash, J> PoolScheduler<P, J> {
         }
     }
 
-    /// Ensures that a worker is on its way to the jobs of a queue.
+    /// Calls or starts a worker for a queue that needs one, or arranges for a later check if the
+    /// queue is full or a limit is reached.
     fn call_worker(&mut self, policy: &Option<P>, now: Instant) {
         let Some(queue) = self.queues.get(policy).filter(|queue| queue.needs_worker()) else {
             return;
