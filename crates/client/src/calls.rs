@@ -12,7 +12,8 @@ use crate::ExecServerError;
 use crate::leases::LeaseId;
 use crate::recovery::Generation;
 
-/// A response as text: a slice of the message that carried it. The caller decodes it.
+/// The result of a call as JSON text, which is a slice of the message that carried it, or the
+/// error. The caller decodes the text.
 pub(crate) type Answer = Result<Bytes, ExecServerError>;
 
 #[derive(Debug)]
@@ -28,14 +29,15 @@ pub(crate) struct Call {
 #[derive(Debug)]
 pub(crate) enum ReplyTo {
     Caller(oneshot::Sender<Answer>),
-    /// A call that starts, attaches or observes a process.
+    /// A call that starts, attaches to or observes a process.
     Opening(ProcessKey, oneshot::Sender<Answer>),
     /// A call that opens a lease. Never resent.
     Leasing(LeaseId, oneshot::Sender<Answer>),
     Handshake(Generation),
     /// Reads the events that the client missed while it was disconnected.
     CatchUp(ProcessQuery),
-    /// Reads the events that a mirror had no room for.
+    /// Reads events that a mirror lacks: it had no room for them, or the server does not send them
+    /// unasked.
     Pull(ProcessQuery),
     Nobody,
 }
@@ -46,7 +48,7 @@ pub(crate) enum ReplyTo {
 pub(crate) struct ProcessQuery {
     pub(crate) key: ProcessKey,
     pub(crate) identity: u64,
-    /// The last event received before the query.
+    /// The last event that the mirror had accepted when the query was sent.
     pub(crate) after: u64,
 }
 

@@ -8,8 +8,9 @@ use exec_server_protocol::{ErrorKind, ReadResponse, RpcError};
 use crate::mirror::{MirrorEvent, Offer, ProcessMirror};
 use crate::{ExecServerError, Violation};
 
-/// Appends the events of the response to a `process/read` with `afterSeq` = `after`. Fails if the
-/// sequence numbers are invalid, or if output is missing and the mirror allows no gaps.
+/// Appends to `mirror` the events of the response to a `process/read` with `afterSeq` = `after`.
+/// Fails if the sequence numbers are invalid, or if output is missing and the mirror allows no
+/// gaps.
 pub(crate) fn apply(
     mirror: &ProcessMirror,
     after: u64,
@@ -29,7 +30,8 @@ pub(crate) fn apply(
     let mut expected = after.saturating_add(1);
     if response.dropped_bytes > 0 {
         expected = after_gap(&response, exit.is_some()).max(expected);
-        // The server counts from `after`, and events may have arrived since the request.
+        // The server counts all output that it dropped after `after`. Some of it may have arrived
+        // since the request, and is not missing.
         let missing = response.dropped_bytes.saturating_sub(mirror.output_bytes_after(after));
         mirror.skip_to(expected, missing)?;
     }
@@ -42,7 +44,7 @@ pub(crate) fn apply(
                 mirror.offer(expected, event);
                 expected += 1;
             } else {
-                // An older server does not report the size of the gap.
+                // The size is unknown: an older server does not report it.
                 mirror.skip_to(chunk.seq, 0)?;
                 expected = chunk.seq;
             }

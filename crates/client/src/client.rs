@@ -32,13 +32,13 @@ use crate::{
 /// Maximum number of calls queued for the driver. Further callers wait.
 const QUEUED_CALLS: usize = 64;
 
-/// Time limit for the steps before `initialize` on a relay: 6 s each for the registry and for
+/// Time limit for the steps before `initialize` through a relay: 6 s each for the registry and for
 /// dialling the rendezvous, 10 s for the handshake, and a margin for retries.
 const OPENING_A_STREAM: Duration = Duration::from_secs(26);
 
-/// A session on a server. Clones share it. Dropping the last clone and the last process handle
-/// closes the connection; the server then keeps the session for its detached TTL. An in-process
-/// session ends at that point.
+/// A session on a server. Clones share it. Dropping the last clone and the last handle of a
+/// process, file, watch, search or HTTP body closes the connection; the server then keeps the
+/// session for its detached TTL. An in-process session ends at once.
 #[derive(Debug, Clone)]
 pub struct ExecServerClient {
     handle: Arc<Handle>,
@@ -53,7 +53,8 @@ pub enum ConnectionState {
         since: Instant,
         failed_attempts: u32,
     },
-    /// The connection will not come back. Every call and every process gets this error.
+    /// The connection will not come back, or the in-process session is over. Every call gets this
+    /// error. Over a connection, every process that has not ended gets it, too.
     Failed(ExecServerError),
     /// Closed by [`ExecServerClient::close`], or by dropping the last handle.
     Closed,
@@ -96,19 +97,19 @@ impl Drop for HangUpOnDrop<'_> {
 }
 
 impl ExecServerClient {
-    /// Connects to a server at `ws://HOST:PORT[/PATH]` or `unix:///PATH`. `session/list` shows the
-    /// client name.
+    /// Connects to a server at `wss://HOST:PORT[/PATH]`, `ws://HOST:PORT[/PATH]` or `unix:///PATH`.
+    /// `session/list` shows `client_name`.
     pub async fn connect(url: &str, client_name: &str) -> Result<Self, ExecServerError> {
         Self::connect_websocket(RemoteExecServerConnectArgs::new(url, client_name)).await
     }
 
-    /// Like [`Self::connect`], with options and a bearer token.
+    /// Like [`Self::connect`], with credentials, TLS settings and options.
     pub async fn connect_websocket(
         args: RemoteExecServerConnectArgs,
     ) -> Result<Self, ExecServerError> {
         let connector = UrlConnector::new(&args);
         let mut options = args.options;
-        // One attempt covers both the connection and the response to `initialize`.
+        // In the driver, this time limit covers dialling, too.
         options.initialize_timeout =
             options.initialize_timeout.saturating_add(args.connect_timeout);
         Self::connect_by(connector, options).await
@@ -121,8 +122,8 @@ impl ExecServerClient {
         let connector = RelayConnector::new(&args);
         let mut options = args.options;
         options.initialize_timeout = options.initialize_timeout.saturating_add(OPENING_A_STREAM);
-        // An attempt queries the registry, dials, and waits while the environment queries the
-        // registry.
+        // Each attempt to reconnect queries the registry, dials the rendezvous, and waits while the
+        // environment queries the registry.
         options.recovery.attempt = options.recovery.attempt.max(OPENING_A_STREAM);
         Self::connect_by(connector, options).await
     }
@@ -136,8 +137,8 @@ impl ExecServerClient {
         Self::connect_by(UrlConnector::unix(path.as_ref(), timeout), options).await
     }
 
-    /// Starts a server as a child and talks to it over stdin and stdout. The child and everything
-    /// it started end with this client. If the child exits, the client fails.
+    /// Starts a server as a child and talks to it over its stdin and stdout. The child and
+    /// everything it started end with this client. If the child exits, the client fails.
     pub async fn connect_stdio(
         command: ExecServerLaunchCommand,
         options: ExecServerClientConnectOptions,
@@ -194,7 +195,8 @@ impl ExecServerClient {
         Self { handle: Arc::new(Handle { session, link, next_id: AtomicU64::new(1) }) }
     }
 
-    /// The session's id. Another client can resume the session after this one has disconnected.
+    /// The session's id. Another client can resume the session after this one has disconnected,
+    /// unless the session is in process.
     #[must_use]
     pub fn session_id(&self) -> &str {
         &self.handle.session.session_id
@@ -218,7 +220,8 @@ impl ExecServerClient {
     }
 
     /// Starts a process. Dropping the future early leaves nothing running. If the server does not
-    /// enforce the sandbox of `params`, the client terminates the process and returns an error.
+    /// enforce the sandbox, host rules or limits of `params`, the client terminates the process and
+    /// returns an error.
     pub async fn start(&self, params: StartParams) -> Result<ExecServerProcess, ExecServerError> {
         let gaps = match params.on_full {
             OnFull::Block => GapPolicy::Fatal,
@@ -243,9 +246,9 @@ impl ExecServerClient {
         Ok(ExecServerProcess::new(self.clone(), key, mirror, facts))
     }
 
-    /// Starts a process for other clients. This client neither receives nor confirms its output, so
-    /// the server keeps all of it for the client that resumes the session. After an error the
-    /// process may be running; closing the session ends it.
+    /// Starts a process for other clients. This client ignores its output and confirms none, so the
+    /// server keeps all of it for the client that resumes the session. After an error the process
+    /// may be running; closing the session ends it.
     pub async fn start_unread(&self, params: StartParams) -> Result<(), ExecServerError> {
         let started = self.call::<rpc::ProcessStart>(params.clone()).await?;
         if let Err(error) = check_enforced(&params, &started) {
@@ -255,8 +258,8 @@ impl ExecServerClient {
         Ok(())
     }
 
-    /// Terminates a process and waits for the response, because the caller may disconnect after the
-    /// error.
+    /// Terminates a process that the server does not confine as requested. Waits for the response:
+    /// the caller may disconnect as soon as it gets the error.
     async fn end_unconfined(&self, process_id: &str) -> Result<(), ExecServerError> {
         let (process_id, mode) = (process_id.to_owned(), TerminateMode::Force);
         let params = TerminateParams { process_id, mode, session_id: None };
@@ -264,8 +267,8 @@ impl ExecServerClient {
     }
 
     /// Returns a handle to an existing process of this session, for example after a resume. Fails
-    /// while this client has another handle to the process. The events begin with the oldest
-    /// retained one.
+    /// if this client has another handle to the process, at least until the process has ended. The
+    /// events begin with the oldest retained one.
     pub async fn attach(&self, process_id: &str) -> Result<ExecServerProcess, ExecServerError> {
         if let Link::InProcess(link) = &self.handle.link {
             return self.attach_in_process(link, process_id);
@@ -284,7 +287,7 @@ impl ExecServerClient {
         let params = ReadParams {
             process_id: process_id.to_owned(),
             after_seq: Some(after_seq),
-            // Only checks that the process exists; the driver reads its output.
+            // This call only checks that the process exists; the driver reads its output.
             max_bytes: Some(0),
             wait_ms: None,
         };
@@ -295,7 +298,8 @@ impl ExecServerClient {
         Ok(ExecServerProcess::new(self.clone(), key, mirror, StartFacts::default()))
     }
 
-    /// In process, events go only to this client's mirror, so attaching takes over that mirror.
+    /// In process, the server sends the events of a process only to the mirror that the start
+    /// created, so attaching takes over that mirror.
     fn attach_in_process(
         &self,
         link: &InProcess,
@@ -303,7 +307,8 @@ impl ExecServerClient {
     ) -> Result<ExecServerProcess, ExecServerError> {
         let key = ProcessKey { observed_session: None, process_id: process_id.to_owned() };
         let mirror = link.take_mirror(&key).ok_or_else(|| {
-            let message = format!("process {process_id:?} is unknown or already has a handle");
+            let message =
+                format!("process {process_id:?} is unknown to this client or already has a handle");
             ExecServerError::Server(
                 RpcError::invalid_request(message).with_kind(ErrorKind::UnknownProcess),
             )
@@ -311,8 +316,9 @@ impl ExecServerClient {
         Ok(ExecServerProcess::new(self.clone(), key, mirror, StartFacts::default()))
     }
 
-    /// Returns a handle that observes a process of another session: events after `after_seq`,
-    /// signals and termination, but no input. A slow observer gets a declared gap.
+    /// Returns a handle that observes a process of another session: it receives the events after
+    /// `after_seq`, and may signal and terminate, but neither write nor resize. If the events are
+    /// read too slowly, they contain a [`Gap`](crate::ExecProcessEvent::Gap).
     pub async fn observe(
         &self,
         session_id: &str,
@@ -336,8 +342,8 @@ impl ExecServerClient {
 
     /// Ends the session and its processes, and disconnects. This closes every clone of the client.
     pub async fn close(&self) -> Result<(), ExecServerError> {
-        // Also disconnects if this future is dropped: the session may already be closed, and no
-        // caller would learn of it.
+        // Also if the call fails or this future is dropped: the server may have closed the session,
+        // and without its response no caller would know.
         let _hang_up = HangUpOnDrop(&self.handle.link);
         let params = SessionCloseParams { session_id: None };
         self.call::<rpc::SessionClose>(params).await.map(drop)
@@ -399,7 +405,8 @@ impl ExecServerClient {
         self.handle.next_id.fetch_add(1, Ordering::Relaxed).to_string()
     }
 
-    /// Called when the holder of a lease has consumed an item or dropped its handle.
+    /// Called when the holder of a lease has consumed items that are to be acknowledged, or has
+    /// released the lease or dropped its handle.
     pub(crate) fn lease_changed(&self, id: &LeaseId) {
         match &self.handle.link {
             Link::Driver { shared, .. } => shared.lease_wakeups.wake(id),
@@ -445,7 +452,7 @@ fn check_enforced(params: &StartParams, started: &StartResponse) -> Result<(), E
     if params.network.is_some() && network.is_none() {
         return Err(ExecServerError::NetworkNotManaged { process_id: process_id() });
     }
-    // A request with only `required` sets no limit: `required` then concerns the limits of the
+    // If `limits` has only `required`, it sets no limit: `required` then concerns the limits of the
     // operator.
     let asks_for_limits = |limits: &LimitsRequest| !limits.values().is_empty();
     if started.limits.is_none() && params.limits.as_deref().is_some_and(asks_for_limits) {

@@ -11,17 +11,18 @@ use exec_server_transport::{AuthError, DialError};
 /// many callers.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ExecServerError {
-    /// The owner of this client closed it.
-    #[error("the client was closed")]
+    /// The client was closed or dropped. In process also: its session has ended.
+    #[error("the client or its session was closed")]
     Closed,
     /// The connection is lost and will not come back. Every waiting call gets this same error.
     #[error("disconnected from the server: {0}")]
     Disconnected(#[source] Arc<DisconnectReason>),
-    /// The connection was lost during a call that is not safe to repeat. The call may or may not
-    /// have taken effect. The client keeps working.
+    /// The connection was lost during a call that is not safe to repeat, or after a call that
+    /// opened a file, search or HTTP body. The call may or may not have taken effect. The client
+    /// keeps working.
     #[error("{method} was interrupted by a lost connection; it may or may not have taken effect")]
     Interrupted { method: &'static str },
-    /// The call exceeds the message size limit and was not sent.
+    /// The call exceeds a limit on messages and was not sent.
     #[error("{method}: {source}")]
     TooLarge { method: &'static str, source: Arc<exec_server_protocol::DecodeError> },
     #[error("{what} took longer than {after:?}")]
@@ -70,13 +71,13 @@ pub enum ExecServerError {
     NotLimited { process_id: String },
     /// This handle only observes a process of another session.
     #[error(
-        "process {process_id:?} belongs to another session; only that session's client can write \
-         to it or resize it"
+        "process {process_id:?} belongs to another session; only that session's client can use its \
+         stdin or resize it"
     )]
     ReadOnly { process_id: String },
 }
 
-/// Why a working connection is lost for good.
+/// Why a connection is lost for good.
 #[derive(Debug, thiserror::Error)]
 pub enum DisconnectReason {
     #[error("could not reconnect within {deadline:?}; last attempt: {last}")]
@@ -87,7 +88,8 @@ pub enum DisconnectReason {
     TaskStopped,
     #[error("the server program {program} ended: {status}")]
     ServerExited { program: String, status: String },
-    #[error("the server did not resume the session: {0}")]
+    /// The server did not resume the session, or no retry can make a connection to it.
+    #[error("{refused}: {error}", refused = refused(.0), error = .0)]
     Refused(ExecServerError),
 }
 
@@ -170,9 +172,16 @@ impl ConnectError {
             Self::Dial(error) => error.is_permanent(),
             Self::Relay(error) => !error.is_temporary(),
             Self::Credentials(_) | Self::TokenVariable { .. } | Self::Launch { .. } => true,
-            // The token file may be about to be replaced.
+            // A token file may be about to be replaced.
             Self::Token(_) | Self::TimedOut { .. } | Self::EndedEarly => false,
         }
+    }
+}
+
+fn refused(error: &ExecServerError) -> &'static str {
+    match error {
+        ExecServerError::ConnectFailed(_) => "could not reconnect",
+        _ => "the server did not resume the session",
     }
 }
 
@@ -225,5 +234,17 @@ mod tests {
         };
         assert_eq!(gap(9), r#"process "p" lost 9 bytes of its output"#);
         assert_eq!(gap(0), r#"process "p" lost a part of its output"#);
+    }
+
+    #[test]
+    fn a_connection_that_cannot_be_made_is_not_reported_as_a_refused_session() {
+        let refused = |error| DisconnectReason::Refused(error).to_string();
+        let server = ExecServerError::Server(RpcError::internal("no"));
+        assert!(refused(server).starts_with("the server did not resume the session: "));
+        let dialled = ConnectError::TokenVariable { name: "T".to_owned() };
+        assert_eq!(
+            refused(dialled.into()),
+            "could not reconnect: no token: the environment variable T is not set"
+        );
     }
 }

@@ -17,6 +17,7 @@ pub enum ExecProcessEvent {
     /// Output is missing here. This is not a failure: the start asked for `onFull: discard`, the
     /// process was attached to or observed, or the output was evicted before the subscription.
     Gap {
+        /// 0 if the size is unknown.
         dropped_bytes: u64,
     },
     /// The process itself has exited. Processes that it left running may still write.
@@ -46,7 +47,8 @@ pub struct ProcessExit {
 }
 
 impl ProcessExit {
-    /// Whether the server terminated the process because its `timeoutMs` had passed.
+    /// Whether the server terminated the process because its `timeoutMs` or its limit `wallTimeMs`
+    /// had passed.
     #[must_use]
     pub fn timed_out(&self) -> bool {
         self.details.as_ref().is_some_and(|details| details.timed_out)
@@ -61,7 +63,8 @@ impl ProcessExit {
 
 /// The events of one process: first the retained ones, then live ones, in order and each once.
 ///
-/// An unread subscription holds back its process once the log is full, but no other process.
+/// An unread subscription holds back its process once the server's log is full, but no other
+/// process. It does not hold back an observed process, or one started with `onFull: discard`.
 #[derive(Debug)]
 pub struct ProcessEvents {
     mirror: ProcessMirror,

@@ -32,7 +32,8 @@ pub(crate) struct InProcess {
     mirrors: Mutex<HashMap<ProcessKey, WeakMirror>>,
     leases: Mutex<Leases>,
     answers: Arc<Answers>,
-    /// For calls made after a response, which may arrive on a thread confined to a sandbox.
+    /// Runs the calls that follow a response, because the response may arrive on a thread confined
+    /// to a sandbox.
     runtime: runtime::Handle,
 }
 
@@ -60,8 +61,9 @@ impl InProcess {
         matches!(*self.state.borrow(), ConnectionState::Closed)
     }
 
-    /// Ends the session. Subscribers are notified before the server kills the processes, and
-    /// receive nothing afterwards.
+    /// Ends this side of the session: subscribers and leases get [`ExecServerError::Closed`], and
+    /// the handlers of server requests are aborted. A session that was not closed ends after that,
+    /// when the link is dropped, so subscribers do not see how the server kills its processes.
     pub(crate) fn hang_up(&self) {
         self.state.send_replace(ConnectionState::Closed);
         self.answers.lock_tasks().abort_all();
@@ -164,7 +166,7 @@ impl InProcess {
         }
     }
 
-    /// Takes over a process of this session that has no handle.
+    /// Takes over the mirror of a process, if this client has it and the process has no handle.
     pub(crate) fn take_mirror(&self, key: &ProcessKey) -> Option<ProcessMirror> {
         let mirrors = self.lock_mirrors();
         let mirror = mirrors.get(key)?.upgrade()?;
@@ -173,7 +175,7 @@ impl InProcess {
 
     fn lock_mirrors(&self) -> MutexGuard<'_, HashMap<ProcessKey, WeakMirror>> {
         let mut mirrors = self.mirrors.lock().unwrap_or_else(PoisonError::into_inner);
-        // Amortised cleanup, since there may be many mirrors.
+        // Only when the map is full: a scan at each access would be slow with many mirrors.
         if mirrors.len() == mirrors.capacity() {
             mirrors.retain(|_, mirror| mirror.upgrade().is_some());
         }
@@ -185,8 +187,8 @@ impl InProcess {
     }
 }
 
-/// Fails the client if its session is over: another client closed it, or the server is shutting
-/// down.
+/// Sets the state to `Failed` if the error says that the session is over: it was closed, or the
+/// server is shutting down.
 fn note_end(this: &Weak<InProcess>, returned: &CallResult) {
     if let Err(error) = returned
         && matches!(error.kind(), Some(ErrorKind::SessionEnded | ErrorKind::ShuttingDown))
@@ -223,7 +225,7 @@ impl EventSink for ProcessSink {
         {
             mirror.fail(gap);
         }
-        // A failed mirror accepts every event as a duplicate, so the process still runs to its end.
+        // A failed mirror treats every event as a duplicate, so the process still runs to its end.
         match mirror.offer(seq, event.clone()) {
             Offer::Full => Offered::Full(notification),
             Offer::Accepted | Offer::Duplicate => Offered::Accepted,

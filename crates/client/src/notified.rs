@@ -22,7 +22,7 @@ pub(crate) enum RoutedNotification {
         notification: ServerNotification,
     },
     Network(NetworkPolicyDecisionNotification),
-    /// An event of a process that was started by a v0 method. This client starts no such process.
+    /// An event of a process that was started with `command/exec`, which this client never calls.
     Legacy,
 }
 

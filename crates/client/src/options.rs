@@ -19,8 +19,9 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct ExecServerClientConnectOptions {
     /// Shown by `session/list`.
     pub client_name: String,
-    /// Time limit for the response to `initialize` on the first connection.
-    /// [`RecoveryPolicy::attempt`] limits later attempts.
+    /// Time limit for the first attempt to connect, up to the response to `initialize`.
+    /// [`RemoteExecServerConnectArgs::connect_timeout`] is added to it; through a relay, the time
+    /// to open a stream. [`RecoveryPolicy::attempt`] limits later attempts.
     pub initialize_timeout: Duration,
     /// The session to resume. It must have no connection.
     pub resume_session_id: Option<String>,
@@ -57,7 +58,7 @@ pub struct RemoteExecServerConnectArgs {
     /// Sent as `Authorization: Bearer …`.
     pub bearer_token: Option<String>,
     /// File that holds the bearer token. Read for every connection, so the token can be renewed
-    /// while the session lasts.
+    /// while the session lasts. Replaces `bearer_token`.
     pub token_file: Option<PathBuf>,
     /// Trusted servers and the client's certificate, for `wss://`.
     pub tls: TlsOptions,
@@ -106,7 +107,7 @@ impl fmt::Debug for RemoteExecServerConnectArgs {
 /// An environment reachable through a relay.
 #[derive(Debug, Clone)]
 pub struct NoiseRendezvousConnectArgs {
-    /// Provides a fresh URL and authorization for each physical connection.
+    /// Provides a fresh URL and authorization for each socket to the rendezvous.
     pub provider: Arc<dyn NoiseRendezvousConnectProvider>,
     /// Decides which rendezvous is trusted. The environment proves its identity with its key.
     pub tls: TlsOptions,

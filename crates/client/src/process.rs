@@ -27,7 +27,7 @@ const END_OF_FILE: &[u8] = b"\x04";
 const PIECES_IN_FLIGHT: usize = 8;
 
 /// A process on the server. Clones are handles to the same process; dropping all of them leaves it
-/// running.
+/// running while its session lasts.
 #[derive(Debug, Clone)]
 pub struct ExecServerProcess {
     shared: Arc<Shared>,
@@ -47,7 +47,7 @@ struct Shared {
     has_terminal: OnceCell<bool>,
     /// Whether the server enforces the timeout that the start asked for.
     has_deadline: bool,
-    /// As reported to the client that started the process.
+    /// From the response to the start; `None` if this handle did not start the process.
     limits: Option<Box<EffectiveLimits>>,
 }
 
@@ -142,7 +142,7 @@ impl ExecServerProcess {
 
     /// Writes to the process's stdin, in order and each byte once, across reconnects. Returns when
     /// the server has accepted everything, so it may never return if the process does not read its
-    /// stdin.
+    /// stdin. Returns early if the server does not accept a part.
     ///
     /// If the future is dropped, a part of `chunk` may have been written.
     pub async fn write(&self, chunk: impl Into<Bytes>) -> Result<WriteStatus, ExecServerError> {
@@ -201,7 +201,7 @@ impl ExecServerProcess {
         Ok(self.client().call::<rpc::ProcessTerminate>(params).await?.running)
     }
 
-    /// Returns a receiver of the next sequence number.
+    /// Returns a receiver of the next sequence number, which changes with every event.
     #[must_use]
     pub fn subscribe_wake(&self) -> watch::Receiver<u64> {
         self.shared.mirror.wake()
@@ -210,7 +210,7 @@ impl ExecServerProcess {
     /// Returns the retained events, then live ones. Until the first subscription the client evicts
     /// nothing, so that the first subscriber gets everything, and a process that fills the server's
     /// log waits. Calling [`Self::read`] or dropping all handles ends this. Later subscribers begin
-    /// with the last 1 MiB.
+    /// with the oldest event that the client still has: it keeps about 1 MiB.
     #[must_use]
     pub fn subscribe_events(&self) -> ProcessEvents {
         self.shared.mirror.subscribe()

@@ -26,7 +26,8 @@ pub(crate) struct ProcessState {
     pub(crate) mirror: ProcessMirror,
     /// The last event that the server has announced, whether or not the mirror accepted it.
     announced: u64,
-    /// The last read may have been truncated, so there may be more events than announced.
+    /// The server may have more events than it announced, for example because the last read was
+    /// truncated.
     unsure: bool,
     pub(crate) pulling: bool,
     /// The last read made no progress; the next one is delayed.
@@ -34,7 +35,7 @@ pub(crate) struct ProcessState {
     pub(crate) unconfirmed: Unconfirmed,
     pub(crate) started_here: bool,
     /// The process will never have a handle, its mirror has failed, or the outcome of its start is
-    /// unknown. If it runs, it must be terminated.
+    /// unknown. If it runs, it must be terminated. Reset when the termination is queued.
     pub(crate) abandoned: bool,
 }
 
@@ -89,8 +90,8 @@ impl ProcessState {
         self.mirror.next_seq() - 1
     }
 
-    /// Returns the call that reads the events after the last accepted one, at most `max_bytes` at a
-    /// time.
+    /// Returns the call that asks for the events after the last accepted one: a `process/read` of
+    /// at most `max_bytes` or, for an observed process, another `process/observe`.
     pub(crate) fn request(&self, max_bytes: u64, reply_to: fn(ProcessQuery) -> ReplyTo) -> Call {
         let process_id = self.key.process_id.clone();
         let after = self.after();
@@ -134,7 +135,8 @@ impl ProcessState {
     pub(crate) fn offer(&mut self, seq: u64, event: MirrorEvent, dropped_bytes: u64) {
         let is_last = matches!(event, MirrorEvent::Closed);
         if is_last && self.mirror.exit().is_none() && !self.is_observed() {
-            // The exit lies in a gap. A read will report it.
+            // The mirror lacks the exit: it lies in a gap, or came while earlier events were
+            // missing. A read will report it.
             return self.announced = self.announced.max(seq);
         }
         // Skip the events that a slow observer missed. If the mirror has refused events, the next
@@ -207,7 +209,7 @@ impl ProcessState {
     }
 
     /// Replaces the failed mirror with one that has no handle and only consumes the remaining
-    /// events.
+    /// events. The process will be terminated.
     pub(crate) fn drain(&mut self) {
         let process_id = self.key.process_id.clone();
         let next = self.mirror.next_seq();

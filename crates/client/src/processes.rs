@@ -14,7 +14,7 @@ use crate::notified::ProcessNotification;
 use crate::process_state::{ProcessState, Unconfirmed};
 use crate::{ExecServerError, Violation, catch_up};
 
-/// Maximum delay before output is confirmed.
+/// Maximum delay before output is confirmed, and before a read is repeated that made no progress.
 const ACK_DELAY: Duration = Duration::from_millis(100);
 /// Maximum size of the output in the first read after a reconnect. Further reads and notifications
 /// bring the rest.
@@ -64,7 +64,10 @@ impl Processes {
                     let id = &process.key.process_id;
                     format!("process {id:?} already has a handle or is being terminated")
                 }
-                Some(_) => format!("process {:?} is already observed", process.key.process_id),
+                Some(_) => {
+                    let id = &process.key.process_id;
+                    format!("process {id:?} is already observed by this client")
+                }
             };
             let error = RpcError::new(ErrorCode::InvalidRequest, message);
             return Err(ExecServerError::Server(error.with_kind(ErrorKind::DuplicateProcess)));
@@ -75,7 +78,7 @@ impl Processes {
         Ok(())
     }
 
-    /// Records the response to a call that starts, attaches or observes a process.
+    /// Records the response to a call that starts, attaches to or observes a process.
     pub(crate) fn opened(
         &mut self,
         key: &ProcessKey,
@@ -96,10 +99,10 @@ impl Processes {
         }
     }
 
-    /// Called when the response to a call that starts, attaches or observes a process will not
+    /// Called when the response to a call that starts, attaches to or observes a process will not
     /// arrive: the connection is lost, or the client is closing. A process that this client started
-    /// is terminated. Any other is forgotten, and its mirror fails with `error`, since a newer
-    /// handle may already use it.
+    /// is terminated. Any other is forgotten, and its mirror fails with `error`: the process now
+    /// registered under `key` may already have a newer handle, which would wait forever.
     pub(crate) fn abandon(&mut self, key: &ProcessKey, error: &ExecServerError) {
         match self.by_key.get_mut(key) {
             Some(process) if process.started_here => process.abandoned = true,
@@ -117,8 +120,8 @@ impl Processes {
         }
     }
 
-    /// Returns the last event of each process of this session, or `None` if that is too large for
-    /// `initialize`.
+    /// Returns the number of the last accepted event of each process of this session, or `None` if
+    /// the map is too large for `initialize`.
     pub(crate) fn positions(&self) -> Option<BTreeMap<String, u64>> {
         let own = self.by_key.values().filter(|process| !process.is_observed());
         let positions: BTreeMap<_, _> =

@@ -14,14 +14,15 @@ use tokio::time::Instant;
 /// How long to try to replace a lost connection, and how long to pause between attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecoveryPolicy {
-    /// Time from the loss until giving up; `None` never gives up. A server keeps a session for 30 s
+    /// Time from the loss until giving up; `None` sets no limit. A server keeps a session for 30 s
     /// unless asked for more, so a longer deadline needs a longer `detached_ttl`, too.
     pub deadline: Option<Duration>,
-    /// The pause after the first failed attempt. It doubles with each further failure. The first
-    /// attempt after a loss is immediate, unless the connection lived for less than this.
+    /// The pause after the first failed attempt. It doubles with each further failure, up to
+    /// `longest_pause`. Jitter shortens each pause by up to half. The first attempt after a loss is
+    /// immediate, unless the connection lived for less than this.
     pub first_pause: Duration,
     pub longest_pause: Duration,
-    /// Time limit for one attempt, from dialling to the response to `initialize`.
+    /// Time limit for one attempt to reconnect, from dialling to the response to `initialize`.
     pub attempt: Duration,
 }
 
@@ -44,7 +45,7 @@ pub(crate) struct Generation(u64);
 pub(crate) enum Action {
     /// Dial and send `initialize`.
     Dial(Generation),
-    /// Drop this connection or attempt.
+    /// The attempt takes too long: drop it, with its connection.
     HangUp(Generation),
     /// The session is resumed: read the events that the client has missed.
     CatchUp(Generation),
@@ -58,7 +59,8 @@ pub(crate) enum GiveUpReason {
     /// The first attempt failed; there is no session to recover.
     NeverConnected,
     Deadline(Duration),
-    /// The server or the transport refused in a way that a retry cannot change.
+    /// A retry cannot succeed: the server or the transport refused for good, the server broke the
+    /// protocol, or the connector cannot redial.
     Permanent,
 }
 

@@ -12,7 +12,7 @@ use crate::calls::MAX_LOSSES;
 use crate::leases::{Changes, LeaseHandle, PendingChanges, Target};
 use crate::{ExecServerClient, ExecServerError};
 
-/// The changes below one path, until this is dropped. Outlives connections: after a loss,
+/// The changes at or below one path, until this is dropped. Outlives connections: after a loss,
 /// [`Self::next`] renews the watch and reports a rescan.
 pub struct WatchEvents {
     watch: EstablishedWatch,

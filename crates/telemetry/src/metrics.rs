@@ -84,7 +84,7 @@ impl MetricsRegistry {
         })
     }
 
-    /// Registers a counter whose value is read at each scrape.
+    /// Registers a counter whose value is read at each snapshot.
     pub fn observed_counter(
         &self,
         name: &str,
@@ -204,7 +204,7 @@ impl ExportCounters {
         Self {
             dropped_spans: metrics.counter(
                 "exec_server_trace_spans_dropped_total",
-                "Spans that did not reach the OpenTelemetry collector",
+                "Spans that the OpenTelemetry collector did not receive or did not accept",
             ),
             failures: Arc::new(metrics.counters(
                 "exec_server_telemetry_export_failures_total",

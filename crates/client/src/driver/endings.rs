@@ -19,11 +19,13 @@ impl Driver {
         }
     }
 
-    pub(super) fn connection_lost(&mut self, error: ExecServerError) {
+    pub(super) fn connection_lost(&mut self) {
         let Some(link) = &self.link else { return };
         let generation = link.generation;
-        // An earlier response may give a more precise reason than the end of the connection.
-        self.last_failure.get_or_insert(error);
+        if !link.is_initialized {
+            // The failure of an earlier attempt may be more precise, so it is kept.
+            self.last_failure.get_or_insert_with(|| ConnectError::EndedEarly.into());
+        }
         self.drop_connection(generation);
         let refusal = match self.connector.can_redial() {
             true => Refusal::Temporary,
@@ -48,7 +50,7 @@ impl Driver {
             call.reply_to.tell(Err(error));
         }
         // After the calls have failed, so that a caller that observes the end of a lease finds the
-        // response.
+        // error of its call.
         self.leases.connection_lost();
     }
 
@@ -67,7 +69,8 @@ impl Driver {
                 last => last.unwrap_or_else(|| ConnectError::EndedEarly.into()),
             },
             GiveUpReason::Deadline(deadline) => {
-                let last = last.map_or_else(|| "none".to_owned(), |error| error.to_string());
+                let last =
+                    last.map_or_else(|| "not completed".to_owned(), |error| error.to_string());
                 DisconnectReason::Deadline { deadline, last }.into()
             }
             GiveUpReason::Permanent if !self.connector.can_redial() => match last {
@@ -82,7 +85,7 @@ impl Driver {
         }
     }
 
-    /// Whether a connection that cannot be redialled ended before the handshake.
+    /// Whether a connection that cannot be redialled ended before its handshake was complete.
     pub(super) fn ended_early(&self, error: &ConnectError) -> bool {
         matches!(error, ConnectError::EndedEarly) && !self.connector.can_redial()
     }
@@ -98,8 +101,8 @@ impl Driver {
 
     /// Fails everything that waits.
     pub(super) fn settle(&mut self, error: &ExecServerError, state: ConnectionState) {
-        // Set before the queue is closed: a caller that finds the queue closed reads the reason
-        // from here.
+        // The state is set before the queue is closed: a caller that finds the queue closed reads
+        // the reason from the state.
         self.shared.state.send_replace(state);
         self.commands.close();
         self.settled = true;

@@ -67,6 +67,7 @@ impl Driver {
                 // Other servers may close the connection when they receive one.
                 self.leases.acknowledge(response.acks == Some(true));
                 if let Some(link) = &mut self.link {
+                    link.is_initialized = true;
                     link.known_events = response.positions.unwrap_or_default();
                 }
                 self.push(&notification(&Initialized {}));

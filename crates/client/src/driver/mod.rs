@@ -35,8 +35,8 @@ use server_requests::{Answered, ServerRequests};
 
 /// Bytes that may be buffered for the socket before further calls wait.
 const MAX_BUFFERED: usize = 1 << 20;
-/// Maximum number of outstanding calls at a server that does not report how far it has read. Such a
-/// server may close a connection with more than 128 queued calls.
+/// Maximum number of calls that may be in the queue of a server that does not report how far it has
+/// read. Such a server may close a connection with more than 128 queued calls.
 const MAX_QUEUED: i64 = 100;
 /// How long to keep reading from a server that no longer accepts data.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -59,9 +59,11 @@ pub(crate) enum OpenedResource {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) state: watch::Sender<ConnectionState>,
-    /// Notified when the last handle is dropped or the client is closed.
+    /// Notified when the client is closed, when its last handle is dropped, or when the caller of
+    /// `connect` is gone.
     pub(crate) hang_up: Notify,
-    /// Notified when a process that refused an event has room again.
+    /// Notified when a mirror that refused an event has room again. Also when a mirror fails, or
+    /// when its process will never have a handle.
     pub(crate) room: Arc<Notify>,
     pub(crate) lease_wakeups: LeaseWakeups,
 }
@@ -99,6 +101,8 @@ struct Link {
     incoming: Incoming,
     outgoing: Outgoing,
     prober: Prober,
+    /// Whether the server has answered `initialize`.
+    is_initialized: bool,
     /// The peer no longer accepts data. Data that it has sent is still read, until the connection
     /// ends or this deadline passes.
     deaf_until: Option<Instant>,
@@ -117,6 +121,7 @@ impl Link {
             incoming,
             outgoing,
             prober,
+            is_initialized: false,
             deaf_until: None,
             known_events: BTreeMap::new(),
             catching_up: 0,
@@ -230,7 +235,7 @@ impl Driver {
             Event::Received(Received::Malformed(malformed)) => {
                 self.break_off(Violation::from(malformed).into());
             }
-            Event::Ended => self.connection_lost(ConnectError::EndedEarly.into()),
+            Event::Ended => self.connection_lost(),
             Event::Written(Ok(())) => {}
             Event::Answered(answered) => self.answer(answered),
             Event::Room => self.processes.collect_outbound(),
@@ -253,7 +258,7 @@ impl Driver {
                     .as_ref()
                     .is_some_and(|link| link.deaf_until.is_some_and(|at| now >= at))
                 {
-                    self.connection_lost(ConnectError::EndedEarly.into());
+                    self.connection_lost();
                 }
                 self.recovery.handle_timeout(now);
                 self.processes.handle_timeout(now);
@@ -334,8 +339,9 @@ impl Driver {
         }
     }
 
-    /// An unreadable notification fails only its process or lease. Returns an error if even the id
-    /// of that process or lease is unreadable: then nothing else from the server can be relied on.
+    /// An unreadable notification of a process or lease fails only that process or lease; any other
+    /// is ignored. Returns an error if even the id of the process or lease is unreadable: then
+    /// nothing else from the server can be relied on.
     fn notified(&mut self, notification: &Notification<'_>) -> Result<(), Violation> {
         match ServerNotification::decode(notification) {
             Ok(Some(decoded)) => match RoutedNotification::from(decoded) {
@@ -397,7 +403,7 @@ impl Driver {
     }
 
     /// Sends the pending messages of processes and leases, such as confirmations, reads of events
-    /// that had no room, and cancellations. Called after each event.
+    /// that a mirror lacks, and cancellations.
     fn send_outbound(&mut self) {
         if !self.recovery.is_connected() {
             return;

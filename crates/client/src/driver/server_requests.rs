@@ -31,7 +31,7 @@ impl ServerRequests {
         }
     }
 
-    /// Aborts all tasks: the connection for their responses is lost.
+    /// Aborts all tasks: their responses can no longer be sent.
     pub(super) fn abandon(&mut self) {
         self.tasks.abort_all();
         self.asked.clear();

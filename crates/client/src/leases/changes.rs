@@ -15,7 +15,7 @@ pub struct Changes {
     /// The changes in order. A modification is left out if the last change to its path in this
     /// batch was a creation or a modification.
     pub changes: Vec<FileChange>,
-    /// Changes were lost: anything below the watched path may have changed.
+    /// Changes were lost: anything at or below the watched path may have changed.
     pub rescan: bool,
 }
 

@@ -34,7 +34,8 @@ pub(crate) trait LeaseInbox: Send + Sync {
 
     fn is_over(&self) -> bool;
 
-    /// Whether further items are unwanted: the consumer is gone, or an error ended the inbox.
+    /// Whether further items are unwanted: the consumer left before the end, or an error ended the
+    /// inbox.
     fn is_given_up(&self) -> bool;
 
     fn is_full(&self) -> bool;
@@ -82,7 +83,7 @@ impl<Q: Queue> Inbox<Q> {
         Self { state: Mutex::new(state), changed: Notify::new() }
     }
 
-    /// An item that does not fit ends the inbox.
+    /// Has no effect after the end or without a consumer. An error from `add` ends the inbox.
     pub(crate) fn put(&self, add: impl FnOnce(&mut Q) -> Result<(), ExecServerError>) {
         let mut state = self.lock();
         if state.end.is_some() || state.abandoned {
@@ -187,7 +188,7 @@ impl<Q: Queue> LeaseInbox for Inbox<Q> {
 pub(crate) async fn wait_until(inbox: &dyn LeaseInbox, reached: fn(&dyn LeaseInbox) -> bool) {
     loop {
         let mut changed = std::pin::pin!(inbox.changed().notified());
-        // Registered before the check, so that no change is missed.
+        // The waiter is registered before the check, so that no change is missed.
         changed.as_mut().enable();
         if reached(inbox) {
             return;

@@ -19,7 +19,7 @@ pub(crate) struct Matches {
 }
 
 impl Matches {
-    /// `text_len` is the length of the message that carried the results.
+    /// `text_len` is the length of the params that carried the results, as JSON text.
     pub(crate) fn add(
         &mut self,
         text_len: usize,

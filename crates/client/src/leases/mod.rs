@@ -78,7 +78,7 @@ pub(crate) enum LeaseMessage {
 pub(crate) struct Leases {
     by_id: HashMap<LeaseId, Lease>,
     outbound: VecDeque<LeaseMessage>,
-    /// Whether the server supports acknowledgements.
+    /// Whether the server supports acknowledgements of HTTP bodies.
     acks: bool,
 }
 
@@ -110,7 +110,7 @@ impl Leases {
         self.collect_outbound(id);
     }
 
-    /// `text_len` is the length of the notification's message.
+    /// `text_len` is the length of the notification's params as JSON text.
     pub(crate) fn notified(&mut self, id: &str, notification: ServerNotification, text_len: usize) {
         if let Some((id, lease)) = self.by_id.get_key_value(id) {
             let id = id.clone();

@@ -8,7 +8,7 @@ use exec_server_protocol::{BodyDeltaNotification, Method, RpcError};
 use super::inbox::Queue;
 use crate::{ExecServerError, Violation};
 
-/// Maximum size of waiting pieces from a server in the same program, which then waits for room.
+/// While the waiting pieces have this size or more, a server in the same program waits for room.
 const FULL_BYTES: usize = 1 << 20;
 /// Maximum size of waiting pieces from a server that waits for acknowledgements. Such a server
 /// pauses while 2 MiB or more are unacknowledged.

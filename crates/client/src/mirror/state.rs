@@ -14,7 +14,7 @@ use crate::events::{ExecProcessEvent, ProcessExit};
 /// server again, so the mirror has room for the output that a fast server sends while a subscriber
 /// waits to be scheduled on a busy machine.
 pub(super) const CAPACITY: usize = 4 << 20;
-/// Output kept for late subscribers once every subscriber has read it.
+/// How much is kept for later subscribers when all current ones have read it.
 pub(super) const RETAINED: usize = 1 << 20;
 const COST_OF_AN_EVENT: usize = 64;
 /// After a refusal, the mirror reports room once it has this much, so that any chunk fits.
@@ -26,7 +26,7 @@ pub(super) struct State {
     /// The part of the capacity that `events` use.
     pub(super) cost: usize,
     pub(super) next: u64,
-    /// Output evicted before the first of `events`.
+    /// The size of the evicted output and gaps, all of them before the first of `events`.
     pub(super) evicted_bytes: u64,
     pub(super) exit: Option<ProcessExit>,
     pub(super) closed: bool,
@@ -63,7 +63,8 @@ pub(super) enum Entry {
 pub(super) struct Subscriber {
     /// The next event that the subscriber wants.
     pub(super) position: u64,
-    /// Output evicted before the subscriber existed. Reported first, as a gap.
+    /// The size of the output and gaps that were evicted before the subscriber existed. Reported
+    /// first, as a gap.
     pub(super) missed: u64,
     /// The exit was evicted before the subscriber existed. Every subscriber receives the exit.
     pub(super) missed_exit: bool,
@@ -129,7 +130,8 @@ impl State {
         self.wake_subscribers();
     }
 
-    /// Makes room for `cost`, but keeps events that a subscriber still wants.
+    /// Evicts old events to make room for `cost`, but none that a subscriber still wants or that a
+    /// first subscriber may want.
     pub(super) fn evict_for(&mut self, cost: usize) {
         if self.awaits_subscriber {
             return;

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exec_server_client::{
-    ConnectionState, DisconnectReason, ExecServerClient, ExecServerError, ExecServerProcess,
-    Violation,
+    ConnectionState, Connector, Dialing, DisconnectReason, ExecServerClient, ExecServerError,
+    ExecServerProcess, Violation,
 };
 use exec_server_host::process::launch::Launcher;
 use exec_server_protocol::{Empty, ErrorKind, Method, SignalName};
 use exec_server_server::{Server, ServerConfig};
 use exec_server_test_support::{Cut, FaultProxy, Served};
+use exec_server_transport::Connection;
 use tokio::task::JoinSet;
 
 use crate::support::{
@@ -127,6 +128,33 @@ async fn the_recovery_deadline_fails_the_client() {
     assert!(
         matches!(*the_loss(&errors), DisconnectReason::Deadline { deadline: after, .. } if after == deadline)
     );
+}
+
+/// Connects once. Every later attempt hangs.
+struct Once(Option<Connection>);
+
+impl Connector for Once {
+    fn dial(&mut self) -> Dialing {
+        let connection = self.0.take();
+        Box::pin(async move {
+            match connection {
+                Some(connection) => Ok(connection),
+                None => std::future::pending().await,
+            }
+        })
+    }
+}
+
+#[tokio::test]
+async fn the_end_of_a_working_connection_is_not_reported_as_a_failed_attempt() {
+    let server = LoopbackServer::start().await;
+    let Served { connection, serving } = Served::by(&server.server);
+    let mut options = options();
+    options.recovery.deadline = Some(Duration::from_millis(50));
+    let client = ExecServerClient::connect_by(Once(Some(connection)), options).await.unwrap();
+    serving.abort();
+    let error = client.environment_status(Empty {}).await.unwrap_err();
+    assert!(error.to_string().ends_with("; last attempt: not completed"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -22,7 +22,7 @@ impl AuditFile {
         let mut options = OpenOptions::new();
         options.append(true).create(true).mode(0o600).custom_flags(flags);
         let file = match options.read(true).open(path) {
-            // A write-only file is accepted too.
+            // A file that may be written but not read is accepted, too.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 options.read(false).open(path)?
             }

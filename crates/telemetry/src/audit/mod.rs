@@ -24,7 +24,8 @@ const JOURNAL: &str = "journald";
 
 const MAX_TEXT_BYTES: usize = 4096;
 
-/// How long a caller waits for its record, and the shutdown for the last records.
+/// How long a caller waits for its record or for a reopened log, and the shutdown for the last
+/// records.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +43,7 @@ impl FromStr for AuditTarget {
         match text.split_once(':') {
             None if text == JOURNAL => Ok(Self::Journal(JOURNAL_SOCKET.into())),
             Some((JOURNAL, socket)) if socket.starts_with('/') => Ok(Self::Journal(socket.into())),
+            Some((JOURNAL, _)) => Err(format!("the socket in {text:?} is not an absolute path")),
             _ if text.starts_with('/') => Ok(Self::File(text.into())),
             _ => Err(format!(
                 "expected journald, journald:SOCKET or an absolute path, found {text:?}"
@@ -95,15 +97,16 @@ impl AuditLog {
     }
 
     /// Reopens the file, which a rotation may have renamed, or connects to journald again. On
-    /// failure the old file or connection stays in use.
+    /// failure the old file or connection stays in use; if writing hangs, the log may still be
+    /// reopened later.
     pub fn reopen(&self) -> Result<(), AuditError> {
         self.writer.reopen(WRITE_TIMEOUT).unwrap_or_else(|| {
-            let source = io::ErrorKind::TimedOut.into();
+            let source = io::Error::new(io::ErrorKind::TimedOut, "writing to it hangs");
             Err(AuditError::Open { target: self.target.clone(), source })
         })
     }
 
-    /// Waits until all records so far are written, but for no longer than two seconds.
+    /// Waits until all records so far are written or lost, but for no longer than two seconds.
     pub fn flush(&self) {
         if !self.writer.flush(WRITE_TIMEOUT) {
             tracing::error!(

@@ -135,4 +135,6 @@ fn targets_are_parsed_as_they_are_displayed() {
     for text in ["", "audit.log", "journal", "journald:x", "syslog:/x"] {
         assert!(text.parse::<AuditTarget>().is_err(), "{text}");
     }
+    let relative = "journald:x".parse::<AuditTarget>().unwrap_err();
+    assert_eq!(relative, r#"the socket in "journald:x" is not an absolute path"#);
 }

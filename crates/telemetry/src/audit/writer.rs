@@ -11,7 +11,7 @@ use super::file::AuditFile;
 use super::journal::Journal;
 use super::{AuditError, AuditTarget};
 
-/// Further records are lost and counted.
+/// Maximum number of queued records. Further ones are lost and counted.
 const MAX_WAITING: usize = 4096;
 /// Queue capacity for jobs other than records.
 const OTHER_JOBS: usize = 16;
@@ -78,7 +78,8 @@ impl Writer {
         self.enqueue(record, None)
     }
 
-    /// Returns when the record is written. Fails after `timeout`; the record may still be written.
+    /// Returns when the record is written or lost. Fails after `timeout`, when the record may still
+    /// be written, or at once if the thread is stuck.
     pub(super) fn write_and_wait(&self, record: Vec<u8>, timeout: Duration) -> io::Result<()> {
         if self.state.is_stuck.load(Ordering::Relaxed) && self.waiting() > 0 {
             return Err(self.state.lose(io::ErrorKind::TimedOut.into()));
@@ -147,7 +148,11 @@ impl State {
     fn lose(&self, error: io::Error) -> io::Error {
         self.failures.fetch_add(1, Ordering::Relaxed);
         if !self.is_failing.swap(true, Ordering::Relaxed) {
-            tracing::error!(%error, log = %self.target, "records are missing from the audit log");
+            tracing::error!(
+                %error,
+                log = %self.target,
+                "records may be missing from the audit log"
+            );
         }
         error
     }

@@ -26,7 +26,7 @@ const MAX_RESPONSE_BYTES: usize = 4 << 10;
 /// The text contains neither the URL nor headers, which may hold credentials.
 #[derive(Debug, Error)]
 pub(super) enum ExportError {
-    #[error("the collector did not respond within {} ms", .0.as_millis())]
+    #[error("the collector did not accept the export within {} ms", .0.as_millis())]
     TimedOut(Duration),
     #[error("cannot reach the collector")]
     Unreachable(#[source] reqwest::Error),
@@ -152,7 +152,7 @@ impl Collector {
 }
 
 pub(super) async fn stopped(stop: &mut watch::Receiver<bool>) {
-    // A dropped exporter has stopped.
+    // An error means that the exporter was dropped, which is a stop, too.
     let _ = stop.wait_for(|is_stopped| *is_stopped).await;
 }
 

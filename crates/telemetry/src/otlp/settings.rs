@@ -1,9 +1,9 @@
 //! Reads the destinations of telemetry from the standard `OTEL_*` variables. Without the URL of a
 //! collector nothing is exported.
 //!
-//! An invalid variable that determines a destination is an error. Other invalid variables cause a
-//! warning and are replaced by their defaults, as the specification requires. Values of headers and
-//! URLs never appear in messages: they may contain credentials.
+//! An invalid variable that determines a destination is an error. Any other variable with an
+//! unusable value causes a warning, which says what is used instead. Values of headers and URLs
+//! never appear in messages: they may contain credentials.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -303,7 +303,7 @@ impl Reader<'_> {
                 let ratio = text.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio));
                 ratio.unwrap_or_else(|| {
                     self.warnings
-                        .push(format!("{argument} is {text:?}, not between 0 and 1; using 1"));
+                        .push(format!("{argument} is {text:?}, not a number from 0 to 1; using 1"));
                     1.0
                 })
             }

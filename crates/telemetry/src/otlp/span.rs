@@ -101,7 +101,7 @@ impl Span {
     }
 
     /// Ends the span. `error` is the kind of the error, if the work failed. Never waits: if the
-    /// queue is full, the span is dropped and counted.
+    /// queue is full, or the exporter has stopped, the span is dropped and counted.
     pub fn end(mut self, error: Option<&'static str>) {
         if let Some(kind) = error {
             self.set("error.type", kind);
