@@ -144,7 +144,7 @@ export type ErrorKind =
     )
   | (string & {});
 /**
- * The subject of an error.
+ * The subject of an error. `request` is the `requestId` of an HTTP request.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "ErrorSubject".
@@ -360,14 +360,14 @@ export interface Capabilities {
   shellSnapshotV2: boolean;
 }
 /**
- * A batch of changes.
+ * A batch of changes that one watch has seen.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "ChangedNotification".
  */
 export interface ChangedNotification {
   /**
-   * Every path of `changes`, once.
+   * Every `path` and `from` of `changes`, once.
    */
   changedPaths: PathUri[];
   changes: FileChange[];
@@ -410,7 +410,7 @@ export interface ClosedNotification {
   processId: string;
   seq: number;
   /**
-   * Present for an observer.
+   * The session of the process. Present only for an observer.
    */
   sessionId?: string | null;
 }
@@ -423,7 +423,7 @@ export interface ClosedNotification {
 export interface Denial {
   call?: string | null;
   /**
-   * The `HOST:PORT` that the network policy refused.
+   * The first `HOST:PORT` that the network policy refused, or `HOST` if it was only looked up.
    */
   host?: string | null;
   /**
@@ -463,12 +463,12 @@ export interface DirectoryEntry {
    */
   size?: number | null;
   /**
-   * Present with `details`.
+   * Present with `details`, if the entry is neither a file nor a directory nor a symlink.
    */
   special?: SpecialFile | null;
 }
 /**
- * The limits in force for a process.
+ * The limits of a process, from the request, the token and the operator, and how the server enforces them.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "EffectiveLimits".
@@ -504,7 +504,7 @@ export interface Empty {}
 export interface Enforcement {
   bubblewrap: boolean;
   /**
-   * The Landlock ABI version of the kernel.
+   * The Landlock ABI version in use. Absent if Landlock is not used.
    */
   landlock?: number | null;
   /**
@@ -524,7 +524,7 @@ export interface Enforcement {
 export interface EnvPolicy {
   exclude?: string[] | null;
   /**
-   * Keep names that contain KEY, SECRET or TOKEN.
+   * Keep variables whose names contain KEY, SECRET or TOKEN.
    */
   ignoreDefaultExcludes?: boolean | null;
   includeOnly?: string[] | null;
@@ -618,7 +618,7 @@ export interface ErrorResponse {
   id: RequestId;
 }
 /**
- * The `error` member of a failed request.
+ * The `error` member of the response to a failed request.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "RpcError".
@@ -667,7 +667,7 @@ export interface ExecParams {
     [k: string]: string;
   } | null;
   /**
-   * Maximum number of bytes retained per stream.
+   * Maximum number of bytes of the process's output that the server keeps in memory. Can only lower the server's own setting.
    */
   outputBytesCap?: number | null;
   processId: string;
@@ -699,7 +699,7 @@ export interface ExecWriteResponse {
  */
 export interface ExitedNotification {
   /**
-   * Processor time of the process itself.
+   * Processor time of the process, including children that it waited for.
    */
   cpuMs?: number | null;
   /**
@@ -716,11 +716,11 @@ export interface ExitedNotification {
   durationMs?: number | null;
   exitCode: number;
   /**
-   * Limits that the process had reached.
+   * Limits that the process and everything it started had reached when the process exited.
    */
   limitsHit?: LimitName[] | null;
   /**
-   * Peak memory of the process itself.
+   * Peak memory of the process, or of a child that it waited for if that is more.
    */
   maxRssBytes?: number | null;
   /**
@@ -739,7 +739,7 @@ export interface ExitedNotification {
    */
   serverStopped?: boolean | null;
   /**
-   * Present for an observer.
+   * The session of the process. Present only for an observer.
    */
   sessionId?: string | null;
   /**
@@ -747,7 +747,7 @@ export interface ExitedNotification {
    */
   signal?: number | null;
   /**
-   * The server terminated the process because its `timeoutMs` had passed.
+   * The server terminated the process at its deadline: after `timeoutMs` or, if that is shorter, the limit `wallTimeMs`.
    */
   timedOut?: boolean | null;
   /**
@@ -845,7 +845,7 @@ export interface SandboxModeReadOnly {
 }
 export interface SandboxModeWorkspaceWrite {
   /**
-   * The workspace. Default: the `cwd` of the request.
+   * The workspace. Default: the `cwd` of the request, if it has one.
    */
   cwd?: PathUri | null;
   exclude_slash_tmp?: boolean | null;
@@ -961,7 +961,7 @@ export interface FsCreateParams {
   mode?: number | null;
   path: PathUri;
   /**
-   * Names the write, so that it can be continued (letters, digits, `-` and `_`). Data written under this key survives the connection, and the next `fs/create` with the key continues it.
+   * Names the write, so that it can be continued (letters, digits, `-` and `_`). Data written under this key survives the connection, and the next `fs/create` of the same path with the key continues the write.
    */
   resumeKey?: string | null;
   sandbox?: SandboxRequest | null;
@@ -1012,7 +1012,7 @@ export interface FsHandleResponse {
    */
   metadata?: FsMetadata | null;
   /**
-   * In the response to `fs/create`: the number of bytes already written.
+   * In the response to `fs/create`: the end of the data written earlier under the `resumeKey`, otherwise 0. Blocks before this end that were in flight when the connection was lost may be missing.
    */
   size?: number | null;
 }
@@ -1099,7 +1099,7 @@ export interface FsReadDirectoryParams {
    */
   details?: boolean | null;
   /**
-   * Return a page of at most this many names. Without a limit, the response has all names, or is an error if it would be too large.
+   * Return a page of at most this many names. Default with `after`: the largest page. With neither, the response has all names, or is an error if it would be too large.
    */
   limit?: number | null;
   path: PathUri;
@@ -1112,7 +1112,7 @@ export interface FsReadDirectoryParams {
 export interface FsReadDirectoryResponse {
   entries: DirectoryEntry[];
   /**
-   * The last name of this page. Present only in a page that is followed by more names.
+   * The last name that was examined for this page, even if the page leaves it out. Present only if more names follow.
    */
   next?: PathUri | null;
 }
@@ -1317,7 +1317,7 @@ export interface FsWalkResponse {
    */
   errors: TreeError[];
   /**
-   * A limit ended the walk early.
+   * A limit other than `maxDepth` ended the walk or the glob early.
    */
   truncated: boolean;
 }
@@ -1397,11 +1397,11 @@ export interface FsWriteFileParams {
  */
 export interface FsWriteFileResponse {
   /**
-   * Modification time of the new file.
+   * Modification time of the file after the write.
    */
   modifiedAtMs?: number | null;
   /**
-   * Size of the new file.
+   * Size of the file after the write.
    */
   size?: number | null;
 }
@@ -1416,7 +1416,7 @@ export interface HttpAckParams {
   seq: number;
 }
 /**
- * Cancels a request, or the stream of its response. An unknown id is ignored.
+ * Cancels every request with this id, and the stream of its response. An unknown id is ignored.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "HttpCancelParams".
@@ -1510,7 +1510,7 @@ export interface InitializeResponse {
    */
   detachedTtlMs?: number | null;
   /**
-   * The last event of each process that the client named and that belongs to the session. Present when the client asked.
+   * The last event in the log of each process that the client named and that still exists. Present if the client sent `positions` with `acks`.
    */
   positions?: {
     [k: string]: number;
@@ -1566,7 +1566,7 @@ export interface LimitsStatus {
  */
 export interface ListParams {
   /**
-   * A session other than the client's own.
+   * The session whose processes are listed. Default: the client's own.
    */
   sessionId?: string | null;
   /**
@@ -1588,7 +1588,7 @@ export interface ListResponse {
 export interface ProcessSummary {
   argv: string[];
   /**
-   * Number of descendants that are still running.
+   * Number of descendants that are still running, or 0 if the server cannot count them.
    */
   descendants: number;
   exitCode: number | null;
@@ -1597,7 +1597,7 @@ export interface ProcessSummary {
    */
   firstSeqWithin?: number | null;
   /**
-   * Limits that the process had reached.
+   * Limits that the process and everything it started had reached when the process exited.
    */
   limitsHit?: LimitName[] | null;
   nextSeq: number;
@@ -1605,20 +1605,20 @@ export interface ProcessSummary {
   running: boolean;
   startedAtMs: number;
   /**
-   * The server terminated the process because its `timeoutMs` had passed.
+   * The server terminated the process at its deadline: after `timeoutMs` or, if that is shorter, the limit `wallTimeMs`.
    */
   timedOut?: boolean | null;
   tty: boolean;
 }
 /**
- * `managedNetwork` of a start: the process reaches only the given loopback ports.
+ * `managedNetwork` of a start: the process reaches the given loopback ports of the server, and other hosts only as `network` or `networkProxy` says.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "ManagedNetwork".
  */
 export interface ManagedNetwork {
   /**
-   * Allow the process to bind local sockets and exchange loopback traffic.
+   * Allow the process to bind local sockets and exchange loopback traffic. This server ignores it.
    */
   allowLocalBinding?: boolean | null;
   /**
@@ -1658,7 +1658,7 @@ export interface NetworkPolicyDecisionNotification {
    */
   method?: string | null;
   /**
-   * The client overrode the decision of the rules.
+   * The client allowed a host that the rules alone would refuse.
    */
   policyOverride: boolean;
   port: number;
@@ -1723,6 +1723,9 @@ export interface NetworkProxy {
  * via the `definition` "NetworkProxySettings".
  */
 export interface NetworkProxySettings {
+  /**
+   * Allow connections to private addresses. No effect on binding.
+   */
   allowLocalBinding?: boolean | null;
   allowUpstreamProxy?: boolean | null;
   dangerouslyAllowAllUnixSockets?: boolean | null;
@@ -1740,7 +1743,7 @@ export interface NetworkProxySettings {
   enabled?: boolean | null;
   mode?: NetworkMode | null;
   /**
-   * Keys are socket paths.
+   * Keys are socket paths. No effect on Linux.
    */
   unixSockets?: {
     [k: string]: UnixSocketPermission;
@@ -1774,7 +1777,7 @@ export interface NetworkRules {
    */
   hide?: boolean | null;
   /**
-   * Refuse the start if the server cannot enforce the rules at least this strongly.
+   * With `transparent`: refuse the start if the server can enforce the rules only by proxies. Other values demand nothing.
    */
   require?: NetworkEnforcement | null;
 }
@@ -1824,7 +1827,7 @@ export interface OutputNotification {
   processId: string;
   seq: number;
   /**
-   * Present for an observer.
+   * The session of the process. Present only for an observer.
    */
   sessionId?: string | null;
   stream: OutputStream;
@@ -1867,7 +1870,7 @@ export interface ReadResponse {
   chunks: OutputChunk[];
   closed: boolean;
   /**
-   * Processor time of the process itself.
+   * Processor time of the process, including children that it waited for.
    */
   cpuMs?: number | null;
   /**
@@ -1889,11 +1892,11 @@ export interface ReadResponse {
    */
   failure: string | null;
   /**
-   * Limits that the process had reached.
+   * Limits that the process and everything it started had reached when the process exited.
    */
   limitsHit?: LimitName[] | null;
   /**
-   * Peak memory of the process itself.
+   * Peak memory of the process, or of a child that it waited for if that is more.
    */
   maxRssBytes?: number | null;
   /**
@@ -1915,7 +1918,7 @@ export interface ReadResponse {
    */
   signal?: number | null;
   /**
-   * The server terminated the process because its `timeoutMs` had passed.
+   * The server terminated the process at its deadline: after `timeoutMs` or, if that is shorter, the limit `wallTimeMs`.
    */
   timedOut?: boolean | null;
   /**
@@ -1924,7 +1927,7 @@ export interface ReadResponse {
   treeCpuMs?: number | null;
 }
 /**
- * A refused client or request. Equal refusals share one entry.
+ * A refused client or request. Refusals that differ only in time and port share one entry.
  *
  * This interface was referenced by `ExecServerTypes`'s JSON-Schema
  * via the `definition` "RecentRefusal".
@@ -2019,7 +2022,7 @@ export interface SearchMatch {
   lineTruncated?: boolean | null;
   path: PathUri;
   /**
-   * Positions of the matches in `text`, in bytes.
+   * Positions of the matches in `text`, in bytes; at most 1,000.
    */
   submatches: Submatch[];
   /**
@@ -2052,7 +2055,7 @@ export interface SearchResultsNotification {
 export interface ServerStatus {
   limits: LimitsStatus;
   /**
-   * The URLs that the server listens on. Empty for stdio.
+   * The URLs that the server listens on. Empty without listeners, for example on stdio.
    */
   listeners: string[];
   processes: ProcessCounts;
@@ -2113,7 +2116,7 @@ export interface SessionListResponse {
 export interface SignalParams {
   processId: string;
   /**
-   * A session other than the client's own.
+   * The session of the process. Default: the client's own.
    */
   sessionId?: string | null;
   signal: SignalName;
@@ -2141,7 +2144,7 @@ export interface StartParams {
   arg0?: string | null;
   argv: string[];
   /**
-   * Refuse the start if a process of any session has this `processId`.
+   * Refuse the start if a process of any session that the client can see has this `processId`.
    */
   claimName?: boolean | null;
   cwd: PathUri;
@@ -2205,11 +2208,11 @@ export interface TerminalSize {
  */
 export interface StartResponse {
   /**
-   * The active mechanisms. Absent if nothing confines the process.
+   * The mechanisms that confine the process. Absent if there are none.
    */
   enforcement?: Enforcement | null;
   /**
-   * The limits in force. Absent without any.
+   * The limits of the process. Absent without any.
    */
   limits?: EffectiveLimits | null;
   processId: string;
@@ -2235,12 +2238,12 @@ export interface TerminateModeGraceful {
  */
 export interface TerminateParams {
   /**
-   * Whether the process gets time to exit after TERM.
+   * Kill the process at once, or first send TERM and give it time to exit.
    */
   mode?: TerminateMode | null;
   processId: string;
   /**
-   * A session other than the client's own.
+   * The session of the process. Default: the client's own.
    */
   sessionId?: string | null;
 }
@@ -2268,7 +2271,7 @@ export interface WaitResponse {
   exitCode: number | null;
   exited: boolean;
   /**
-   * Limits that the process had reached.
+   * Limits that the process and everything it started had reached when the process exited.
    */
   limitsHit?: LimitName[] | null;
   /**
@@ -2281,7 +2284,7 @@ export interface WaitResponse {
   serverStopped?: boolean | null;
   signal: number | null;
   /**
-   * The server terminated the process because its `timeoutMs` had passed.
+   * The server terminated the process at its deadline: after `timeoutMs` or, if that is shorter, the limit `wallTimeMs`.
    */
   timedOut?: boolean | null;
   /**

@@ -6,13 +6,15 @@ use crate::{ErrorKind, PathUri};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorCode {
-    /// Wrong order of calls, duplicate process id, unknown process, permission or sandbox denial.
+    /// The message is not a request, or the request is refused: wrong order of calls, duplicate or
+    /// unknown id, a limit, a permission, the sandbox. For `fs/*` also a bad value.
     InvalidRequest,
     MethodNotFound,
-    /// Params that do not decode, empty argv, bad URI, bad base64.
+    /// Params that do not decode (bad URI, bad base64), contradict each other, or have a bad value
+    /// (empty argv).
     InvalidParams,
     InternalError,
-    /// A path does not exist.
+    /// A path does not exist, or a file handle is not open.
     NotFound,
     /// The session is still attached to another connection; the client may retry.
     SessionAttached,
@@ -32,7 +34,7 @@ impl ErrorCode {
     }
 }
 
-/// The `error` member of a failed request.
+/// The `error` member of the response to a failed request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[error("{message}")]
@@ -60,7 +62,7 @@ pub struct ErrorData {
     pub reason: Option<String>,
 }
 
-/// The subject of an error.
+/// The subject of an error. `request` is the `requestId` of an HTTP request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]

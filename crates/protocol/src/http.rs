@@ -112,7 +112,8 @@ pub struct HttpAckParams {
     pub seq: u64,
 }
 
-/// Cancels a request, or the stream of its response. An unknown id is ignored (extension).
+/// Cancels every request with this id, and the stream of its response. An unknown id is ignored
+/// (extension).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]

@@ -17,7 +17,8 @@ pub struct ExecParams {
     pub env: BTreeMap<String, String>,
     #[serde(default, deserialize_with = "nullable::or_default")]
     pub tty: bool,
-    /// Maximum number of bytes retained per stream.
+    /// Maximum number of bytes of the process's output that the server keeps in memory. Can only
+    /// lower the server's own setting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_bytes_cap: Option<u64>,
     #[serde(default)]

@@ -46,8 +46,8 @@ pub struct InitializeResponse {
     /// The granted value. Present when the client asked (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acks: Option<bool>,
-    /// The last event of each process that the client named and that belongs to the session.
-    /// Present when the client asked (extension).
+    /// The last event in the log of each process that the client named and that still exists.
+    /// Present if the client sent `positions` with `acks` (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub positions: Option<BTreeMap<String, u64>>,
 }

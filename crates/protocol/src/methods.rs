@@ -30,9 +30,10 @@ pub const MAX_NAME_BYTES: usize = 1024;
 pub enum Scheduling {
     /// Occupies one of the connection's request slots while it runs.
     Ordinary,
-    /// Only waits; occupies no slot.
+    /// Mostly waits; occupies no slot, unless the connection has only one.
     Waiting,
-    /// Scheduled separately; never waits behind slow requests.
+    /// Occupies no slot and runs at once, after the queued requests that it
+    /// [must follow](Call::must_follow).
     Control,
 }
 

@@ -18,7 +18,8 @@ pub fn is_proxy_variable(name: &str) -> bool {
     name.to_ascii_uppercase().ends_with("_PROXY")
 }
 
-/// `managedNetwork` of a start: the process reaches only the given loopback ports.
+/// `managedNetwork` of a start: the process reaches the given loopback ports of the server, and
+/// other hosts only as `network` or `networkProxy` says.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", remote = "Self")]
@@ -26,7 +27,8 @@ pub struct ManagedNetwork {
     /// Loopback ports of the client's own proxy.
     #[serde(default, deserialize_with = "nullable::or_default")]
     pub loopback_ports: Vec<u16>,
-    /// Allow the process to bind local sockets and exchange loopback traffic.
+    /// Allow the process to bind local sockets and exchange loopback traffic. This server ignores
+    /// it.
     #[serde(default, deserialize_with = "nullable::or_default")]
     pub allow_local_binding: bool,
 }
@@ -68,9 +70,10 @@ pub struct NetworkProxySettings {
     /// Keys are host patterns.
     #[serde(default)]
     pub domains: Option<BTreeMap<String, DomainPermission>>,
-    /// Keys are socket paths.
+    /// Keys are socket paths. No effect on Linux.
     #[serde(default)]
     pub unix_sockets: Option<BTreeMap<String, UnixSocketPermission>>,
+    /// Allow connections to private addresses. No effect on binding.
     #[serde(default, deserialize_with = "nullable::or_default")]
     pub allow_local_binding: bool,
 }
@@ -167,7 +170,8 @@ pub struct NetworkRules {
     /// How long to wait for the client's response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ask_timeout_ms: Option<NonZeroU64>,
-    /// Refuse the start if the server cannot enforce the rules at least this strongly.
+    /// With `transparent`: refuse the start if the server can enforce the rules only by proxies.
+    /// Other values demand nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub require: Option<NetworkEnforcement>,
     /// Refused names do not resolve.
@@ -370,7 +374,7 @@ pub struct NetworkPolicyDecisionNotification {
     /// The source address of the process's connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<String>,
-    /// The client overrode the decision of the rules.
+    /// The client allowed a host that the rules alone would refuse.
     #[serde(default, deserialize_with = "nullable::or_default")]
     pub policy_override: bool,
 }
@@ -401,7 +405,7 @@ pub enum NetworkDecisionSource {
     BaselinePolicy,
     /// The mode `limited` decided.
     ModeGuard,
-    /// The proxy is disabled.
+    /// The proxy could not decide: for example, too many questions to the client are pending.
     ProxyState,
     /// The client decided.
     Decider,

@@ -21,6 +21,8 @@ pub struct PathUri(PathBuf);
 pub enum PathUriError {
     #[error("{text:?} is not an absolute path or file: URI")]
     NotAbsolute { text: String },
+    #[error("{text:?} has no absolute path; expected file:///PATH")]
+    RelativeUri { text: String },
     #[error("{text:?} has the scheme {scheme:?}; only file: URIs are supported")]
     Scheme { text: String, scheme: String },
     #[error("{text:?} names the host {host:?}; a file: URI must not have a host")]
@@ -53,7 +55,7 @@ impl PathUri {
         self.0
     }
 
-    /// Returns the length of the URI.
+    /// Returns the length of the path as a URI.
     #[must_use]
     pub fn encoded_len(&self) -> usize {
         SCHEME.len() + encoded_len(self.0.as_os_str().as_bytes())
@@ -98,7 +100,7 @@ impl FromStr for PathUri {
             None => rest,
         };
         if !encoded.starts_with('/') {
-            return Err(PathUriError::NotAbsolute { text: owned() });
+            return Err(PathUriError::RelativeUri { text: owned() });
         }
         let bytes = decode(text, encoded)?;
         Ok(Self(PathBuf::from(OsString::from_vec(bytes))))
@@ -288,8 +290,8 @@ mod tests {
             ("tmp", "not an absolute"),
             ("", "not an absolute"),
             ("a/b:c", "not an absolute"),
-            ("file:tmp", "not an absolute"),
-            ("file://", "not an absolute"),
+            ("file:tmp", "has no absolute path"),
+            ("file://", "has no absolute path"),
             ("http://x/y", "scheme \"http\""),
             ("file://localhost/tmp", "host \"localhost\""),
             ("file://server", "host \"server\""),

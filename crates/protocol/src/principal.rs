@@ -64,7 +64,7 @@ pub struct SandboxCeiling {
     /// Directories that requests may write under [`SandboxLevel::WorkspaceWrite`], in addition to
     /// the temporary directories. If empty, the server's working directory.
     pub writable_roots: Vec<PathBuf>,
-    /// Whether requests may use the network.
+    /// Whether requests may use the network. Ignored without `require`: then they may.
     pub network: bool,
     /// The hosts that processes may reach, if they have a network; `None` for every host.
     pub hosts: Option<HostRules>,

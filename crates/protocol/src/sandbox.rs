@@ -133,7 +133,7 @@ pub enum SandboxMode {
         exclude_tmpdir_env_var: bool,
         #[serde(default, deserialize_with = "nullable::or_default")]
         exclude_slash_tmp: bool,
-        /// The workspace. Default: the `cwd` of the request.
+        /// The workspace. Default: the `cwd` of the request, if it has one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cwd: Option<PathUri>,
     },
@@ -258,7 +258,7 @@ pub struct SpecialPath {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Enforcement {
-    /// The Landlock ABI version of the kernel.
+    /// The Landlock ABI version in use. Absent if Landlock is not used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub landlock: Option<u32>,
     pub seccomp: bool,
@@ -281,7 +281,7 @@ pub struct Denial {
     pub path: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<String>,
-    /// The `HOST:PORT` that the network policy refused.
+    /// The first `HOST:PORT` that the network policy refused, or `HOST` if it was only looked up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
 }

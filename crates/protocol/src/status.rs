@@ -11,7 +11,7 @@ use crate::LimitsTier;
 pub struct ServerStatus {
     pub version: String,
     pub uptime_ms: u64,
-    /// The URLs that the server listens on. Empty for stdio.
+    /// The URLs that the server listens on. Empty without listeners, for example on stdio.
     pub listeners: Vec<String>,
     pub sessions: SessionCounts,
     pub processes: ProcessCounts,
@@ -45,7 +45,7 @@ pub struct LimitsStatus {
     pub obstacle: Option<String>,
 }
 
-/// A refused client or request. Equal refusals share one entry.
+/// A refused client or request. Refusals that differ only in time and port share one entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]

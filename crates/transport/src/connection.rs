@@ -32,8 +32,8 @@ pub struct Connection {
     /// The peer of an accepted socket. `None` for other transports, for dialled connections, and if
     /// the socket was already reset.
     pub peer: Option<Peer>,
-    /// The identity of a client of a [`Listener`](crate::Listener); on other connections, the local
-    /// user.
+    /// The identity of a client of a [`Listener`](crate::Listener). On other connections, the local
+    /// user, unless their creator sets another identity.
     pub principal: Principal,
     /// The slot of a [`Listener`](crate::Listener)'s client in the connection limits. `None` on
     /// other connections.
@@ -142,7 +142,8 @@ impl Incoming {
         }
     }
 
-    /// Sets the maximum message length, even for a message already begun. The default is
+    /// Sets the maximum message length, even for a message already begun, but not for a WebSocket
+    /// frame whose header was read before. The default is
     /// [`MAX_MESSAGE_BYTES`](crate::MAX_MESSAGE_BYTES). In-memory connections have no limit.
     pub fn limit_messages(&mut self, max: usize) {
         match &mut self.0 {
@@ -238,7 +239,8 @@ impl Outgoing {
         }
     }
 
-    /// The highest confirmed receipt request. A receipt confirms all earlier requests, too.
+    /// Returns a number that grows: a receipt request is confirmed once its number is reached.
+    /// `None` on transports without receipts.
     pub fn receipts(&self) -> Option<watch::Receiver<u64>> {
         match &self.0 {
             OutgoingTransport::WebSocket(writer) => Some(writer.receipts()),
@@ -292,8 +294,9 @@ impl Outgoing {
         }
     }
 
-    /// Writes everything buffered and ends this direction, within the transport's close timeout.
-    /// When the peer has ended its direction, [`Incoming::recv`] returns `None`.
+    /// Writes everything buffered and ends this direction, within the close timeout of the
+    /// transport; in-memory connections have none. When the peer has ended its direction,
+    /// [`Incoming::recv`] returns `None`.
     pub async fn close(&mut self, code: CloseCode, reason: &str) {
         match &mut self.0 {
             OutgoingTransport::Lines(writer) => writer.close().await,
@@ -326,8 +329,8 @@ enum ProberTransport {
 }
 
 impl Prober {
-    /// Whether the transport itself can probe. A peer that cannot be probed may still respond to
-    /// messages.
+    /// Whether [`probe`](Self::probe) can be relied on. It cannot be for a stream whose peer does
+    /// not report what it has read; that peer may still respond to messages.
     #[must_use]
     pub fn can_ask(&self) -> bool {
         match &self.0 {

@@ -21,7 +21,8 @@ use crate::write_buffer::{ByteSink, WriteBuffer};
 
 const PREFIX: usize = size_of::<u32>();
 
-/// Size of one read: slightly more than the largest record of a relay.
+/// Most space to read into for a message that has just begun: slightly more than the largest record
+/// of a relay.
 const READ_CHUNK: usize = 64 << 10;
 /// Space to read into for an idle connection.
 const IDLE_KEPT: usize = 4 << 10;

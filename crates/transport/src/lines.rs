@@ -64,8 +64,8 @@ impl LineReader {
             if self.at_end {
                 return self.splitter.last_line();
             }
-            // A broken pipe counts as an end of file: nothing more will arrive.
             self.held.grow_to(self.splitter.buffer.len()).await;
+            // An error counts as the end of the file: nothing more will arrive.
             let count = self.source.read_buf(self.splitter.space()).await.unwrap_or(0);
             self.at_end = count == 0;
         }

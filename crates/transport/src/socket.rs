@@ -21,7 +21,7 @@ pub(crate) type ByteSource = Box<dyn AsyncRead + Send + Sync + Unpin>;
 /// throughput does not suffer: 256 KiB keeps the link busy while the writer wakes up.
 const MAX_UNSENT_BYTES: u32 = 256 << 10;
 
-/// A socket that splits into halves without a lock between them.
+/// A socket that splits into halves, of which neither waits for the other.
 pub(crate) trait Socket: AsyncRead + AsyncWrite + Send + Unpin + 'static {
     const KIND: TransportKind;
 
@@ -164,7 +164,7 @@ impl Socket for UnixStream {
         (Box::new(source), Box::new(sink))
     }
 
-    /// The kernel's default buffer of about 200 KiB is sufficient.
+    /// Unsent data needs no limit: the kernel's default buffer holds only about 200 KiB.
     fn prepare(&self) {}
 
     fn peer(&self) -> Option<Peer> {

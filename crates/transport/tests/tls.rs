@@ -130,7 +130,9 @@ async fn tls_mistakes_have_distinct_errors() {
     assert!(matches!(load(Path::new("/nonexistent"), &key), TlsError::Unreadable { .. }));
     let other = tempfile::tempdir().unwrap();
     let foreign = authority.issue(other.path(), &NAMES, Validity::Now);
-    assert!(matches!(load(&certificate, &foreign.key), TlsError::Unusable { .. }));
+    let error = load(&certificate, &foreign.key);
+    assert!(matches!(error, TlsError::Unusable { .. }));
+    assert!(error.to_string().contains(&*foreign.key.to_string_lossy()), "{error}");
 }
 
 /// A ClientHello with TLS 1.1 as its highest version, as sent by old clients.

@@ -165,7 +165,7 @@ ErrorKind: TypeAlias = (
 
 class ErrorSubject1(TypedDict):
     """
-    The subject of an error.
+    The subject of an error. `request` is the `requestId` of an HTTP request.
     """
 
     process: str
@@ -173,7 +173,7 @@ class ErrorSubject1(TypedDict):
 
 class ErrorSubject2(TypedDict):
     """
-    The subject of an error.
+    The subject of an error. `request` is the `requestId` of an HTTP request.
     """
 
     request: str
@@ -296,7 +296,7 @@ class HttpAckParams(TypedDict):
 
 class HttpCancelParams(TypedDict):
     """
-    Cancels a request, or the stream of its response. An unknown id is ignored.
+    Cancels every request with this id, and the stream of its response. An unknown id is ignored.
     """
 
     requestId: str
@@ -360,7 +360,7 @@ class ListParams(TypedDict):
 
 class ManagedNetwork(TypedDict):
     """
-    `managedNetwork` of a start: the process reaches only the given loopback ports.
+    `managedNetwork` of a start: the process reaches the given loopback ports of the server, and other hosts only as `network` or `networkProxy` says.
     """
 
     allowLocalBinding: NotRequired[bool | None]
@@ -825,7 +825,7 @@ class DirectoryEntry(TypedDict):
 
 class EffectiveLimits(TypedDict):
     """
-    The limits in force for a process.
+    The limits of a process, from the request, the token and the operator, and how the server enforces them.
     """
 
     coreSizeBytes: NotRequired[int | None]
@@ -868,7 +868,7 @@ class EnvironmentStatus(TypedDict):
 
 class ErrorSubject3(TypedDict):
     """
-    The subject of an error.
+    The subject of an error. `request` is the `requestId` of an HTTP request.
     """
 
     path: PathUri
@@ -1076,7 +1076,7 @@ class ReadResponse(TypedDict):
 
 class RecentRefusal(TypedDict):
     """
-    A refused client or request. Equal refusals share one entry.
+    A refused client or request. Refusals that differ only in time and port share one entry.
     """
 
     address: NotRequired[str | None]
@@ -1157,7 +1157,7 @@ class WriteResponse(TypedDict):
 
 class ChangedNotification(TypedDict):
     """
-    A batch of changes.
+    A batch of changes that one watch has seen.
     """
 
     changedPaths: list[PathUri]
@@ -1218,7 +1218,7 @@ class FsWalkResponse(TypedDict):
 
 class RpcError(TypedDict):
     """
-    The `error` member of a failed request.
+    The `error` member of the response to a failed request.
     """
 
     code: int

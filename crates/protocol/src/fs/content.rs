@@ -106,10 +106,10 @@ impl WriteCondition {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsWriteFileResponse {
-    /// Modification time of the new file (extension).
+    /// Modification time of the file after the write (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modified_at_ms: Option<i64>,
-    /// Size of the new file (extension).
+    /// Size of the file after the write (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
 }

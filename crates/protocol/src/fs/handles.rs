@@ -45,7 +45,8 @@ pub struct FsCreateParams {
     #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
     pub create_new: bool,
     /// Names the write, so that it can be continued (letters, digits, `-` and `_`). Data written
-    /// under this key survives the connection, and the next `fs/create` with the key continues it.
+    /// under this key survives the connection, and the next `fs/create` of the same path with the
+    /// key continues the write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume_key: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -86,7 +87,9 @@ pub struct FsHandleResponse {
     /// Metadata of the opened file, if `fs/open` asked for details (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<FsMetadata>,
-    /// In the response to `fs/create`: the number of bytes already written (extension).
+    /// In the response to `fs/create`: the end of the data written earlier under the `resumeKey`,
+    /// otherwise 0. Blocks before this end that were in flight when the connection was lost may be
+    /// missing (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
 }

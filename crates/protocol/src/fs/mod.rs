@@ -1,7 +1,8 @@
 //! `fs/*`: params, results and notifications.
 //!
 //! `follow_symlinks` defaults to `true`; `false` means that no component of the path may be a
-//! symlink.
+//! symlink. The methods that create, rename or read a name itself (`createDirectory`, `symlink`,
+//! `rename`, `readLink`) exempt the last component.
 
 mod content;
 mod entries;

@@ -108,7 +108,7 @@ pub struct SearchMatch {
     /// The line was cut: it continues after `text`.
     #[serde(default, deserialize_with = "nullable::or_default", skip_serializing_if = "is_false")]
     pub line_truncated: bool,
-    /// Positions of the matches in `text`, in bytes.
+    /// Positions of the matches in `text`, in bytes; at most 1,000.
     pub submatches: Vec<Submatch>,
     #[serde(
         default,

@@ -34,8 +34,8 @@ pub struct FsReadDirectoryParams {
     /// Return only names after this one: the `next` of the previous page (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<PathUri>,
-    /// Return a page of at most this many names. Without a limit, the response has all names, or is
-    /// an error if it would be too large (extension).
+    /// Return a page of at most this many names. Default with `after`: the largest page. With
+    /// neither, the response has all names, or is an error if it would be too large (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -93,8 +93,8 @@ pub struct PageOrderError {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FsReadDirectoryResponse {
     pub entries: Vec<DirectoryEntry>,
-    /// The last name of this page. Present only in a page that is followed by more names
-    /// (extension).
+    /// The last name that was examined for this page, even if the page leaves it out. Present only
+    /// if more names follow (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<PathUri>,
 }
@@ -142,7 +142,8 @@ pub struct DirectoryEntry {
     /// Present with `details` (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modified_at_ms: Option<i64>,
-    /// Present with `details` (extension).
+    /// Present with `details`, if the entry is neither a file nor a directory nor a symlink
+    /// (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub special: Option<SpecialFile>,
 }
@@ -188,7 +189,7 @@ pub struct FsWalkResponse {
     pub entries: Vec<TreeEntry>,
     /// Paths that could not be read, and the reason.
     pub errors: Vec<TreeError>,
-    /// A limit ended the walk early.
+    /// A limit other than `maxDepth` ended the walk or the glob early.
     pub truncated: bool,
 }
 

@@ -28,13 +28,13 @@ pub struct FsUnwatchParams {
     pub watch_id: String,
 }
 
-/// A batch of changes.
+/// A batch of changes that one watch has seen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ChangedNotification {
     pub watch_id: String,
-    /// Every path of `changes`, once.
+    /// Every `path` and `from` of `changes`, once.
     pub changed_paths: Vec<PathUri>,
     #[serde(default)]
     pub changes: Vec<FileChange>,

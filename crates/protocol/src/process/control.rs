@@ -59,7 +59,7 @@ pub struct ResizeParams {
 pub struct SignalParams {
     pub process_id: String,
     pub signal: SignalName,
-    /// A session other than the client's own (extension).
+    /// The session of the process. Default: the client's own (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
 }
@@ -84,14 +84,14 @@ pub enum SignalName {
 #[serde(rename_all = "camelCase")]
 pub struct TerminateParams {
     pub process_id: String,
-    /// Whether the process gets time to exit after TERM (extension).
+    /// Kill the process at once, or first send TERM and give it time to exit (extension).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
         skip_serializing_if = "is_default"
     )]
     pub mode: TerminateMode,
-    /// A session other than the client's own (extension).
+    /// The session of the process. Default: the client's own (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
 }

@@ -214,7 +214,7 @@ pub enum LimitsTier {
     Cgroup,
     /// A cgroup in a scope of the user's service manager.
     Systemd,
-    /// Rlimits of each process, and a keeper that inspects the tree periodically.
+    /// Rlimits of each process and, if the server has keepers, periodic inspection of the tree.
     Rlimit,
 }
 
@@ -229,7 +229,8 @@ impl LimitsTier {
     }
 }
 
-/// The limits in force for a process (extension).
+/// The limits of a process, from the request, the token and the operator, and how the server
+/// enforces them (extension).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]

@@ -82,11 +82,12 @@ pub struct ExitDetails {
     pub signal: Option<i32>,
     /// Time from start to exit (extension).
     pub duration_ms: u64,
-    /// Processor time of the process itself (extension).
+    /// Processor time of the process, including children that it waited for (extension).
     pub cpu_ms: u64,
-    /// Peak memory of the process itself (extension).
+    /// Peak memory of the process, or of a child that it waited for if that is more (extension).
     pub max_rss_bytes: u64,
-    /// The server terminated the process because its `timeoutMs` had passed (extension).
+    /// The server terminated the process at its deadline: after `timeoutMs` or, if that is shorter,
+    /// the limit `wallTimeMs` (extension).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
@@ -100,7 +101,8 @@ pub struct ExitDetails {
         skip_serializing_if = "is_default"
     )]
     pub server_stopped: bool,
-    /// Limits that the process had reached (extension).
+    /// Limits that the process and everything it started had reached when the process exited
+    /// (extension).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
@@ -124,7 +126,7 @@ pub struct ExitDetails {
 #[serde(rename_all = "camelCase")]
 pub struct OutputNotification {
     pub process_id: String,
-    /// Present for an observer (extension).
+    /// The session of the process. Present only for an observer (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
     pub seq: u64,
@@ -145,7 +147,7 @@ pub struct OutputNotification {
 #[serde(rename_all = "camelCase")]
 pub struct ExitedNotification {
     pub process_id: String,
-    /// Present for an observer (extension).
+    /// The session of the process. Present only for an observer (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
     pub seq: u64,
@@ -172,7 +174,7 @@ pub struct ExitedNotification {
 #[serde(rename_all = "camelCase")]
 pub struct ClosedNotification {
     pub process_id: String,
-    /// Present for an observer (extension).
+    /// The session of the process. Present only for an observer (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
     pub seq: u64,

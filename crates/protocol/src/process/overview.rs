@@ -23,7 +23,8 @@ pub struct WaitResponse {
     pub exit_code: Option<i32>,
     pub signal: Option<i32>,
     pub closed: bool,
-    /// The server terminated the process because its `timeoutMs` had passed (extension).
+    /// The server terminated the process at its deadline: after `timeoutMs` or, if that is shorter,
+    /// the limit `wallTimeMs` (extension).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
@@ -37,7 +38,8 @@ pub struct WaitResponse {
         skip_serializing_if = "is_default"
     )]
     pub server_stopped: bool,
-    /// Limits that the process had reached (extension).
+    /// Limits that the process and everything it started had reached when the process exited
+    /// (extension).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
@@ -69,7 +71,7 @@ pub struct SnapshotResponse {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ListParams {
-    /// A session other than the client's own (extension).
+    /// The session whose processes are listed. Default: the client's own (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
     /// Ask for `firstSeqWithin`, the first event of the last `withinMs` milliseconds (extension).
@@ -94,17 +96,20 @@ pub struct ProcessSummary {
     pub exit_code: Option<i32>,
     pub started_at_ms: u64,
     pub next_seq: u64,
-    /// Number of descendants that are still running (extension).
+    /// Number of descendants that are still running, or 0 if the server cannot count them
+    /// (extension).
     #[serde(default)]
     pub descendants: u64,
-    /// The server terminated the process because its `timeoutMs` had passed (extension).
+    /// The server terminated the process at its deadline: after `timeoutMs` or, if that is shorter,
+    /// the limit `wallTimeMs` (extension).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
         skip_serializing_if = "is_default"
     )]
     pub timed_out: bool,
-    /// Limits that the process had reached (extension).
+    /// Limits that the process and everything it started had reached when the process exited
+    /// (extension).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",

@@ -71,7 +71,8 @@ pub struct StartParams {
     /// Upper bounds for the process and everything it starts (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Box<LimitsRequest>>,
-    /// Refuse the start if a process of any session has this `processId` (extension).
+    /// Refuse the start if a process of any session that the client can see has this `processId`
+    /// (extension).
     #[serde(
         default,
         deserialize_with = "nullable::or_default",
@@ -139,7 +140,7 @@ impl StartParams {
 pub struct EnvPolicy {
     #[serde(default, deserialize_with = "nullable::or_default")]
     pub inherit: EnvInherit,
-    /// Keep names that contain KEY, SECRET or TOKEN.
+    /// Keep variables whose names contain KEY, SECRET or TOKEN.
     #[serde(default, deserialize_with = "nullable::or_default")]
     pub ignore_default_excludes: bool,
     #[serde(default, deserialize_with = "nullable::or_default")]
@@ -196,14 +197,14 @@ pub struct StartResponse {
     pub process_id: String,
     #[serde(default, deserialize_with = "nullable::or_default")]
     pub sandbox_type: SandboxType,
-    /// The active mechanisms. Absent if nothing confines the process (extension).
+    /// The mechanisms that confine the process. Absent if there are none (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<Enforcement>,
     /// The timeout that the server enforces, from the request or from a limit. Absent without a
     /// timeout (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// The limits in force. Absent without any (extension).
+    /// The limits of the process. Absent without any (extension).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Box<EffectiveLimits>>,
 }

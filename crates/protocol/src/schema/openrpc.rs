@@ -11,8 +11,8 @@ use crate::*;
 
 const OPENRPC_VERSION: &str = "1.3.2";
 
-/// The methods and notifications that deployed clients know. All others are extensions of this
-/// project.
+/// The methods, notifications and server requests that deployed clients know. All others are
+/// extensions of this project.
 const COMPATIBLE: &[&str] = &[
     "initialize",
     "initialized",
@@ -53,12 +53,12 @@ const ERROR_CODES: &[(&str, ErrorCode, &str)] = &[
     (
         "InvalidRequest",
         ErrorCode::InvalidRequest,
-        "invalid request: wrong order, duplicate id, unknown process, or permission denied",
+        "invalid or refused request: wrong order, duplicate id, unknown process, limit, permission",
     ),
     ("MethodNotFound", ErrorCode::MethodNotFound, "method not found"),
     ("InvalidParams", ErrorCode::InvalidParams, "invalid params"),
     ("InternalError", ErrorCode::InternalError, "internal error"),
-    ("NotFound", ErrorCode::NotFound, "the path does not exist"),
+    ("NotFound", ErrorCode::NotFound, "the path does not exist, or the handle is not open"),
     (
         "SessionAttached",
         ErrorCode::SessionAttached,

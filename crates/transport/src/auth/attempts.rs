@@ -14,7 +14,8 @@ const FREE_FAILURES: u32 = 5;
 /// Each further refusal is delayed by this much more, up to [`LONGEST_DELAY`]. The delay shrinks as
 /// time passes.
 const INTERVAL: Duration = Duration::from_millis(200);
-/// Shorter than the handshake timeout, so that a client receives a response and not a timeout.
+/// Shorter than the default handshake timeout, so that a client receives a response and not a
+/// timeout.
 const LONGEST_DELAY: Duration = Duration::from_secs(5);
 /// Maximum number of remembered addresses. Beyond that, those with the least debt are forgotten.
 const MAX_ADDRESSES: usize = 4096;

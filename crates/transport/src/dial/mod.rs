@@ -40,10 +40,11 @@ pub enum DialError {
          not allowed in a header"
     )]
     BadToken,
-    /// No server listens there, or the server closed the connection during the handshake.
+    /// The host cannot be resolved or reached, no server listens there, or the server closed the
+    /// connection during the handshake.
     #[error("cannot connect to {url}")]
     Unreachable { url: DialUrl, source: io::Error },
-    /// A file needed for TLS is missing or invalid.
+    /// A file needed for TLS is missing or invalid, or the system has no certificate authorities.
     #[error("cannot connect to {url}: {reason}")]
     Tls { url: DialUrl, reason: Box<TlsError> },
     /// The server cannot prove its identity.
@@ -51,8 +52,8 @@ pub enum DialError {
     Untrusted { url: DialUrl, reason: Box<rustls::Error> },
     /// The server rejects the certificate of this client, or its TLS version.
     #[error(
-        "{url} refused the TLS handshake of this client ({alert:?}); it may require a client \
-         certificate (--tls-client-cert)"
+        "{url} refused the TLS handshake of this client ({alert:?}); the client certificate \
+         (--tls-client-cert) may be missing or invalid"
     )]
     Rejected { url: DialUrl, alert: rustls::AlertDescription },
     #[error("{url} answered {status} instead of opening a WebSocket{}", advice(*status))]

@@ -46,7 +46,7 @@ pub enum DialUrlParseError {
          unix:///PATH"
     )]
     UnknownForm { url: String },
-    #[error("{url:?} contains a user name; remove it and use a bearer token instead")]
+    #[error("{url:?} was given with a user name; remove it and use a bearer token instead")]
     UserName { url: String },
     #[error("{url:?}: {host:?} is neither a host name nor an IP address; expected wss://HOST:PORT")]
     Host { url: String, host: String },
@@ -108,7 +108,7 @@ impl fmt::Debug for DialUrl {
     }
 }
 
-/// Removes the query, user name and password. Also works on invalid URLs.
+/// Removes the query, fragment, user name and password. Also works on invalid URLs.
 fn without_secrets(url: &str) -> String {
     let (url, _) = url.split_once(['?', '#']).unwrap_or((url, ""));
     let (scheme, rest) = match url.find("://") {

@@ -60,10 +60,10 @@ pub(super) enum Decision<Grant> {
     Upgrade { key: HeaderValue, subprotocol: Option<HeaderValue>, grant: Grant },
 }
 
-/// A client before its first request.
+/// The facts about a client that are known before its first request.
 pub(super) struct Client {
     pub(super) peer: Option<Peer>,
-    /// The name in the client's certificate.
+    /// The name in the client's certificate, if it has sent one with a name.
     pub(super) certificate: Option<String>,
 }
 

@@ -220,7 +220,7 @@ fn unauthorized() -> Answer {
 }
 
 fn other_user() -> Answer {
-    let text = "connections of other users are refused; allow_other_users admits them";
+    let text = "only the server's user and root may connect; allow_other_users admits others";
     answer(StatusCode::FORBIDDEN, text)
 }
 

@@ -83,10 +83,12 @@ impl Gate {
             return Ok(());
         }
         let mut names = request.headers().get_all(HOST).iter().map(HeaderValue::as_bytes);
-        let header = names.next().filter(|_| names.next().is_none());
+        let (Some(header), None) = (names.next(), names.next()) else {
+            return Err(answer(StatusCode::FORBIDDEN, "exactly one Host header is required"));
+        };
         // An absolute request target overrides the header, so it must pass as well.
         let target = request.uri().authority().map(|authority| authority.as_str().as_bytes());
-        if !header.is_some_and(allows_host) || !target.is_none_or(allows_host) {
+        if !allows_host(header) || !target.is_none_or(allows_host) {
             let text = "this Host is not allowed; use the listener's address, or allow the name \
                         (exec-server: allow_host; rendezvous: --public-url)";
             return Err(answer(StatusCode::FORBIDDEN, text));
@@ -320,6 +322,10 @@ mod tests {
         ];
         assert_eq!(status(&gate, &request("GET", "/healthz", &origins)), 403);
         assert_eq!(status(&gate, &request("GET", "/healthz", &[])), 403, "no host");
+        for headers in [&two[..], &[]] {
+            let refusal = gate.admit(&request("GET", "/healthz", headers)).unwrap_err();
+            assert_eq!(refusal.text, "exactly one Host header is required");
+        }
     }
 
     #[test]

@@ -60,7 +60,8 @@ pub struct HttpListenerOptions {
     pub keep_alive: KeepAlive,
     /// Time limit from `accept` to the end of the response or the upgrade.
     pub handshake_timeout: Duration,
-    /// Maximum number of concurrent requests. Beyond that, the oldest one of the busiest address is
+    /// Maximum number of sockets that are not WebSockets yet: each is in a TLS handshake, waits for
+    /// its request, or for the response. Beyond that, the oldest one of the busiest address is
     /// dropped.
     pub max_handshakes: usize,
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Refusal {
-    /// `None` if the transport has no addresses.
+    /// `None` on a Unix socket, and if a TCP socket was already reset.
     pub address: Option<SocketAddr>,
     pub reason: RefusalReason,
 }
@@ -14,9 +14,9 @@ pub struct Refusal {
 pub enum RefusalReason {
     /// The `Host` or `Origin` is not allowed.
     Name,
-    /// The credentials are missing or invalid.
+    /// The credentials are missing or invalid, or their role may not read the metrics.
     Credentials,
-    /// The client is another user of this machine.
+    /// The user of the client is refused or cannot be determined.
     OtherUser,
     /// There are too many connections.
     Limit,

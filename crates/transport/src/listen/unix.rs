@@ -44,7 +44,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     Ok((metadata.dev(), metadata.ino()))
 }
 
-/// Replaces a dead socket.
+/// Listens at `path`. A dead socket there is replaced.
 pub(super) fn listen_at(
     path: &Path,
     open_to_other_users: bool,

@@ -38,7 +38,7 @@ pub enum ExecServerListenUrlParseError {
     HostName { url: String, host: String },
     #[error("{url:?}: {port:?} is not a port; expected 0 to 65535")]
     Port { url: String, port: String },
-    #[error("{url:?} has a path; remove it, since a listener serves every path")]
+    #[error("{url:?} has a path, query or fragment; remove it: a listener serves every path")]
     Path { url: String },
     #[error("{url:?} does not name a socket by its absolute path; expected unix:///PATH")]
     RelativeUnixPath { url: String },
@@ -174,7 +174,8 @@ mod tests {
             ("ws://127.0.0.1:", "has no port"),
             ("ws://[::1]", "has no port; write ws://[::1]:PORT"),
             ("ws://127.0.0.1:99999", "\"99999\" is not a port"),
-            ("ws://127.0.0.1:80/rpc", "has a path"),
+            ("ws://127.0.0.1:80/rpc", "has a path, query or fragment"),
+            ("ws://127.0.0.1:80?token=x", "has a path, query or fragment"),
             ("systemd:", "does not name a socket"),
             ("systemd://name", "does not name a socket"),
             ("systemd:a:b", "does not name a socket"),

@@ -56,9 +56,10 @@ pub fn client_config(options: &TlsOptions) -> Result<Arc<ClientConfig>, TlsError
         None => config.with_no_client_auth(),
         Some(ClientIdentity { certificate, key }) => {
             let chain = read_certificates(certificate)?;
-            config
-                .with_client_auth_cert(chain, read_private_key(key)?)
-                .map_err(|reason| TlsError::Unusable { path: certificate.clone(), reason })?
+            config.with_client_auth_cert(chain, read_private_key(key)?).map_err(|reason| {
+                let (certificate, key) = (certificate.clone(), key.clone());
+                TlsError::Unusable { certificate, key, reason }
+            })?
         }
     };
     config.alpn_protocols = vec![b"http/1.1".to_vec()];

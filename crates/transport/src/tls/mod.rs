@@ -27,10 +27,10 @@ pub enum TlsError {
     Unreadable { path: PathBuf, reason: io::Error },
     #[error("{} contains no certificate in PEM format, or a damaged one", path.display())]
     NoCertificate { path: PathBuf },
-    #[error("{} contains no private key in PEM format", path.display())]
+    #[error("{} contains no private key in PEM format, or a damaged one", path.display())]
     NoPrivateKey { path: PathBuf },
-    #[error("{} cannot be used: {reason}", path.display())]
-    Unusable { path: PathBuf, reason: rustls::Error },
+    #[error("cannot use {} with the key {}: {reason}", certificate.display(), key.display())]
+    Unusable { certificate: PathBuf, key: PathBuf, reason: rustls::Error },
     #[error("{} contains no usable certificate authority: {reason}", path.display())]
     NoAuthority { path: PathBuf, reason: String },
     #[error(

@@ -101,13 +101,13 @@ impl Loaded {
         let certificates = read_certificates(&files.certificate)?;
         let key = read_private_key(&files.key)?;
         let fingerprint = Fingerprint::of(&certificates[0]);
-        let unusable = |path: &Path| {
-            let path = path.to_owned();
-            move |reason| TlsError::Unusable { path, reason }
+        let unusable = |reason| {
+            let (certificate, key) = (files.certificate.clone(), files.key.clone());
+            TlsError::Unusable { certificate, key, reason }
         };
         let config = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
-            .map_err(unusable(&files.certificate))?;
+            .map_err(unusable)?;
         let config = match &files.client_ca {
             None => config.with_no_client_auth(),
             Some(path) => {
@@ -123,8 +123,7 @@ impl Loaded {
                 config.with_client_cert_verifier(verifier)
             }
         };
-        let mut config =
-            config.with_single_cert(certificates, key).map_err(unusable(&files.certificate))?;
+        let mut config = config.with_single_cert(certificates, key).map_err(unusable)?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         if files.client_ca.is_some() {
             // A resumed TLS session keeps its certificate without verifying it again, even one that
