@@ -23,8 +23,8 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// The first pause is at most half a second, since another node may be available. Later ones
-    /// double up to 30 s, and up to half of each is random.
+    /// The first pause of a series of failures is at most half a second, since another node may be
+    /// available. Later ones double up to 30 s, and up to half of each is random.
     pub fn after_failure(&mut self, random: f64) -> Duration {
         let doublings = self.failures.saturating_sub(1).min(10);
         let pause = FIRST.saturating_mul(1 << doublings).min(LONGEST);

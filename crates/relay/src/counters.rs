@@ -1,8 +1,8 @@
-//! Counters of the frames at one end of a relay, for its operator.
+//! Counters of an environment's frames, for its operator. Those of a harness are not read.
 
 use std::sync::atomic::AtomicU64;
 
-/// Totals since this end was created.
+/// Totals of all sockets since the environment was created.
 #[derive(Debug, Default)]
 pub struct RelayCounters {
     pub sent: AtomicU64,

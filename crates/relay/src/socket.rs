@@ -13,7 +13,7 @@ use crate::frame::{Body, Frame, MAX_FRAME_BYTES, ResetReason, StreamId};
 use crate::registry::is_loopback;
 use crate::stream::TransmitQueue;
 
-/// Covers everything from the first packet to the end of the upgrade.
+/// Covers everything from the look-up of the host to the end of the WebSocket upgrade.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// Frames are collected up to this size before they are written.
@@ -105,12 +105,13 @@ pub(crate) async fn write_frames(
     }
 }
 
-/// Returns a frame that belongs to no established stream, and so acknowledges nothing.
+/// Returns a frame that acknowledges nothing, because no [`Stream`](crate::stream::Stream) sends
+/// it: part of a handshake, or a reset.
 pub(crate) fn loose_frame(stream_id: StreamId, body: Body) -> Frame {
     Frame { stream_id, ack: 0, ack_bits: 0, body, trace: None }
 }
 
-/// Returns a frame that ends a stream which this end does not know or want.
+/// Returns a frame that tells the peer that its stream was refused or is unknown.
 pub(crate) fn reset(stream_id: StreamId, reason: ResetReason) -> Frame {
     loose_frame(stream_id, Body::Reset { reason })
 }

@@ -2,7 +2,7 @@
 //! that are refused.
 //!
 //! A key is `number << 3 | wire type`; wire type 0 is a varint, 2 is a length and that many bytes.
-//! Fields that are zero or empty are left out.
+//! Scalar fields that are zero or empty are left out.
 
 use bytes::Bytes;
 use exec_server_relay::frame::{

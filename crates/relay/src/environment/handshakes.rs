@@ -26,7 +26,7 @@ pub(super) struct Authorized {
     /// Message 2.
     pub(super) answer: Bytes,
     pub(super) channel: Channel,
-    /// The name of the harness, if the registry reports one.
+    /// The name of the harness's credential, if the registry reports a usable one.
     pub(super) subject: Option<String>,
 }
 
@@ -38,14 +38,18 @@ pub(super) enum Refusal {
     Registry(#[from] RegistryError),
     #[error("the registry did not answer within {}s", VALIDATION_TIMEOUT.as_secs())]
     TimedOut,
-    #[error("the registry refused the authorization of the harness; it may be used or expired")]
+    #[error(
+        "the registry refused the authorization of the harness; it may have expired or been used \
+         before"
+    )]
     Unauthorized,
 }
 
 impl Refusal {
     /// Returns whether the registry could not decide: it is overloaded, or the environment cannot
     /// reach it or read its own credentials, for example because file descriptors are exhausted.
-    /// That is not the fault of the harness, and a new socket would not help.
+    /// That is not the fault of the harness, and a new socket would not help. A registry that is
+    /// reached but does not answer in time counts as a refusal.
     pub(super) fn is_undecided(&self) -> bool {
         match self {
             Self::Registry(RegistryError::Refused { status, .. }) => {

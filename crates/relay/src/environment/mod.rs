@@ -1,7 +1,8 @@
 //! The serving end: registers with the registry, waits at the rendezvous, and turns each stream
 //! that a harness opens into a [`Connection`].
 //!
-//! Streams outlive a socket: when it is lost, they wait and continue on the next one.
+//! Streams to harnesses that acknowledge outlive a socket: when it is lost, they wait and continue
+//! on the next one.
 
 mod handshakes;
 mod streams;
@@ -72,7 +73,7 @@ enum SocketEnd {
     Lost { was_used: bool },
     /// Too many handshakes have failed.
     TooManyFailures,
-    /// The streams have ended, or the socket was lost during the shutdown.
+    /// During the shutdown, the streams or the socket have ended.
     ShutDown,
 }
 
@@ -89,7 +90,7 @@ impl Environment {
             environment = registry.environment_id(),
             name = name.as_deref(),
             key = ?identity.public_key(),
-            "serving through a relay"
+            "registering with the registry"
         );
         let streams = Streams::new(Arc::clone(&registry), Arc::clone(&identity), serve);
         let backoff = Backoff::default();
@@ -103,7 +104,7 @@ impl Environment {
     }
 
     /// Serves until `shutdown`, then until the streams have ended or the socket is lost. Fails if
-    /// the registry refuses for good.
+    /// the environment cannot register, and another attempt would fail too.
     pub async fn run_until(
         mut self,
         shutdown: impl Future<Output = ()>,
@@ -130,7 +131,7 @@ impl Environment {
         }
     }
 
-    /// Retries temporary failures without limit.
+    /// Retries failures that are temporary or [may pass](Self::may_pass), without limit.
     async fn register(&mut self) -> Result<RegisterResponse, RegistryError> {
         loop {
             match self.registry.register(self.identity.public_key()).await {
@@ -201,8 +202,8 @@ impl Environment {
                         environment = self.registry.environment_id(),
                         error,
                         ?pause,
-                        "registering again: the rendezvous is unreachable or has another environment with \
-                         this id"
+                        "cannot connect to the rendezvous; registering again (if this repeats, \
+                         another environment may use the same id)"
                     );
                     tokio::select! {
                         () = self.streams.reap_during(sleep(pause)) => {}
@@ -235,7 +236,7 @@ impl Environment {
                 tokio::select! {
                     received = incoming.recv() => match received {
                         Some(Received::Message(message)) => {
-                            // Malformed frames are ignored; the socket stays open.
+                            // An invalid frame is ignored; the socket stays open.
                             let Ok(frame) = Frame::decode(message) else { continue };
                             queue.counters().received.fetch_add(1, Ordering::Relaxed);
                             was_used = true;

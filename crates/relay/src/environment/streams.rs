@@ -22,7 +22,7 @@ const MAX_HANDSHAKES: usize = 32;
 /// How many handshakes may fail on one socket. The next failure closes the socket.
 const MAX_FAILURES: u32 = 7;
 
-/// How long the servers of streams may take to notice the end of the environment.
+/// How long the tasks that serve streams may take to notice the end of the environment.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A disconnected harness reconnects within 25 s, or never.
@@ -126,7 +126,7 @@ impl Streams {
                     self.slots.remove(&frame.stream_id);
                     self.refuse(
                         frame.stream_id,
-                        "it sent another frame before its handshake was answered",
+                        "it sent data or another handshake before its handshake was answered",
                     )
                 }
             },
@@ -169,7 +169,7 @@ impl Streams {
         if self.failures > MAX_FAILURES { Verdict::Close } else { Verdict::GoOn }
     }
 
-    /// Waits for handshakes and streams to end, and handles their results. Cancel-safe.
+    /// Waits until a handshake or a stream ends, and handles its result. Cancel-safe.
     pub(super) async fn progress(&mut self) -> Verdict {
         tokio::select! {
             Some(finished) = self.handshakes.join_next_with_id() => match finished {
@@ -237,8 +237,8 @@ impl Streams {
         Verdict::GoOn
     }
 
-    /// Keeps the streams, which continue over the new socket. Handshakes do not: their harnesses
-    /// must start over.
+    /// Continues the streams over the new socket if their harnesses acknowledge. Handshakes were
+    /// lost with the old socket: their harnesses must start over.
     pub(super) fn replace_socket(&mut self) {
         self.failures = 0;
         for slot in self.slots.values() {

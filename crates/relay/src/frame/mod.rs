@@ -113,8 +113,8 @@ impl Frame {
         if len > MAX_FRAME_BYTES {
             return Err(FrameError::TooLarge { len, max: MAX_FRAME_BYTES });
         }
-        // Both ends accept only frames that a rendezvous can route, and assign them to the same
-        // stream.
+        // Both ends accept only frames that a rendezvous can route, and assign each to the stream
+        // to which the rendezvous routed it.
         peek_stream_id(&bytes)?;
         let frame = wire::RelayMessageFrame::decode(bytes)?;
         if frame.version != VERSION {

@@ -14,12 +14,14 @@ pub const MAX_RESET_REASON_BYTES: usize = 256;
 pub struct ResetReason(Cow<'static, str>);
 
 impl ResetReason {
-    /// The handshake or the channel failed. Some deployed peers send the same text.
+    /// The handshake failed or was refused, or the peer or the rendezvous broke the protocol. Some
+    /// deployed peers send the same text.
     pub const NOISE_PROTOCOL_ERROR: Self = Self::from_static("noise_relay_protocol_error");
     /// The environment cannot take the stream now: it has too many streams or handshakes, is
     /// shutting down, or its registry could not decide.
     pub const LIMIT_REACHED: Self = Self::from_static("limit_reached");
-    /// The environment has no such stream: it never saw the handshake, or has been restarted since.
+    /// The environment has no such stream: the handshake was lost, the stream has ended, or the
+    /// environment was restarted.
     pub const UNKNOWN_STREAM: Self = Self::from_static("unknown_stream");
 
     /// Creates a reason from a fixed text, which is checked at compile time if the reason is a

@@ -44,11 +44,11 @@ const LIVENESS: Liveness =
 pub enum HarnessError {
     #[error(transparent)]
     Provider(#[from] ProviderError),
-    #[error("cannot reach the rendezvous")]
+    #[error("cannot connect to the rendezvous")]
     Socket(#[from] SocketError),
     #[error("the encrypted handshake with the environment failed")]
     Handshake(#[from] HandshakeError),
-    #[error("the environment refused the stream ({reason})")]
+    #[error("the environment or the rendezvous refused the stream ({reason})")]
     Refused { reason: ResetReason },
     #[error("the environment did not answer within {}s", HANDSHAKE_TIMEOUT.as_secs())]
     TimedOut,
@@ -81,7 +81,7 @@ impl HarnessError {
 }
 
 impl HarnessError {
-    /// Returns whether the environment was not reached but may be reachable soon.
+    /// Returns whether [`Harness::connect`] tries again until [`FIRST_CONTACT`] has passed.
     fn is_retried_at_first_contact(&self) -> bool {
         match self {
             Self::Provider(_) | Self::Socket(_) | Self::ClosedEarly => self.is_temporary(),
@@ -115,7 +115,8 @@ impl Harness {
     /// Opens a stream. A task carries it until the returned connection is closed or the stream is
     /// lost.
     ///
-    /// Retries for a while if the environment is offline or the registry does not respond.
+    /// Retries for a while if the registry, the rendezvous or the environment is unavailable, and
+    /// once if the environment does not answer the handshake.
     pub async fn connect(self: &Arc<Self>) -> Result<Connection, HarnessError> {
         let began = Instant::now();
         let mut pauses = Pauses::default();
@@ -284,7 +285,7 @@ impl Carrier {
     }
 
     /// Runs until the socket is lost or the stream has ended. Returns whether the socket has
-    /// received a frame.
+    /// received a message.
     async fn run_socket(&self, connection: Connection) -> bool {
         let Connection { mut incoming, mut outgoing, .. } = connection;
         let mut was_used = false;

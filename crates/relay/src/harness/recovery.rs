@@ -48,7 +48,7 @@ pub(super) struct Recovery {
 
 pub(super) struct Lost {
     pub(super) lived: Duration,
-    /// The socket has received a frame.
+    /// The socket has received a message.
     pub(super) was_used: bool,
 }
 

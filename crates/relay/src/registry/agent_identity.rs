@@ -58,8 +58,9 @@ impl AgentIdentity {
         let payload = URL_SAFE_NO_PAD
             .decode_to_vec(payload.trim_end_matches('='))
             .map_err(|_| invalid("its payload is not base64"))?;
-        let claims: Claims = serde_json::from_slice(&payload)
-            .map_err(|_| invalid("its payload lacks agent_runtime_id or agent_private_key"))?;
+        let claims: Claims = serde_json::from_slice(&payload).map_err(|_| {
+            invalid("its payload is not JSON with agent_runtime_id and agent_private_key")
+        })?;
         let key = STANDARD
             .decode_to_vec(&claims.agent_private_key)
             .map_err(|_| invalid("agent_private_key is not base64"))?;
@@ -99,7 +100,7 @@ impl AgentIdentity {
         }
         let body = registry.read_body(response).await?;
         let response: Result<TaskResponse, _> = serde_json::from_slice(&body);
-        let why = "it has no task_id";
+        let why = "it is not JSON with a task_id";
         Ok(response.map_err(|_| RegistryError::InvalidResponse { call, why })?.task_id)
     }
 }

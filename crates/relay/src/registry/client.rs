@@ -263,7 +263,7 @@ impl RegistryClient {
         Ok(body)
     }
 
-    /// Returns the URL of another resource of the same service.
+    /// Returns the URL of `path` below the base URL.
     pub(super) fn resource(&self, path: &str) -> Url {
         let mut url = self.base.clone();
         url.set_path(&format!("{}{path}", self.base.path().trim_end_matches('/')));
@@ -349,7 +349,7 @@ fn detail(code: &str, message: &str) -> String {
 fn advice(status: StatusCode, code: &str) -> &'static str {
     match status {
         StatusCode::NOT_FOUND => "; check the URL of the registry",
-        // A proxy in front of the registry has responded.
+        // A proxy in front of the registry may have responded.
         _ if code.is_empty() => "",
         StatusCode::CONFLICT if code == super::messages::ENVIRONMENT_OFFLINE => {
             "; is the environment's exec-server running?"

@@ -27,7 +27,7 @@ pub enum CredentialsError {
     InvalidIdentity { why: &'static str },
     #[error("cannot register a task for the agent identity")]
     Task(#[source] Box<super::RegistryError>),
-    #[error("the runtime is shutting down")]
+    #[error("cannot read the token file: the program is shutting down")]
     ShuttingDown,
 }
 

@@ -33,8 +33,8 @@ pub const WINDOW_BYTES: usize = 1 << 20;
 
 /// How long an acknowledgement may wait for another frame that can carry it.
 const ACK_DELAY: Duration = Duration::from_millis(25);
-/// After this many records, or [`ACK_EVERY_BYTES`], an acknowledgement is sent at once. Both are a
-/// quarter of the window.
+/// Once the reader has taken this many segments, or [`ACK_EVERY_BYTES`], since the last
+/// acknowledgement, the next one is sent at once. Both are a quarter of the window.
 const ACK_EVERY: u32 = WINDOW_RECORDS / 4;
 const ACK_EVERY_BYTES: usize = WINDOW_BYTES / 4;
 
@@ -97,13 +97,14 @@ impl ReliableStream {
         self.sender.has_room()
     }
 
-    /// Returns whether the peer has ever acknowledged anything.
+    /// Returns whether the peer has shown that it acknowledges.
     #[must_use]
     pub fn peer_acknowledges(&self) -> bool {
         self.sender.peer_acknowledges()
     }
 
-    /// Returns the number of records that were queued or sent, but not acknowledged.
+    /// Returns the number of records in the window, from the oldest unacknowledged one to the
+    /// newest.
     #[must_use]
     pub fn unacknowledged_records(&self) -> usize {
         self.sender.unacknowledged_records()
@@ -188,7 +189,7 @@ impl ReliableStream {
         self.sender.retransmissions()
     }
 
-    /// Every frame carries the acknowledgement.
+    /// Returns the next frame to send. Every frame carries the acknowledgement.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<(Transmit, Acknowledgement)> {
         let transmit = if std::mem::take(&mut self.resume_due) {
             Transmit::Resume { next_seq: self.sender.next_unacknowledged() }

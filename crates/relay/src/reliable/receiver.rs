@@ -23,8 +23,8 @@ pub struct Segment {
 /// Why a stream cannot continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReceiveError {
-    /// The peer retransmits nothing, so the missing segment will not arrive.
-    #[error("frame {seq} is beyond the window; expected frame {expected}")]
+    /// The peer retransmits nothing, so this frame cannot be dropped.
+    #[error("frame {seq} does not fit into the window; expected frame {expected}")]
     BeyondWindow { seq: u32, expected: u64 },
     #[error("the peer continues at frame {next_seq}, but frame {expected} never arrived")]
     Gap { next_seq: u32, expected: u64 },

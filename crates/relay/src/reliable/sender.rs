@@ -33,8 +33,8 @@ pub(super) struct Sender {
     bytes: usize,
     peer: Peer,
     round_trip: RoundTrip,
-    /// Losses noticed by timeout since the last measured round trip or new socket; each doubles the
-    /// timeout.
+    /// Losses noticed by timeout since the last measured round trip, or the last new socket of this
+    /// end; each doubles the timeout.
     timeouts: u32,
     /// When a loss was last noticed by timeout. Records sent earlier belong to the same loss.
     last_loss: Option<Instant>,
@@ -160,7 +160,7 @@ impl Sender {
     }
 
     /// Forgets old records: a peer that acknowledges nothing is assumed to have received everything
-    /// that its socket took.
+    /// that the socket of this end took.
     fn forget_for_room(&mut self) {
         while self.peer == Peer::Silent
             && (self.records.len() >= WINDOW_RECORDS as usize || self.bytes >= WINDOW_BYTES)
@@ -188,7 +188,7 @@ impl Sender {
             return;
         }
         self.peer = Peer::Acknowledges;
-        // The peer cannot have a record that was never sent: the rendezvous forged this.
+        // The peer cannot have a record that does not exist yet: the rendezvous forged this.
         let end = self.first_seq + self.records.len() as u64;
         let newest = 32 - u64::from(ack_bits.leading_zeros());
         if u64::from(ack) + newest >= end.max(1) && (ack > 0 || newest > 0) {
@@ -236,7 +236,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Handles a new socket of the peer: the records in flight on its old socket are lost.
+    /// Handles a new socket of the peer: its old socket may have lost the records in flight.
     pub(super) fn handle_resume(&mut self) {
         if self.peer == Peer::Acknowledges {
             self.send_again(|_| true);

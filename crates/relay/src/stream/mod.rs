@@ -30,7 +30,7 @@ pub(crate) struct Stream {
     state: Mutex<State>,
     /// The queue in which the stream announces frames to send.
     queue: Arc<TransmitQueue>,
-    /// Notified when the next timeout has become earlier.
+    /// Notified when the next timeout has become earlier, and when the stream has ended.
     timer_changed: Notify,
     /// Counts the frames from the peer.
     heard: watch::Sender<u64>,
@@ -93,12 +93,13 @@ impl Stream {
         self.change(|state, _| state.note_reset_sent());
     }
 
-    /// The stream waits for the next socket.
+    /// Makes the stream wait for the next socket. A stream that is being reset ends.
     pub(crate) fn lose_socket(self: &Arc<Self>) {
         self.change(|state, _| state.lose_socket());
     }
 
-    /// Continues over a new socket, or ends the stream if the peer does not acknowledge.
+    /// Continues over a new socket. Resets the stream if the old socket may have lost records and
+    /// the peer does not acknowledge.
     pub(crate) fn replace_socket(self: &Arc<Self>) {
         self.change(State::replace_socket);
     }

@@ -20,7 +20,7 @@ pub(crate) struct Rendezvous {
     pub(crate) environment_url: String,
     pub(crate) harness_url: String,
     shared: Arc<Shared>,
-    /// Counts the sockets of the environment.
+    /// The number of sockets that the environment has opened so far.
     pub(crate) environments: watch::Receiver<u32>,
 }
 
@@ -59,7 +59,7 @@ impl Rendezvous {
         self.shared.send(to, frame).await;
     }
 
-    /// Sends a frame for a stream that neither end knows.
+    /// Sends the environment a frame for a stream that neither end knows.
     pub(crate) async fn inject_new(&self, body: Body) -> StreamId {
         let stream_id = StreamId::random();
         let frame = Frame { stream_id, ack: 0, ack_bits: 0, body, trace: None };
