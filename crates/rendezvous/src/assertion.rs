@@ -33,10 +33,10 @@ pub(crate) struct TaskRequest {
     signature: String,
 }
 
-/// Why an assertion is refused. For the log only: the caller just gets 401.
+/// Why an assertion or a request for a task is refused. For the log only: the caller just gets 401.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AssertionError {
-    #[error("the assertion is malformed")]
+    #[error("the assertion, or a signature, is malformed")]
     Malformed,
     #[error("the timestamp is not RFC 3339 in UTC")]
     Timestamp,

@@ -106,8 +106,8 @@ impl Audit {
         socket
     }
 
-    /// Records a refused request that [`Audit::call`] does not record: the peer is unknown, or the
-    /// request is not a call.
+    /// Records a refusal that [`Audit::call`] has not recorded. Of many refusals within a second,
+    /// the last ones are only counted.
     pub(crate) fn refused(&self, refusal: &Refusal, address: Option<SocketAddr>) {
         let line = self.refusals().next(Instant::now());
         match line {

@@ -30,8 +30,7 @@ pub(crate) enum Purpose {
     Validation,
 }
 
-/// Why a caller is refused. Problems with its credentials are only logged: the caller just gets
-/// 401.
+/// Why a caller is refused. It does not learn what is wrong with its credentials: it just gets 401.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AuthenticationError {
     #[error("the Authorization header is missing, repeated or malformed")]

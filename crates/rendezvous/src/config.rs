@@ -18,20 +18,24 @@ pub struct RendezvousConfig {
     pub public_url: Option<String>,
     pub routing: Routing,
     pub tls: Option<Arc<TlsServer>>,
-    /// Allows listening beyond loopback, and public URLs, without TLS.
+    /// Allows listening beyond loopback, and a public or advertised URL beyond loopback, without
+    /// TLS.
     pub insecure: bool,
-    /// The Unix socket for managing credentials while the service runs.
+    /// The Unix socket through which commands manage credentials and list nodes while the service
+    /// runs.
     pub admin_socket: Option<PathBuf>,
     pub keep_alive: KeepAlive,
     /// Covers everything from `accept` to the end of the response or the upgrade.
     pub handshake_timeout: Duration,
-    /// How long a harness's ticket and the authorization of its key are valid.
+    /// How long a harness's ticket and the authorization of its key are valid. A cluster keeps both
+    /// for at most 60 s.
     pub ticket_lifetime: Duration,
     /// How long the streams of a lost harness socket are kept.
     pub stream_grace: Duration,
     /// How long harness sockets wait for an environment whose socket is lost.
     pub environment_grace: Duration,
-    /// How often the node renews the leases of its environments in the directory.
+    /// How often the node renews the leases of its environments in the directory, and reports its
+    /// status there.
     pub renew_interval: Duration,
     /// At shutdown, environments are moved to other nodes one by one over this time. Zero if there
     /// are no other nodes.
@@ -97,11 +101,11 @@ impl Routing {
     }
 }
 
-/// Limits of the service, of one credential and of one environment. IP addresses have no limits,
-/// because many users may share one.
+/// Limits that each node applies by itself: of the node, of one credential and of one environment.
+/// IP addresses have no limits, because many users may share one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quotas {
-    /// Sockets of the whole service.
+    /// Sockets of the whole node.
     pub sockets: usize,
     /// Bytes queued for all sockets.
     pub queued_bytes: usize,
@@ -112,7 +116,8 @@ pub struct Quotas {
     pub sockets_per_environment: usize,
     /// Sockets of one credential, for environments and for harnesses.
     pub sockets_per_credential: usize,
-    /// Bytes of frames queued for one socket. Peers have a window of 1 MiB per stream.
+    /// Bytes of frames queued for one socket. The sender of a stream waits once 1 MiB is not
+    /// acknowledged.
     pub queued_bytes_per_socket: usize,
     pub queued_bytes_per_credential: usize,
     /// Bytes of frames queued for all harness sockets of one environment.
@@ -124,10 +129,10 @@ pub struct Quotas {
     pub frames_per_second_per_credential: u32,
     /// Frames per second that all harnesses of one environment may send to it.
     pub frames_per_second_per_environment: u32,
-    /// Calls per second by one credential, and `connect` calls for one environment. Further calls
-    /// get 429.
+    /// Limits three rates, each by itself: the `validate` calls of one credential, its other calls,
+    /// and the `connect` calls for one environment. Further calls get 429.
     pub calls_per_second: u32,
-    /// Maximum burst of calls.
+    /// Maximum burst of calls, at each of these rates.
     pub calls_at_once: u32,
 }
 

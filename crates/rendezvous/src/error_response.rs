@@ -32,13 +32,13 @@ impl Refusal {
     }
 
     pub(crate) fn bad_ticket() -> Self {
-        let message = "the ticket is unknown, used or expired";
+        let message = "the ticket is missing, unknown, used or expired, or its credential is no \
+                       longer valid";
         Self::new(StatusCode::UNAUTHORIZED, "invalid_ticket", message)
     }
 
     pub(crate) fn replaced() -> Self {
-        let message =
-            "the environment has registered again since the ticket was issued; connect again";
+        let message = "the registration for which the ticket was issued has ended; connect again";
         Self::new(StatusCode::FORBIDDEN, "registration_replaced", message)
     }
 
@@ -104,7 +104,13 @@ impl From<DirectoryError> for Refusal {
     fn from(error: DirectoryError) -> Self {
         match error {
             DirectoryError::Full => {
-                let message = "this credential has too many unused tickets or authorizations; try again later";
+                let message = "this credential has too many unused tickets or authorizations; \
+                               try again later";
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
+            }
+            // Every attempt to register lost against another one.
+            DirectoryError::Conflict => {
+                let message = "too many registrations of this environment at once; try again";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
             }
             // Clients retry after this error.
@@ -125,4 +131,16 @@ pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response<Full<B
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_races_of_registrations_are_not_blamed_on_the_store() {
+        let refusal = Refusal::from(DirectoryError::Conflict);
+        assert_eq!((refusal.status.as_u16(), refusal.code), (503, "unavailable"));
+        assert!(!refusal.message.contains("store"), "{}", refusal.message);
+    }
 }

@@ -61,7 +61,7 @@ pub(crate) struct Handler {
     pub(crate) bus: Option<Arc<Bus>>,
     /// The node that each environment last moved to, for tunnels of harnesses at this node.
     pub(crate) moves: PerKey<EnvironmentId, watch::Sender<String>>,
-    /// Whether the service is shutting down and answers no more calls.
+    /// Whether the service closes all sockets, and refuses `connect` and `validate`.
     pub(crate) draining: watch::Sender<bool>,
 }
 
@@ -163,7 +163,8 @@ impl Handler {
         self.record_call(call, &caller, Some(&environment), parts, answered)
     }
 
-    /// Marks a refusal as recorded, so that the audit log does not get it twice.
+    /// Records a call in the audit log. Marks its refusal as recorded, so that the log does not get
+    /// it twice.
     fn record_call(
         &self,
         call: &str,
@@ -300,12 +301,13 @@ fn value_of<'a>(query: Option<&'a str>, name: &str) -> Option<&'a str> {
     query?.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
 }
 
-/// Reads the whole body before any response, even a refusal: a socket closed with unread bytes is
-/// reset, and the reset overtakes the response. The part beyond the limit is discarded.
+/// Reads the whole body, up to [`MAX_DISCARDED_BYTES`], before any response, even a refusal: a
+/// socket closed with unread bytes is reset, and the reset overtakes the response. The part beyond
+/// [`MAX_BODY_BYTES`] is discarded.
 async fn read(mut body: Incoming) -> Result<Bytes, Refusal> {
     let (mut kept, mut len) = (Vec::new(), 0);
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| Refusal::invalid("the body ended early"))?;
+        let frame = frame.map_err(|_| Refusal::invalid("the body ended early or is malformed"))?;
         let Some(data) = frame.data_ref() else { continue };
         len += data.len();
         if len <= MAX_BODY_BYTES {

@@ -1,4 +1,5 @@
-//! The calls of the registry: each takes a credential and a body, and returns a response.
+//! The calls of the registry, which take a credential and a body and return a response, and the
+//! admission of sockets by ticket.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

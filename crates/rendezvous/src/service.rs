@@ -38,9 +38,9 @@ const LONGEST_SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub enum BindRendezvousError {
     #[error(
-        "refusing to listen on {address} without TLS, since tokens would be sent unencrypted; listen \
-         on https:// with --tls-cert and --tls-key or --tls-self-signed, or add --insecure if a \
-         TLS proxy is in front"
+        "refusing to listen on {address} without TLS, since tokens would be sent unencrypted; \
+         listen on https:// with --tls-cert and --tls-key or --tls-self-signed, or add --insecure \
+         if a TLS proxy is in front"
     )]
     NeedsTls { address: SocketAddr },
     #[error("peers cannot reach {address}; set the URL of the service with --public-url URL")]
@@ -243,8 +243,9 @@ impl Rendezvous {
         }
     }
 
-    /// Sends environments to other nodes, one after another: all at once would cause a burst of
-    /// registrations there. Harnesses of the remaining environments are still admitted.
+    /// Sends environments to other nodes, one after another over `drain_spread`: all at once would
+    /// cause a burst of registrations there. Harnesses of the remaining environments are still
+    /// admitted.
     async fn leave(&mut self, upkeep: &mut Upkeep) {
         self.handler.is_leaving.store(true, Ordering::Relaxed);
         self.listener.readiness().set_degraded(true);
@@ -374,7 +375,7 @@ struct PublicUrl {
     /// Without a slash at the end.
     url: String,
     host: String,
-    /// Whether the URL is encrypted, or cannot leave this machine.
+    /// Whether requests to the URL are encrypted, or cannot leave this machine.
     is_safe: bool,
 }
 

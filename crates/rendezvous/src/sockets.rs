@@ -26,7 +26,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// interval.
 const RENEWED_AT_ONCE: usize = 32;
 
-/// An admitted socket, and the route to its peer.
+/// An admitted socket, and the route to its environment.
 #[derive(Debug)]
 pub(crate) struct Admission {
     pub(crate) grant: SocketGrant,
@@ -35,14 +35,14 @@ pub(crate) struct Admission {
 
 #[derive(Debug)]
 pub(crate) enum Route {
-    /// The peer has its socket at this node, or is expected here.
+    /// The environment has its socket at this node, or is expected here.
     Here,
     /// The environment has its socket at another node, with the registration of this generation.
     Tunnel { bus: Arc<Bus>, node: String, generation: u64 },
 }
 
 impl Handler {
-    /// Serves a socket whose peer is at this node or, over a tunnel, at another node.
+    /// Serves a socket whose environment is at this node or, over a tunnel, at another node.
     pub(crate) async fn serve(&self, connection: Connection, admission: Admission) {
         let Admission { grant, route } = admission;
         let _recorded = self.audit.as_ref().map(|audit| audit.socket_opened(&grant));
@@ -78,8 +78,8 @@ impl Handler {
         }
     }
 
-    /// Checks whether the credential or the registration has ended since the upgrade. Never
-    /// returns.
+    /// Closes the socket if its credential or registration has ended, or its environment has left,
+    /// since the upgrade. Claims an environment for this node. Never returns.
     async fn check_attached<T>(
         &self,
         environment: &EnvironmentId,
@@ -101,8 +101,8 @@ impl Handler {
         future::pending().await
     }
 
-    /// Reports to the directory that the environment has connected here. Returns whether the
-    /// directory responded.
+    /// Reports to the directory and the other nodes that the environment has connected here.
+    /// Returns whether the directory responded.
     async fn claim(&self, environment: &EnvironmentId, generation: u64) -> bool {
         let claimed = self.directory.claim(environment, generation, &self.node).await;
         if claimed.is_ok()
@@ -114,8 +114,8 @@ impl Handler {
         self.close_if_replaced("claim", environment, generation, claimed)
     }
 
-    /// Reports to the directory that the environment is still here. Returns whether the directory
-    /// responded.
+    /// Reports to the directory that the environment is still here, if it is. Returns `false` if
+    /// the directory does not respond.
     async fn renew(&self, environment: &EnvironmentId, generation: u64) -> bool {
         let is_here = || self.router.online_generation(environment) == Some(generation);
         if !is_here() {
@@ -131,7 +131,8 @@ impl Handler {
         self.close_if_replaced("renew", environment, generation, renewed)
     }
 
-    /// Closes the socket if a newer registration, or another node, has taken over.
+    /// Closes the environment's socket if a newer registration, or another node, has taken over.
+    /// Returns whether the directory responded.
     fn close_if_replaced(
         &self,
         call: &'static str,
@@ -211,7 +212,7 @@ impl Handler {
         }
     }
 
-    /// Checks all credentials, after a watch has missed revocations.
+    /// Checks all credentials, since revocations may have been missed.
     pub(crate) async fn close_all_revoked(&self) {
         for credential in self.router.credentials() {
             self.close_if_revoked(&credential).await;

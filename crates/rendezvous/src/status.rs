@@ -26,9 +26,10 @@ use crate::error_response::Refusal;
 use crate::node_status::NodeStatus;
 use crate::router::{Counters, EnvironmentStatus, Router};
 
-const STYLE: &str = "body{font:16px system-ui,sans-serif;margin:2em auto;max-width:60em;padding:0 1em}\
-    table{border-collapse:collapse;width:100%}th,td{text-align:left;padding:.3em .8em;\
-    border-bottom:1px solid #8884}td+td,th+th{text-align:right}";
+const STYLE: &str = "body{font:16px system-ui,sans-serif;margin:2em auto;max-width:60em;\
+    padding:0 1em}table{border-collapse:collapse;width:100%}\
+    th,td{text-align:left;padding:.3em .8em;border-bottom:1px solid #8884}\
+    td+td,th+th{text-align:right}";
 
 #[derive(Debug)]
 pub(crate) struct StatusPage {
@@ -74,7 +75,7 @@ impl StatusPage {
                 Err(error @ (AuthenticationError::TooMany | AuthenticationError::Directory(_))) => {
                     return Err(error.into());
                 }
-                Err(_) => return Ok(unauthorized()),
+                Err(_) => return Ok(unauthorized("a valid token is required\n")),
             }
         }
         // Like the counters, the node list covers all environments, so it is shown only with them.
@@ -101,7 +102,9 @@ impl StatusPage {
             Err(error @ (AuthenticationError::TooMany | AuthenticationError::Directory(_))) => {
                 Err(error.into())
             }
-            Ok(_) | Err(_) => Ok(Some(unauthorized())),
+            Ok(_) | Err(_) => {
+                Ok(Some(unauthorized("a valid token with the role operator is required\n")))
+            }
         }
     }
 
@@ -128,7 +131,7 @@ impl StatusPage {
                 ("Frames dropped", &counters.dropped),
                 ("Malformed messages", &counters.malformed),
                 ("Harnesses closed as too slow", &counters.slow),
-                ("Requests refused", &counters.refusals),
+                ("Requests and streams refused", &counters.refusals),
             ] {
                 row(name, &counter.load(Ordering::Relaxed).to_string());
             }
@@ -183,8 +186,8 @@ fn node_table(nodes: &[NodeStatus]) -> String {
     )
 }
 
-fn unauthorized() -> HttpReply {
-    let mut response = html(StatusCode::UNAUTHORIZED, "a token is required\n".to_owned());
+fn unauthorized(message: &str) -> HttpReply {
+    let mut response = html(StatusCode::UNAUTHORIZED, message.to_owned());
     let scheme = HeaderValue::from_static("Basic realm=\"rendezvous\", charset=\"UTF-8\"");
     response.headers_mut().insert(WWW_AUTHENTICATE, scheme);
     HttpReply::Unauthorized(response)

@@ -18,7 +18,8 @@ impl RequestTracer {
         let _ = self.0.set(tracer);
     }
 
-    /// Pages for operators are not traced.
+    /// Returns `None` for a request that is neither a call nor opens a socket, such as a page for
+    /// operators.
     pub(crate) fn begin(&self, method: &Method, path: &str, headers: &HeaderMap) -> Option<Span> {
         let tracer = self.0.get()?;
         let Route { name, method, path } = Route::find(method, path)?;

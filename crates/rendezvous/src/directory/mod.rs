@@ -1,5 +1,5 @@
 //! The state that the nodes of a rendezvous share: registrations, credentials, single-use tickets
-//! and authorizations, and the status of each node.
+//! and authorizations, used assertions, the signing secret, and the status of each node.
 //!
 //! [`Directory`] needs little, so that a replicated key-value store can implement it:
 //! compare-and-set on one key, a take that only one caller wins, and notices of revocations. Frames
@@ -33,8 +33,9 @@ pub type SecretHash = [u8; 32];
 
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
-    /// The registration has been replaced since it was read.
-    #[error("the registration was replaced")]
+    /// Another registration is current, or another node has the environment. For
+    /// [`Directory::register`]: the registration has changed since it was read.
+    #[error("another registration or another node has the environment")]
     Conflict,
     #[error("too many unused tickets or authorizations")]
     Full,
@@ -61,8 +62,9 @@ pub struct Lease {
     /// Grows with every registration of the environment.
     pub generation: u64,
     pub registration: Registration,
-    /// The node that holds the environment's socket; `None` if none does. A directory shared by
-    /// several nodes drops this value, or the whole lease, if the lease is not renewed for a while.
+    /// The id of the node that holds the environment's socket; `None` if none does. A directory
+    /// shared by several nodes drops this value, or the whole lease, if the lease is not renewed
+    /// for a while.
     #[serde(default)]
     pub node: Option<String>,
 }
@@ -86,11 +88,11 @@ pub struct Authorization {
     pub expires: SystemTime,
 }
 
-/// A revocation, or the notice that some were missed.
+/// A revocation, or the notice that some may have been missed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Revocation {
     Revoked(CredentialId),
-    /// The directory was unreachable for a while, so every credential must be checked again.
+    /// Revocations may have been missed, so every credential must be checked again.
     Missed,
 }
 
@@ -107,7 +109,7 @@ pub trait Directory: Debug + Send + Sync + 'static {
     ) -> Result<Lease, DirectoryError>;
 
     /// Records that the environment has just connected to a node. The last node to claim it wins.
-    /// Fails with [`DirectoryError::Conflict`] if the generation differs.
+    /// Fails with [`DirectoryError::Conflict`] if this generation is not the current one.
     async fn claim(
         &self,
         environment: &EnvironmentId,
@@ -116,7 +118,8 @@ pub trait Directory: Debug + Send + Sync + 'static {
     ) -> Result<(), DirectoryError>;
 
     /// Records that the environment is still connected to the node; called repeatedly. Fails with
-    /// [`DirectoryError::Conflict`] if the generation differs, or another node has the environment.
+    /// [`DirectoryError::Conflict`] if this generation is not the current one, or another node has
+    /// the environment.
     async fn renew(
         &self,
         environment: &EnvironmentId,
@@ -187,8 +190,8 @@ pub trait Directory: Debug + Send + Sync + 'static {
         now: SystemTime,
     ) -> Result<bool, DirectoryError>;
 
-    /// Returns the secret that signs agent identities and their tasks. It is created when it is
-    /// first needed, and is durable.
+    /// Returns the secret that signs agent identities and their tasks. It is created once, and is
+    /// durable.
     async fn signing_secret(&self) -> Result<[u8; 32], DirectoryError>;
 
     /// Stores the status of a node. A live node repeats the call, since the status may expire.

@@ -1,7 +1,7 @@
 //! The directory of a single node, in one file.
 //!
-//! State that must survive a restart is in `redb`, with durable commits. Tickets, authorizations
-//! and the list of connected environments are in memory.
+//! State that must survive a restart is in `redb`, with durable commits. Tickets, authorizations,
+//! the list of connected environments and the status of nodes are in memory.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{DirBuilder, OpenOptions, Permissions};
@@ -102,8 +102,9 @@ impl RedbDirectory {
         Lease { node: presence.map(|presence| presence.node.clone()), ..lease }
     }
 
-    /// Sets the node of an environment, if the generation matches. `may_replace` decides whether
-    /// `presence` may replace the current one.
+    /// Sets the node of an environment. Fails with [`DirectoryError::Conflict`] if the generation
+    /// of `presence` is not the current one, or if there is a presence of the same generation that
+    /// it must not replace, according to `may_replace`.
     async fn set_presence(
         &self,
         environment: &EnvironmentId,
@@ -116,7 +117,7 @@ impl RedbDirectory {
         }
         let mut online = self.online();
         match online.get(environment) {
-            // A newer registration was faster.
+            // A newer registration was claimed after the lookup.
             Some(current) if current.generation > presence.generation => {
                 return Err(DirectoryError::Conflict);
             }

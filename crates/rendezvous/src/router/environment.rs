@@ -16,7 +16,7 @@ use super::{MOVED, REPLACED, REVOKED};
 use crate::credential::CredentialId;
 
 const OFFLINE: Closing = Closing::new(CloseCode::Again, "the environment is offline");
-const EXPIRED: Closing = Closing::new(CloseCode::Policy, "the token has expired");
+const EXPIRED: Closing = Closing::new(CloseCode::Policy, "the credential has expired");
 
 const HARNESS_GONE: ResetReason = ResetReason::from_static("harness_disconnected");
 const NOT_OWNER: ResetReason = ResetReason::from_static("stream_id_in_use");
@@ -63,7 +63,7 @@ pub(super) enum Route {
     Environment(Arc<Socket>),
     /// The environment is disconnected. The harness retransmits the frame.
     Drop,
-    /// The harness may not use this stream.
+    /// The harness may not use this stream. The bytes are the reset that tells it so.
     Refuse(Bytes),
     /// The frame has no valid stream id.
     Malformed,
@@ -98,7 +98,7 @@ impl Environment {
         state.link = Link::Online { socket, generation };
     }
 
-    /// Detaches a socket. Returns whether it was the current one; a late disconnect changes
+    /// Detaches a socket. Returns whether it was the current one; one that was replaced changes
     /// nothing.
     pub(super) fn detach(&self, socket: SocketId, now: Instant) -> bool {
         let mut state = self.lock();
@@ -149,8 +149,8 @@ impl Environment {
         }
     }
 
-    /// Closes all sockets here because another node holds the environment's socket. Does nothing if
-    /// a registration of at least this generation has its socket here.
+    /// Closes all sockets here because the environment has left, or has its socket at another node.
+    /// Does nothing if a registration of at least this generation has its socket here.
     pub(super) fn move_away(&self, generation: u64) {
         let state = self.lock();
         match &state.link {
@@ -203,9 +203,9 @@ impl Environment {
         state.harnesses.get(&socket).map(Arc::clone)
     }
 
-    /// Closes sockets with expired tokens, ends streams that have been without a harness socket for
-    /// `stream_grace`, and closes harness sockets that have been without an environment for
-    /// `environment_grace`.
+    /// Closes sockets with expired credentials. If the environment is online, ends streams that
+    /// have been without a harness socket for `stream_grace`; if it has been offline for
+    /// `environment_grace`, closes all harness sockets.
     pub(super) fn sweep(
         &self,
         now: Instant,

@@ -15,14 +15,14 @@ use crate::quota::ByteBudget;
 
 /// Charged for each frame in addition to its length, which bounds the number of tiny frames.
 const ENTRY_BYTES: usize = 64;
-/// A frame shares memory with the frames before and after it. Small frames, and all frames of a
-/// slow socket, are copied, so that they do not keep that memory alive.
+/// A received frame shares memory with the frames before and after it. Frames below this size, and
+/// all frames of a slow socket, are copied, so that they do not keep that memory alive.
 const SMALL_FRAME: usize = 16 << 10;
-/// A socket with more queued bytes than this counts as slow.
+/// A socket with at least this many queued bytes counts as slow.
 const MOST_SHARED: usize = 512 << 10;
 /// How long a frame waits before it tries again to charge a budget.
 const BUDGET_INTERVAL: Duration = Duration::from_millis(5);
-/// Maximum size of one write.
+/// A write gets no further frame once it has this many bytes.
 const BATCH_BYTES: usize = 256 << 10;
 
 #[derive(Debug)]
@@ -59,9 +59,9 @@ impl Closing {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Full {
-    /// The peer does not read.
+    /// This queue has no room: its peer reads too slowly.
     Queue,
-    /// Other queues have used up the shared budget.
+    /// The queues that share a budget have used it up.
     Budget,
 }
 
@@ -119,7 +119,7 @@ impl FrameQueue {
         }
     }
 
-    /// Records that the socket took these frames.
+    /// Records that the socket took the frames of a batch with this cost.
     pub(super) fn written(&self, cost: usize) {
         self.room.add_permits(cost);
         self.give_back(cost);

@@ -35,10 +35,11 @@ use stream_table::StreamTable;
 /// The minimum size of a queue, which has room for the largest frame.
 const LEAST_QUEUE: usize = 2 * MAX_FRAME_BYTES;
 
-const REPLACED: Closing = Closing::new(CloseCode::Policy, "a newer registration replaced this one");
-const REVOKED: Closing = Closing::new(CloseCode::Policy, "the token was revoked");
+const REPLACED: Closing =
+    Closing::new(CloseCode::Policy, "a newer socket or registration replaced this one");
+const REVOKED: Closing = Closing::new(CloseCode::Policy, "the credential was revoked");
 pub(crate) const MOVED: Closing =
-    Closing::new(CloseCode::Restart, "the environment is connected to another node");
+    Closing::new(CloseCode::Restart, "the environment has left its node");
 pub(crate) const ENDED: Closing = Closing::new(CloseCode::Normal, "");
 pub(crate) const RESTARTING: Closing = Closing::new(CloseCode::Restart, "service restart");
 pub(crate) const SLOW: Closing = Closing::new(CloseCode::Policy, "this socket is read too slowly");
@@ -50,7 +51,8 @@ pub(crate) struct Router {
     stream_grace: Duration,
     environment_grace: Duration,
     environments: Mutex<HashMap<EnvironmentId, Arc<Environment>>>,
-    /// Set while `environments` is locked.
+    /// Whether the service is shutting down, so that new sockets are closed at once. Set while
+    /// `environments` is locked.
     is_closed: AtomicBool,
     next_socket: AtomicU64,
     frames_of_credentials: RateLimits<CredentialId>,
@@ -74,7 +76,7 @@ pub(crate) struct Counters {
     /// Frames without a destination, or without room.
     pub(crate) dropped: AtomicU64,
     pub(crate) malformed: AtomicU64,
-    /// Harness sockets that were closed because they did not read.
+    /// Harness sockets that were closed because frames of the environment filled their queue.
     pub(crate) slow: AtomicU64,
     /// Requests answered with an error, and streams refused with a reset.
     pub(crate) refusals: AtomicU64,
@@ -248,7 +250,7 @@ impl Router {
         Arc::clone(environment)
     }
 
-    /// Ends expired streams and sockets, and forgets unused environments. Called about once a
+    /// Ends expired streams and sockets, and forgets unused environments. Called at least once a
     /// second.
     pub(crate) fn sweep(&self, now: Instant, wall: SystemTime) {
         let mut environments = self.lock();
@@ -262,16 +264,17 @@ impl Router {
         self.frames_of_environments.forget_idle(now);
     }
 
-    /// Closes older sockets, since a newer registration has taken over.
+    /// Closes the environment's socket if its registration is older than this generation. A newer
+    /// registration, or another node, has taken over.
     pub(crate) fn close_older_than(&self, environment: &EnvironmentId, generation: u64) {
         if let Some(environment) = self.lock().get(environment) {
             environment.close_older_than(generation);
         }
     }
 
-    /// Closes the sockets here of an environment that is connected to another node, so that its
-    /// harnesses follow. Does nothing if a registration of at least this generation has its socket
-    /// here.
+    /// Closes the sockets here of an environment that has left, or has its socket at another node,
+    /// so that its harnesses follow. Does nothing if a registration of at least this generation has
+    /// its socket here.
     pub(crate) fn move_away(&self, environment: &EnvironmentId, generation: u64) {
         if let Some(environment) = self.lock().get(environment) {
             environment.move_away(generation);
@@ -282,7 +285,7 @@ impl Router {
         self.lock().values().for_each(|environment| environment.close_credential(credential));
     }
 
-    /// Returns the credentials of all open sockets.
+    /// Returns the credentials of all sockets that the router serves.
     pub(crate) fn credentials(&self) -> Vec<CredentialId> {
         let environments = self.lock();
         let mut credentials: Vec<_> =

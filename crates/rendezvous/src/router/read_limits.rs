@@ -12,7 +12,7 @@ use super::frame_queue::{Closing, FrameQueue};
 use crate::quota::RateLimit;
 
 const UNFINISHED: Closing =
-    Closing::new(CloseCode::Policy, "the token has too many unfinished frames");
+    Closing::new(CloseCode::Policy, "the credential has too many unfinished frames");
 
 #[derive(Debug)]
 pub(crate) struct ReadLimits {
@@ -64,7 +64,7 @@ impl ReadLimits {
         received
     }
 
-    /// Waits if the peer exceeds its rate, which slows the reading down.
+    /// Counts a frame. Waits if that exceeds a rate, which slows the reading down.
     pub(crate) async fn keep_to_rate(&self, queue: &FrameQueue) {
         let now = Instant::now();
         let waits = self.frame_rates.iter().map(|rate| rate.take(now));

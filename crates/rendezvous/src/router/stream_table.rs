@@ -58,7 +58,8 @@ impl StreamTable {
         self.streams.values().filter(is_attached).count()
     }
 
-    /// Assigns the stream to the socket. Returns a stream that was ended to make room.
+    /// Assigns the stream to the socket. Returns the stream that was ended to make room for it, if
+    /// any.
     pub(super) fn claim(
         &mut self,
         stream_id: &str,

@@ -16,8 +16,9 @@ use crate::environment_id::EnvironmentId;
 /// heartbeat waiting for a slot, and slots are granted in the order of the requests. So a message
 /// waits behind at most two messages of each busy tunnel.
 const WRITE_QUEUE: usize = 64;
-/// Messages queued in one subscription. Its reader waits for nothing but the CPU, so the queue only
-/// has to hold the messages that the client parses in one turn. Further messages are dropped.
+/// Messages queued in one subscription. The reader of a tunnel waits for nothing but the CPU, so
+/// the queue only has to hold the messages that the client parses in one turn. Further messages are
+/// dropped.
 const READ_QUEUE: usize = 4096;
 const MOVES: &str = "exec-server.moves";
 
@@ -40,7 +41,7 @@ pub struct TunnelTimes {
     pub heartbeat_interval: Duration,
     /// The other end is considered gone after this long without any message.
     pub silence_limit: Duration,
-    /// Limit for the response of the other node, and for sending a last message.
+    /// Limit for opening a tunnel, for sending its last message, and for announcing a move.
     pub request_timeout: Duration,
 }
 

@@ -45,7 +45,7 @@ pub(crate) enum OpenError {
     NodeGone,
     #[error("the node of the environment refused: {reason}")]
     Refused { reason: String },
-    #[error("the node of the environment did not answer")]
+    #[error("the node of the environment did not answer in time, or NATS is unreachable")]
     NoAnswer,
     #[error("cannot exchange messages with the other node through NATS")]
     Client(#[source] Box<dyn std::error::Error + Send + Sync>),

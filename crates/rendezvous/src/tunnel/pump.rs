@@ -15,7 +15,7 @@ use crate::router::{
 };
 
 const SILENT: Closing =
-    Closing::new(CloseCode::Restart, "the other node of the cluster does not answer");
+    Closing::new(CloseCode::Restart, "no messages arrive from the other node of the cluster");
 /// The close code for a socket that ended without a close frame.
 const LOST: CloseCode = CloseCode::Away;
 

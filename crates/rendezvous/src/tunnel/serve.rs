@@ -10,18 +10,21 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::bus::{Bus, Moved, NodeInbox};
-use super::open::{OpenRequest, PendingOpen, Tunnel};
+use super::open::{OpenError, OpenRequest, PendingOpen, Tunnel};
 use super::pump::{Pump, WhenFull};
 use crate::credential::CredentialId;
 use crate::environment_id::EnvironmentId;
 use crate::handler::Handler;
 use crate::router::{Closing, MOVED, RESTARTING, RelayEnd, SocketGrant};
 
-/// Maximum number of frames between the router and a tunnel; no quota counts them.
+/// Maximum number of frames between the router and a tunnel, in each direction; no quota counts
+/// them.
 const MEMORY_CAPACITY: usize = 2;
 
 const UNREACHABLE: Closing =
     Closing::new(CloseCode::Restart, "the node of the environment cannot be reached");
+const REFUSED: Closing =
+    Closing::new(CloseCode::Restart, "the node of the environment refused the socket");
 
 impl Handler {
     /// Serves a harness whose environment is at another node. A harness whose socket is closed
@@ -60,9 +63,13 @@ impl Handler {
             Err(closing) => pump.close(connection, closing).await,
             Ok(Ok(tunnel)) => pump.run(tunnel, connection, ended).await,
             Ok(Err(error)) => {
+                let closing = match &error {
+                    OpenError::Refused { .. } => REFUSED,
+                    _ => UNREACHABLE,
+                };
                 let error = with_sources(&error);
                 tracing::info!(node, %environment, %credential, error, "cannot open a tunnel");
-                pump.close(connection, UNREACHABLE).await;
+                pump.close(connection, closing).await;
             }
         }
         drop(permit);
@@ -109,7 +116,7 @@ impl Handler {
     async fn accept(&self, pending: PendingOpen) -> Option<(Tunnel, SocketGrant)> {
         let OpenRequest { environment, generation, credential, expires } = pending.request.clone();
         let outcome = if self.router.online_generation(&environment) != Some(generation) {
-            Err(pending.refuse("the environment is not connected to this node").await)
+            Err(pending.refuse("this registration is not connected to this node").await)
         } else if let Some(permit) = self.router.permit(&credential, Some(&environment)) {
             let end = RelayEnd::Harness;
             let environment = environment.clone();

@@ -185,7 +185,8 @@ async fn the_streams_of_a_harness_wait_when_its_node_dies() {
     let (_lost, stream) = cluster.harness(1, &token, &mut environment).await;
     cluster.nodes.remove(1).service.kill().await;
     let (mut harness, _) = cluster.harness(1, &token, &mut environment).await;
-    // Until the environment's node has noticed the loss, the stream belongs to the lost socket.
+    // The first frame takes the stream over from the lost socket. Frames of other streams may
+    // arrive before it.
     wait_for("the stream", async || {
         harness.send(stream, b"again").await;
         match environment.next().await.unwrap() {
@@ -274,7 +275,7 @@ async fn a_tunnel_to_an_environment_at_another_node_is_refused() {
         let answer = client.request(subject.clone(), request.to_string().into()).await.unwrap();
         serde_json::from_slice(&answer.payload).unwrap()
     };
-    let refused = json!({"refused": {"reason": "the environment is not connected to this node"}});
+    let refused = json!({"refused": {"reason": "this registration is not connected to this node"}});
     assert_eq!(ask("other", lease.generation).await, refused);
     assert_eq!(ask("box", lease.generation + 1).await, refused);
     // A credential that does not exist is handled like a revoked one.
@@ -282,7 +283,7 @@ async fn a_tunnel_to_an_environment_at_another_node_is_refused() {
     assert_eq!(ask("box", lease.generation).await, json!("accepted"));
     let close = wait_for("a close", async || {
         let message = down.next().await.unwrap();
-        message.payload.ends_with(b"the token was revoked").then_some(())
+        message.payload.ends_with(b"the credential was revoked").then_some(())
     });
     close.await;
     environment.send(stream, b"undisturbed").await;

@@ -83,7 +83,7 @@ impl Cluster {
         self.service(node).register("box", &token).await
     }
 
-    /// Dials another node with the URL of a registration, as through a load balancer.
+    /// Dials this node with the URL of a registration at any node, as through a load balancer.
     pub(crate) async fn attach(&self, node: usize, registered: &Value) -> Peer {
         let before = self.node_of_environment().await;
         let url = registered["url"].as_str().unwrap();

@@ -52,7 +52,7 @@ async fn a_restart_keeps_tokens_and_the_tickets_of_environments() {
 async fn sockets_get_a_close_frame_for_the_restart() {
     let service = Service::start().await;
     let (_environment, registered) = service.environment("box").await;
-    // A raw client: connections do not report the code with which they were closed.
+    // A raw client, to see the bytes of the close frame.
     let mut raw = raw_socket(service.address, registered["url"].as_str().unwrap()).await;
     service.wait_online("box").await;
     let (_, received) = tokio::join!(service.stop(), async {
@@ -102,7 +102,9 @@ async fn metrics_are_for_operators_and_name_no_environment() {
     };
     assert_eq!(get("wrong").await.0, 401);
     let harness = service.token(Role::Harness, "hostile-name").await;
-    assert_eq!(get(&harness).await.0, 401);
+    let (status, text) = get(&harness).await;
+    assert_eq!(status, 401);
+    assert!(text.contains("role operator"), "{text}");
     let new = NewCredential {
         kind: CredentialKind::Token,
         role: Role::Operator,

@@ -108,11 +108,19 @@ async fn an_error_names_an_unreadable_credentials_file() {
     let empty = scratch.path().join("empty.creds");
     std::fs::write(&empty, "").unwrap();
     for path in [empty, scratch.path().join("missing.creds")] {
-        let expected = format!("cannot read the credentials {}", path.display());
+        let expected = format!("cannot read the NATS credentials in {}", path.display());
         let servers = vec!["nats://127.0.0.1:1".to_owned()];
         let options = NatsOptions { credentials: Some(path), ..NatsOptions::new(servers) };
         refused(&options, &expected).await;
     }
+}
+
+#[tokio::test]
+async fn an_error_names_an_unreadable_file_of_authorities() {
+    let Some(site) = TlsSite::start() else { return };
+    let missing = site.other.path().join("missing.pem");
+    let expected = format!("; trusting {}): ", missing.display());
+    refused(&site.options(site.url("tls", PASSWORD_IN_URL), Some(&missing)), &expected).await;
 }
 
 /// A server with TLS that knows one user.

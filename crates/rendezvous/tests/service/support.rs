@@ -82,7 +82,7 @@ impl Service {
         std::mem::replace(&mut self.task, tokio::spawn(async {}))
     }
 
-    /// Ends the service, and keeps its directory.
+    /// Ends the service. Returns its data directory, if that was made for it.
     pub(crate) async fn stop(self) -> Option<tempfile::TempDir> {
         let _ = self.stop.send(());
         timeout(LIMIT, self.task).await.expect("the service ends").unwrap();

@@ -1,6 +1,6 @@
-//! The connection of a node to its NATS servers.
+//! Connections to the NATS servers of a cluster.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use async_nats::jetstream::{self, Context};
@@ -21,15 +21,16 @@ const LONGEST_RECONNECT_DELAY: Duration = Duration::from_secs(1);
 /// winner. On 2.9 it has several.
 const FIRST_WITH_ATOMIC_REPLICAS: Version = Version(2, 15, 1);
 
-/// The location of a cluster's state.
+/// The NATS servers of a cluster, and how to log in to them.
 #[derive(Debug, Clone)]
 pub struct NatsOptions {
-    /// `nats://[USER:PASSWORD@|TOKEN@]HOST[:PORT]` or `tls://…`, at least one. The node logs in to
-    /// all of them as the same user.
+    /// `nats://[USER:PASSWORD@|TOKEN@]HOST[:PORT]` or `tls://…`, at least one. The first user or
+    /// token in them is used for all of them.
     pub servers: Vec<String>,
     /// A file with a JWT and an NKey seed.
     pub credentials: Option<PathBuf>,
-    /// The authorities that sign the servers' certificates, as PEM; by default those of the system.
+    /// A PEM file with the authorities that sign the servers' certificates. It also makes TLS
+    /// mandatory. By default, the authorities of the system are trusted.
     pub tls_ca: Option<PathBuf>,
     /// How many servers store each bucket: 1, 3 or 5. Defaults to the number of an existing bucket,
     /// or to one.
@@ -48,14 +49,14 @@ pub(crate) enum NatsError {
     /// `url` is shown without user and password.
     #[error("{url:?} is not the URL of a NATS server, such as nats://HOST:4222")]
     Url { url: String, source: std::io::Error },
-    #[error("cannot read the credentials {}", path.display())]
+    #[error("cannot read the NATS credentials in {}", path.display())]
     Credentials { path: PathBuf, source: std::io::Error },
     /// `servers` are shown without users and passwords.
-    #[error("cannot connect to a NATS server ({servers})")]
-    Connect { servers: String, source: async_nats::ConnectError },
+    #[error("cannot connect to a NATS server ({servers}{})", trusting(tls_ca.as_deref()))]
+    Connect { servers: String, tls_ca: Option<PathBuf>, source: async_nats::ConnectError },
     #[error(
-        "NATS {version} loses updates of replicated buckets; use {FIRST_WITH_ATOMIC_REPLICAS} or \
-         newer, or one replica"
+        "NATS {version} may lose updates of replicated buckets; use {FIRST_WITH_ATOMIC_REPLICAS} \
+         or newer, or one replica"
     )]
     TooOldForReplicas { version: String },
 }
@@ -70,7 +71,7 @@ pub(super) async fn connect(options: &NatsOptions) -> Result<(Client, Context), 
     Ok((client, context))
 }
 
-/// Checks that the connected server can replicate a bucket to this many servers.
+/// Fails if there are several replicas and the connected server is too old for them.
 pub(super) fn check_replicas(client: &Client, replicas: usize) -> Result<(), DirectoryError> {
     let version = client.server_info().version;
     let is_new_enough =
@@ -101,7 +102,7 @@ pub(crate) async fn connect_with(
             let exponent = u32::try_from(attempts).unwrap_or(u32::MAX).min(10);
             (FIRST_RECONNECT_DELAY * 2_u32.pow(exponent)).min(LONGEST_RECONNECT_DELAY)
         });
-    // `async-nats` itself reads only the host and port of a URL.
+    // `async-nats` itself ignores the user, password and token in a URL.
     let decode = |text| percent_decode_str(text).decode_utf8_lossy().into_owned();
     let named = servers.iter().find_map(|server| Some((server.username()?, server.password())));
     connecting = match named {
@@ -122,8 +123,13 @@ pub(crate) async fn connect_with(
     let connected = change(connecting).connect(servers).await;
     connected.map_err(|source| {
         let servers: Vec<String> = options.servers.iter().map(|url| without_user(url)).collect();
-        NatsError::Connect { servers: servers.join(", "), source }
+        NatsError::Connect { servers: servers.join(", "), tls_ca: options.tls_ca.clone(), source }
     })
+}
+
+/// Names the file of authorities: `async-nats` does not, even if it cannot read the file.
+fn trusting(tls_ca: Option<&Path>) -> String {
+    tls_ca.map_or_else(String::new, |path| format!("; trusting {}", path.display()))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,5 +1,5 @@
 //! The credentials of a cluster, cached in every node: authentication needs no round trip, and each
-//! node learns of a revocation through its watch.
+//! node learns of a revocation through its watch of the bucket.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -107,8 +107,8 @@ impl Credentials {
         }
     }
 
-    /// Follows the bucket until the watch fails. Invariant: the bucket is not empty; otherwise the
-    /// watch would not report when the table is current.
+    /// Follows the bucket until the watch fails or ends. Invariant: the bucket is not empty, since
+    /// it has the signing secret; otherwise the watch would not report when the table is current.
     async fn follow_once(&self, is_current: &watch::Sender<bool>) -> Result<(), DirectoryError> {
         let mut changes = self.bucket.store().watch_with_history(">").await.map_err(failed)?;
         let mut first_keys = Some(HashSet::new());
@@ -142,8 +142,13 @@ impl Credentials {
                 self.table().set(change.key, change.revision, Some(credential));
             }
             Err(error) => {
-                // Perhaps written by a newer version. Later changes still apply.
-                tracing::warn!(%error, key = change.key, "cannot read a credential");
+                // Later changes still apply.
+                tracing::warn!(
+                    %error,
+                    key = change.key,
+                    "cannot read a credential, so this node refuses it; perhaps a newer version \
+                     wrote it"
+                );
                 self.forget(change.key, change.revision);
             }
         }
@@ -163,7 +168,7 @@ impl Credentials {
 
     fn forget(&self, key: String, revision: u64) {
         if let Some(revoked) = self.table().set(key, revision, None) {
-            tracing::debug!(credential = %revoked.id, "a credential was revoked");
+            tracing::debug!(credential = %revoked.id, "a credential is no longer valid");
             let _ = self.revocations.send(Revocation::Revoked(revoked.id));
         }
     }

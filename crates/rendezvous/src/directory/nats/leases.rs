@@ -15,8 +15,9 @@ const ATTEMPTS: usize = 4;
 #[derive(Debug)]
 pub(super) struct Leases<S> {
     store: S,
-    /// The leases that this node wrote last. With them, a renewal takes one round trip, and a lease
-    /// that expired while no server was reachable can be written again.
+    /// The last claim or renewal that this node wrote for each environment. With it, a renewal
+    /// takes one round trip, and a lease that has expired, such as while no server was reachable,
+    /// can be written again.
     held: Mutex<HashMap<EnvironmentId, Held>>,
 }
 
@@ -44,7 +45,7 @@ struct Held {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct StoredLease {
-    /// `None` in the first revision, whose number is the generation.
+    /// `None` in the revision that the registration wrote: its number is the generation.
     generation: Option<u64>,
     registration: Registration,
     node: Option<String>,
@@ -124,7 +125,10 @@ impl<S: LeaseStore> Leases<S> {
         }))
     }
 
-    /// Changes the node of a lease, if its generation still matches.
+    /// Changes the node of a lease. Fails with [`DirectoryError::Conflict`] if another registration
+    /// is current, if another node holds the socket and `presence` is no claim, or if other changes
+    /// win all [`ATTEMPTS`]. An expired lease is written again if it is in `held`; otherwise that
+    /// is a conflict, too.
     pub(super) async fn set_presence(
         &self,
         environment: &EnvironmentId,
@@ -159,9 +163,10 @@ impl<S: LeaseStore> Leases<S> {
         Err(DirectoryError::Conflict)
     }
 
-    /// Returns the lease to change: the stored one or, if that has expired, the one that this node
-    /// wrote last. If an older registration is stored, this node's lease has expired, and the
-    /// holder of the older lease has written that one again.
+    /// Returns the lease to change: the stored one or, if that has expired, `written`, the one that
+    /// this node wrote last. If an older registration is stored, this node's lease has expired, and
+    /// the holder of the older lease has written that one again. If neither can be changed, forgets
+    /// the lease and fails with [`DirectoryError::Conflict`].
     async fn read_held(
         &self,
         environment: &EnvironmentId,

@@ -1,9 +1,9 @@
 //! The directory of a cluster: NATS JetStream buckets, which all nodes share.
 //!
 //! A lease is changed by compare-and-set on the revision of its key. Revisions only grow, so the
-//! revision of a registration is its generation. Leases, tickets and authorizations expire by age
-//! in the servers: a node that dies needs no cleanup, and leases do not depend on the clocks of
-//! nodes.
+//! revision at which a registration is written is its generation. Everything but credentials and
+//! the signing secret expires by age in the servers: a node that dies needs no cleanup, and leases
+//! do not depend on the clocks of nodes.
 
 mod bucket;
 mod connection;
@@ -43,9 +43,10 @@ const LEASE_AGE: Duration = Duration::from_secs(45);
 const SINGLE_USE_AGE: Duration = Duration::from_secs(60);
 /// How long a used assertion is remembered: longer than it would be accepted.
 const ASSERTION_AGE: Duration = Duration::from_secs(180);
-/// The status of a node expires after this time. A node reports it three times in this period.
+/// The status of a node expires after this time. By default, a node reports it three times in this
+/// period.
 const NODE_AGE: Duration = Duration::from_secs(30);
-/// Limit for reading all credentials at startup.
+/// Time limit for reading all credentials while connecting.
 const CREDENTIALS_TIMEOUT: Duration = Duration::from_secs(10);
 const SIGNING_SECRET: &str = "secret.signing";
 
@@ -65,7 +66,7 @@ pub struct NatsDirectory {
     authorizations: Bucket,
     assertions: Bucket,
     nodes: Bucket,
-    /// Whether the last report of the node was stored. Servers without a majority accept
+    /// Whether the last status of this node was stored. Servers without a majority accept
     /// connections, but store nothing.
     is_answering: AtomicBool,
     credentials: Arc<Credentials>,
@@ -251,7 +252,7 @@ impl Directory for NatsDirectory {
     }
 }
 
-/// Returns the secret of the cluster, which its first node creates.
+/// Returns the signing secret of the cluster, and creates it if there is none.
 async fn shared_secret(bucket: &Bucket) -> Result<[u8; 32], DirectoryError> {
     loop {
         let Entry { value, revision } = bucket.get(SIGNING_SECRET).await?;

@@ -24,7 +24,8 @@ const CHECK_SOCKETS_EVERY: u64 = 5;
 /// balancer notices it as late as possible.
 const WARM_UP: Duration = HEALTH_CHECK_INTERVAL.saturating_mul(20).saturating_add(JUST_AFTER);
 const JUST_AFTER: Duration = Duration::from_millis(1);
-/// A cluster without failures for this time has settled: no lease can still expire.
+/// A cluster has settled once no environment was disconnected, no failure was to come and no node
+/// hung for this time: no lease can still expire.
 const SETTLED_AFTER: Duration = LEASE_AGE.saturating_add(Duration::from_secs(15));
 /// A cluster that has not settled within this time never will.
 const LONGEST_RUN: Duration = Duration::from_secs(4 * 3600);
@@ -41,7 +42,7 @@ pub(crate) struct Settings {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Event {
-    /// A pause has ended. Events of an earlier attempt are ignored.
+    /// The pause before a dial has ended. Events of an earlier attempt are ignored.
     Dial {
         environment: usize,
         attempt: u64,
@@ -65,7 +66,7 @@ pub(crate) enum Event {
         node: usize,
         sent: Duration,
     },
-    /// The directory has responded to a registering call.
+    /// A call has its turn at the node, or the directory has responded to it.
     CallProgresses {
         call: u64,
     },
@@ -105,11 +106,12 @@ pub(crate) struct Registered {
     pub(crate) ticket: SecretHash,
 }
 
-/// A registration that a node is processing.
+/// A registration at a node, queued or in progress.
 pub(crate) struct Call {
     pub(crate) environment: usize,
     pub(crate) attempt: u64,
-    /// Set until processing begins. A call whose caller has given up by then is dropped.
+    /// When its caller gives up; set while the call is queued. A call whose turn comes later than
+    /// that is dropped.
     pub(crate) waits_until: Option<Duration>,
     pub(crate) registered: Registered,
     pub(crate) lease: Pin<Box<dyn Future<Output = Result<Lease, DirectoryError>> + Send>>,
@@ -210,7 +212,8 @@ impl Cluster {
         }
     }
 
-    /// Lets the load balancer check all nodes, and checks the invariants of the simulation.
+    /// Lets the load balancer check all nodes, continues a rolling restart, and now and then checks
+    /// the sockets.
     fn check_health(&mut self) {
         self.agenda.add(HEALTH_CHECK_INTERVAL, Event::CheckHealth);
         for node in &mut self.nodes {

@@ -167,7 +167,8 @@ impl Cluster {
         }
     }
 
-    /// Records that an outage begins, before the environment notices it.
+    /// Records that an outage begins, unless it has begun already. The environment may notice it
+    /// later.
     pub(crate) fn begin_outage(&mut self, environment: usize) {
         let it = &mut self.environments[environment];
         if it.lost_at.is_none() {

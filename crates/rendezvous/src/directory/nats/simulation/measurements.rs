@@ -26,7 +26,7 @@ struct Rate {
     peak: usize,
 }
 
-/// The results of one run. Times count from the first failure.
+/// The results of one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Report {
     /// Attempts to register.
@@ -38,6 +38,7 @@ pub(crate) struct Report {
     /// Registrations in the busiest second.
     pub(crate) peak: usize,
     pub(crate) peak_of_a_node: usize,
+    /// The end of the last outage, counted from the first failure.
     pub(crate) all_back: Duration,
     /// Maximum number of environments disconnected at the same time.
     pub(crate) most_away: usize,
@@ -125,12 +126,13 @@ impl Rate {
 }
 
 impl Report {
-    pub(crate) const HEADINGS: &str = "| failure | calls (failed) | peak calls/s | registrations | peak/s | \
-        peak/s of a node | all back | outages (at once) | p50 | p99 | longest | nodes end with |\n\
+    pub(crate) const HEADINGS: &str = "| failure | calls (failed) | peak calls/s | \
+        registrations | peak/s | peak/s of a node | all back | \
+        outages (at once) | p50 | p99 | longest | nodes end with |\n\
         |---|---|---|---|---|---|---|---|---|---|---|---|";
 }
 
-/// A row of the table.
+/// A row of the table, without its first cell.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "| {} ({}) | {} ", self.calls, self.failed_calls, self.peak_of_calls)?;

@@ -29,7 +29,7 @@ pub(crate) struct Node {
     pub(crate) online: BTreeMap<usize, Socket>,
     /// When the queue of calls becomes empty.
     pub(crate) idle_from: Duration,
-    /// Calls that the node was processing when it hung.
+    /// Calls that were due to begin or continue while the node hung.
     pub(crate) stalled: Vec<u64>,
 }
 
@@ -98,7 +98,8 @@ impl Node {
 }
 
 impl Cluster {
-    /// Queues a call. Drops a call whose caller will have given up before its turn.
+    /// Queues a call, unless its caller will have given up before its turn. A node that is not
+    /// ready refuses the call, or does not respond.
     pub(crate) fn accept_call(
         &mut self,
         environment: usize,
@@ -186,7 +187,8 @@ impl Cluster {
         self.agenda.add(delay, Event::DialAnswered { environment, attempt, socket });
     }
 
-    /// Opens a socket if the ticket is the one of the current registration.
+    /// Opens a socket if the ticket is the one of the current registration, and no newer one has
+    /// its socket here.
     pub(crate) fn attach(&mut self, environment: usize, registered: Registered) -> Option<u64> {
         let Registered { node, ticket } = registered;
         let number = self.new_number();
@@ -202,7 +204,8 @@ impl Cluster {
         Some(number)
     }
 
-    /// Handles the end of a socket when the node notices it. A late disconnect changes nothing.
+    /// Handles the end of a socket when the node notices it. The end of a socket that was replaced
+    /// changes nothing.
     pub(crate) fn detach(&mut self, node: usize, environment: usize, socket: u64) {
         let it = &mut self.nodes[node];
         let Some(online) = it.online.get(&environment).filter(|it| it.number == socket) else {
