@@ -46,7 +46,7 @@ impl PipeReader {
         Self { pipe_bytes: Some(1 << 20), read_bytes: 256 << 10 },
     ];
 
-    /// Returns the number of bytes.
+    /// Returns the size of the program's output.
     pub(super) fn run(self, program: &Program) -> anyhow::Result<u64> {
         let child = program.command().stdout(Stdio::piped()).spawn();
         let mut child = child.with_context(|| cannot_start(program))?;

@@ -41,7 +41,7 @@ pub(super) enum Event<'a> {
     Output(&'a [u8]),
     /// The last event of a process.
     Closed,
-    /// An event that no measurement uses.
+    /// A response, or a notification that no measurement uses.
     Other,
 }
 
@@ -84,7 +84,7 @@ impl Client {
         Ok(written)
     }
 
-    /// Passes the output of the running process to `output` until the process closes.
+    /// Passes the output of all processes to `output` until one of them closes.
     pub(super) fn until_closed(&mut self, mut output: impl FnMut(&[u8])) -> anyhow::Result<()> {
         loop {
             match self.next_event()? {
@@ -251,7 +251,8 @@ fn root() -> anyhow::Result<PathUri> {
     PathUri::from_path("/").context("/ is not a valid path")
 }
 
-/// Returns the error for a message that cannot be parsed. The error quotes its first bytes.
+/// Returns the error text for a message that cannot be parsed. It quotes the first bytes of the
+/// message.
 pub(super) fn unexpected(message: &[u8]) -> String {
     const SHOWN: usize = 200;
     let start = &message[..message.len().min(SHOWN)];

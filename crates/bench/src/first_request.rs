@@ -1,6 +1,7 @@
 //! Measures the time from the connect of a client that uses Nagle's algorithm to the response to
-//! its first request. The request follows a notification. Because the notification has no response
-//! to carry an acknowledgement, the kernel may hold the request back.
+//! its first request after the handshake. That request follows the notification that ends the
+//! handshake. Because the notification has no response to carry an acknowledgement, the kernel may
+//! hold the request back.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};

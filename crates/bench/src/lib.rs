@@ -146,7 +146,8 @@ pub fn take_part_if_asked() -> Option<ExitCode> {
         .or_else(network::copy_if_asked)
 }
 
-/// Runs the measurements whose names contain `only`, or all, and prints a table or JSON.
+/// Runs the measurements whose names contain `only` (all if it is empty), and prints a table or
+/// JSON.
 pub fn run(quick: bool, json: bool, only: &str) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(cfg!(target_os = "linux"), "bench requires Linux: it reads /proc");
     let wanted: Vec<_> = MEASUREMENTS.iter().filter(|(name, _)| name.contains(only)).collect();

@@ -73,7 +73,7 @@ impl Pair<Client> {
 }
 
 impl Pair<f64> {
-    /// Returns the row of a comparison. `is` describes the other side.
+    /// Returns the row of a comparison. `is` describes the side `limit`.
     pub(super) fn row(&self, name: &str, unit: Unit, is: &'static str) -> Row {
         Row::new(name, unit, self.ours).limit(Limit { value: self.limit, is })
     }

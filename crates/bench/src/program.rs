@@ -6,7 +6,8 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::Context as _;
 
-/// A program with an empty environment, so that both sides run exactly the same.
+/// A program that runs with an empty environment, so that it does the same through the server and
+/// directly.
 #[derive(Debug, Clone)]
 pub(super) struct Program {
     argv: Vec<String>,
@@ -21,7 +22,7 @@ impl Program {
         Self::new("/bin/true")
     }
 
-    /// Returns this executable in the hidden mode that its first argument selects.
+    /// Returns this executable in a hidden mode, with `mode` as the first argument.
     pub(super) fn this(mode: &str) -> anyhow::Result<Self> {
         let executable = std::env::current_exe()?;
         let executable = executable.to_str().context("the path of this program is not UTF-8")?;

@@ -120,7 +120,7 @@ const MIB: f64 = KIB * KIB;
 
 const COLUMNS: usize = 7;
 const HEADINGS: [&str; COLUMNS] =
-    ["measurement", "measured", "limit", "ratio", "target", "met", "the machine's limit is"];
+    ["measurement", "measured", "limit", "ratio", "target", "met", "the limit is"];
 const RIGHT_ALIGNED: std::ops::Range<usize> = 1..5;
 
 impl fmt::Display for Report {
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn the_table_is_aligned_and_shows_whether_targets_are_met() {
         let expected = "\
-measurement   measured      limit   ratio       target  met  the machine's limit is
+measurement   measured      limit   ratio       target  met  the limit is
 latency        1.50 ms    1.00 ms  1.50 ×      ≤ 1.8 ×  yes  bare
 throughput    10 MiB/s  100 MiB/s  0.10 ×     ≥ 0.35 ×  NO   bare pipe
 memory         9.5 MiB                      ≤ 10.0 MiB  yes

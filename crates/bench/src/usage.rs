@@ -1,5 +1,5 @@
-//! Reads the kernel's figures about a process from `/proc` (memory, CPU time, children), and the
-//! load of the machine.
+//! Reads the kernel's figures about a process (memory, threads, CPU time, children) and about the
+//! machine (memory of the kernel, load).
 
 use std::fs;
 

@@ -3,9 +3,9 @@
 
 use std::io::{self, Read as _, Write as _};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, anyhow, bail, ensure};
 
-use super::endpoint::{Endpoint, Nagle, Stream};
+use super::endpoint::{Endpoint, Nagle, READ_TIMEOUT, Stream};
 
 const BUFFER_BYTES: usize = 1 << 20;
 /// Larger payloads are sent with a separate call instead of being copied behind their header.
@@ -43,8 +43,8 @@ impl WebSocket {
         Self { stream, buffer: vec![0; 4096], begin: 0, end: 0, outgoing: Vec::new() }
     }
 
-    /// Upgrades the connection. The key is the example of RFC 6455. The server's response to it is
-    /// not checked, because it would prove nothing here.
+    /// Upgrades the connection. The key is the example of RFC 6455. `Sec-WebSocket-Accept` in the
+    /// response is not checked, because it would prove nothing here.
     fn upgrade(&mut self, endpoint: &Endpoint) -> anyhow::Result<()> {
         let address = endpoint.address();
         let authorization = endpoint
@@ -143,7 +143,13 @@ impl WebSocket {
                 self.buffer.resize(needed.max(BUFFER_BYTES), 0);
             }
         }
-        let count = self.stream.read(&mut self.buffer[self.end..])?;
+        let read = self.stream.read(&mut self.buffer[self.end..]);
+        let count = read.map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => {
+                anyhow!("the server sent nothing for {}s", READ_TIMEOUT.as_secs())
+            }
+            _ => error.into(),
+        })?;
         ensure!(count > 0, "the server closed the connection");
         self.end += count;
         Ok(())
@@ -209,6 +215,7 @@ pub(super) fn append_header(buffer: &mut Vec<u8>, masked: u8, opcode: u8, payloa
 #[cfg(test)]
 mod tests {
     use std::net::{TcpListener, TcpStream};
+    use std::time::Duration;
 
     use super::*;
 
@@ -259,5 +266,15 @@ mod tests {
         let mut pong = [0; 7];
         peer.read_exact(&mut pong).unwrap();
         assert_eq!(pong, [FINAL | PONG, MASKED | 1, 0, 0, 0, 0, b'!']);
+    }
+
+    #[test]
+    fn the_error_after_a_timeout_says_that_the_server_is_silent() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        let mut connection = WebSocket::over(Stream::Plain(socket));
+        let error = connection.receive_message().unwrap_err();
+        assert_eq!(error.to_string(), "the server sent nothing for 30s");
     }
 }

@@ -8,8 +8,9 @@ use crate::skipped;
 /// The user and group `nobody`, which own nothing.
 pub const NOBODY: u32 = 65_534;
 
-/// If this process is root, the work runs on a thread that becomes `nobody`: the kernel keeps
-/// credentials per thread. Skips the work if the thread may not change its credentials.
+/// Runs the work on the calling thread or, if this process is root, on a thread that becomes
+/// `nobody`: the kernel keeps credentials per thread. Skips the work if that thread may not change
+/// its credentials.
 pub fn as_nobody(work: impl FnOnce() + Send) {
     if !rustix::process::geteuid().is_root() {
         return work();

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The two servers that `scripts/test` provides.
+/// The two versions of nats-server that `scripts/test` provides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NatsVersion {
     /// The version in Debian, 2.9. Its replicas lose updates.
@@ -27,17 +27,18 @@ impl NatsVersion {
             Self::Debian => ("NATS_SERVER_DEBIAN", "nats-debian/usr/sbin/nats-server"),
             Self::Current => ("NATS_SERVER", "venv/bin/nats-server"),
         };
-        let program = match std::env::var_os(variable) {
-            Some(program) => program.into(),
+        let (program, remedy) = match std::env::var_os(variable) {
+            Some(program) => (PathBuf::from(program), format!("correct {variable}")),
             None => {
                 // target/PROFILE/deps/TEST
                 let test = std::env::current_exe().unwrap();
-                test.ancestors().nth(3).unwrap().join(path)
+                let program = test.ancestors().nth(3).unwrap().join(path);
+                (program, format!("run scripts/test once, or set {variable}"))
             }
         };
         match program.exists() {
             true => Ok(program),
-            false => Err(format!("{} does not exist: run scripts/test once", program.display())),
+            false => Err(format!("{} does not exist: {remedy}", program.display())),
         }
     }
 }

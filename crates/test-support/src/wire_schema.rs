@@ -5,6 +5,7 @@
 //! params is wrong. The server's own messages must always match, without extra members.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::sync::{Arc, LazyLock, Mutex};
 
 use jsonschema::{Draft, Validator};
@@ -35,16 +36,19 @@ impl WireSchema {
             return;
         }
         if let Some(method) = message["method"].as_str() {
-            let row = DOCUMENT.server_message(method);
-            DOCUMENT.check_written(&row["params"], &message["params"], method);
+            let row = DOCUMENT.row(&["x-server-requests", "x-notifications"], method);
+            let what = format_args!("the params object of {method}");
+            DOCUMENT.check_written(&row["params"], &message["params"], what);
         } else if let Some(error) = message.get("error") {
-            DOCUMENT.check_written(&reference("RpcError"), error, "an error");
+            DOCUMENT.check_written(&reference("RpcError"), error, "an error object");
         } else if let Some((method, params)) = request {
-            let row = DOCUMENT.row("methods", &method);
+            let row = DOCUMENT.row(&["methods"], &method);
             // Null and absent params count as an empty object.
             let params = if params.is_null() { json!({}) } else { params };
-            DOCUMENT.check_read(&row["x-params"], &params, &method);
-            DOCUMENT.check_written(&row["result"]["schema"], &message["result"], &method);
+            let what = format_args!("the params object of {method}");
+            DOCUMENT.check_read(&row["x-params"], &params, what);
+            let what = format_args!("the result of {method}");
+            DOCUMENT.check_written(&row["result"]["schema"], &message["result"], what);
         }
     }
 }
@@ -68,23 +72,22 @@ struct Document {
 }
 
 impl Document {
-    fn row(&self, table: &str, name: &str) -> &Value {
-        let mut rows = self.document[table].as_array().expect("a table is an array").iter();
-        let row = rows.find(|row| row["name"] == name);
-        row.unwrap_or_else(|| panic!("{name} is not among the {table} of docs/openrpc.json"))
+    fn row(&self, tables: &[&str], name: &str) -> &Value {
+        tables
+            .iter()
+            .flat_map(|table| self.document[*table].as_array().expect("a table is an array"))
+            .find(|row| row["name"] == name)
+            .unwrap_or_else(|| {
+                let tables = tables.join(" and ");
+                panic!("{name} is not among the {tables} of docs/openrpc.json")
+            })
     }
 
-    fn server_message(&self, name: &str) -> &Value {
-        let requests = self.document["x-server-requests"].as_array().expect("an array");
-        let request = requests.iter().find(|row| row["name"] == name);
-        request.unwrap_or_else(|| self.row("x-notifications", name))
-    }
-
-    fn check_read(&self, schema: &Value, value: &Value, what: &str) {
+    fn check_read(&self, schema: &Value, value: &Value, what: impl Display) {
         self.read.check(schema, value, what);
     }
 
-    fn check_written(&self, schema: &Value, value: &Value, what: &str) {
+    fn check_written(&self, schema: &Value, value: &Value, what: impl Display) {
         self.written.check(schema, value, what);
     }
 }
@@ -100,7 +103,7 @@ impl Schemas {
         Self { components, compiled: Mutex::default() }
     }
 
-    fn check(&self, schema: &Value, value: &Value, what: &str) {
+    fn check(&self, schema: &Value, value: &Value, what: impl Display) {
         let validator = self.validator(schema);
         if let Err(error) = validator.validate(value) {
             let path = error.instance_path();
@@ -179,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic = "process/terminate does not match docs/openrpc.json"]
+    #[should_panic = "the params object of process/terminate does not match docs/openrpc.json"]
     fn accepted_params_that_the_document_forbids_fail() {
         exchange(
             "process/terminate",
@@ -196,7 +199,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic = "process/opened is not among the x-notifications of docs/openrpc.json"]
+    #[should_panic = "process/opened is not among the x-server-requests and x-notifications of \
+                      docs/openrpc.json"]
     fn unknown_notifications_fail() {
         WireSchema::default().received(&json!({"method": "process/opened"}), 1);
     }

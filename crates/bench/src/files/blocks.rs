@@ -25,7 +25,7 @@ pub(crate) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
 
     let path = fixture.path_of("write");
     let mut sides = Sides::start()?;
-    // Fewer rounds than for reading, because each one waits for the disk.
+    // At most three rounds, because each one waits for the disk.
     let rounds = scale.rounds.min(3);
     let writing = sides.time(rounds, |client| write(client, &path, &block, bytes))?;
     let len = std::fs::metadata(&path)?.len();

@@ -38,7 +38,9 @@ impl Fixture {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._".contains(&byte);
         ensure!(
             path.starts_with('/') && path.bytes().all(is_plain),
-            "the temporary directory {path:?} needs escapes in JSON; change TMPDIR"
+            "the path of the temporary directory {:?} has characters other than ASCII letters, \
+             digits, /, -, . and _; change TMPDIR",
+            directory.path()
         );
         Ok(Self { directory, path })
     }

@@ -73,7 +73,7 @@ impl Worker {
         self.append_base64("dataBase64")
     }
 
-    /// Writes a file and truncates it to its length afterwards. If a file is truncated to zero
+    /// Writes a file, and truncates it to its new length afterwards. If a file is truncated to zero
     /// first, ext4 assumes that it is being replaced, and closing it flushes it to disk.
     fn write(&self, path: &Path) -> io::Result<()> {
         let mut file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;

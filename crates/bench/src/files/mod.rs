@@ -2,7 +2,7 @@
 //! work.
 //!
 //! The limit is `limit_server`, a separate process on loopback like the measured server: a blocking
-//! thread for its connection, `stat`, `read` and `write`, base64, and nothing else. It has no
+//! thread for its connection, which calls the kernel directly, base64, and nothing else. It has no
 //! sessions, no checks, no limits, no errors except a closed connection, and it reuses its buffers.
 //! The same client sends requests to both in the same WebSocket frames. It encodes requests by
 //! hand, in a simpler form for the minimal server, and reads the same JSON and base64 in the

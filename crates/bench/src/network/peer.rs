@@ -68,7 +68,7 @@ pub(super) fn send(mut stream: &TcpStream, bytes: u64) -> io::Result<()> {
     receive(stream).map(drop)
 }
 
-/// Returns the number of bytes.
+/// Receives to the end. Returns the number of bytes.
 pub(super) fn receive(mut stream: &TcpStream) -> io::Result<u64> {
     let mut buffer = vec![0; BLOCK];
     let mut received = 0;

@@ -1,7 +1,7 @@
 //! Measures the cost of a rendezvous: CPU time for routed bytes, and memory for idle streams. The
 //! peers are plain sockets, because the rendezvous cannot tell what a frame contains.
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
 use exec_server_relay::frame::{Body, Frame, StreamId};
 use exec_server_relay::noise::{Identity, MESSAGE_1_OVERHEAD, MESSAGE_2_LEN, OsRng};
@@ -142,14 +142,16 @@ pub(super) fn frame(stream_id: StreamId, payload_len: usize) -> Bytes {
     Frame { stream_id, ack: 0, ack_bits: 0, body, trace: None }.encode()
 }
 
-/// Raises the descriptor limit to allow this many sockets in addition to the other descriptors of
-/// this process.
+/// Raises the limit on open files to the hard limit. Fails if that does not allow this many sockets
+/// in addition to the other descriptors of this process.
 pub(super) fn allow_descriptors(sockets: usize) -> anyhow::Result<()> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     let needed = sockets as u64 + 64;
-    ensure!(
-        maximum.is_none_or(|maximum| maximum >= needed),
-        "{sockets} sockets exceed the hard limit on open files; raise it to {needed}"
-    );
+    if let Some(maximum) = maximum.filter(|maximum| *maximum < needed) {
+        bail!(
+            "{sockets} sockets need a hard limit of {needed} open files, and it is {maximum}; \
+             raise it"
+        );
+    }
     Ok(setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?)
 }

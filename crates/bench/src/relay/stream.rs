@@ -61,7 +61,7 @@ impl ProductSocket {
             loop {
                 tokio::select! {
                     received = incoming.recv() => return message(received),
-                    // The server asks how far this end has read.
+                    // A pong is due: the server sends pings to learn how far this end has read.
                     () = outgoing.control_pending() => outgoing.flush().await?,
                 }
             }
@@ -102,6 +102,6 @@ pub(super) async fn connect_when_online(
     let outcome = timeout(ONLINE_TIMEOUT, connecting).await;
     Ok(outcome.with_context(|| {
         let limit = ONLINE_TIMEOUT.as_secs();
-        format!("the environment did not connect to the rendezvous within {limit}s")
+        format!("cannot connect to the environment through the rendezvous within {limit}s")
     })??)
 }

@@ -1,4 +1,5 @@
-//! A client, its connection to the server, and the end of both.
+//! One connection through the proxy: the client's socket, the socket to the server, and how both
+//! end.
 
 use std::future;
 use std::io;
@@ -14,7 +15,8 @@ use super::direction::{Direction, Ended};
 use super::plan::CutPlan;
 use super::{Conditions, Cut, Way};
 
-/// Proxies until one side resets, both have ended, or the connection is cut.
+/// Connects to the server, and proxies until one side resets, both have ended, or the connection is
+/// cut. Resets the client if the server cannot be reached.
 pub(super) async fn run(
     client: TcpStream,
     upstream: SocketAddr,

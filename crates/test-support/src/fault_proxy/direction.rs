@@ -17,7 +17,7 @@ use super::{Conditions, Cut, Way};
 
 const READ_CHUNK: usize = 16 << 10;
 
-/// Maximum number of waiting bytes. Beyond that, nothing is read from the sender.
+/// While this many bytes or more are waiting, nothing is read from the sender.
 const MAX_WAITING: usize = 256 << 10;
 
 pub(super) struct Direction {
@@ -28,7 +28,7 @@ pub(super) struct Direction {
     plan: Arc<CutPlan>,
     /// The receiver's position in the frames.
     position: FramePosition,
-    /// Bytes that the receiver has accepted.
+    /// The number of bytes written to the receiver's socket so far.
     moved: u64,
 }
 
@@ -40,7 +40,7 @@ struct Chunk {
 enum Content {
     Bytes {
         bytes: Vec<u8>,
-        /// How many of the bytes the receiver has accepted.
+        /// How many of the bytes have been written to the receiver's socket.
         written: usize,
     },
     /// The sender's FIN. Nothing follows it.
@@ -54,7 +54,7 @@ enum Input {
     Ended,
 }
 
-/// The reason why both directions end.
+/// The reason why both directions end early.
 #[derive(Debug)]
 pub(super) enum Ended {
     /// One of the sockets was reset, so the other must be reset, too.

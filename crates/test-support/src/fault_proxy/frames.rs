@@ -1,7 +1,7 @@
 //! Finds the ends of frames in one direction of a WebSocket connection.
 //!
-//! The HTTP head before the first frame counts as a frame. A stream that is not a WebSocket counts
-//! as a head without an end, so it can be cut anywhere.
+//! The HTTP head before the first frame counts as a frame. A stream that is not HTTP counts as a
+//! head without an end, so it can be cut anywhere.
 
 const END_OF_HEAD: &[u8; 4] = b"\r\n\r\n";
 

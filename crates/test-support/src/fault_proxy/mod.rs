@@ -1,6 +1,7 @@
 //! A TCP proxy that simulates a faulty network between clients and one server, on command.
 //!
-//! It parses WebSocket only to find the ends of frames, so that it can cut within a frame.
+//! It parses WebSocket only to find the ends of frames, so that it can cut within a frame or before
+//! a certain message.
 
 mod connection;
 mod direction;
@@ -65,7 +66,7 @@ struct Conditions {
     to_client: Traffic,
     admission: Admission,
     delay: Duration,
-    /// Maximum number of bytes that one direction of one connection moves.
+    /// Maximum number of bytes that each direction of each connection moves.
     limit: Option<u64>,
 }
 
@@ -137,15 +138,16 @@ impl FaultProxy {
         format!("ws://{}", self.address)
     }
 
-    /// Ends every connection accepted so far, and returns when they have ended. Data held by the
-    /// proxy is lost. Later connections are not affected.
+    /// Ends every connection accepted so far, and returns when they have ended. Data that the proxy
+    /// still holds is lost, except the part of a frame that [`Cut::MidFrame`] or
+    /// [`Cut::MidFrameRst`] forwards. Later connections are not affected.
     pub async fn cut(&self, how: Cut) {
         let cut_off = {
             let mut generation = self.generation.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *generation, watch::Sender::new(None))
         };
         cut_off.send_replace(Some(how));
-        // A connection drops its receiver when its sockets have ended.
+        // A connection drops its receiver once it has sent FIN or RST on its sockets.
         cut_off.closed().await;
     }
 
@@ -171,8 +173,8 @@ impl FaultProxy {
         self.hold(Way::ToClient);
     }
 
-    /// Like [`black_hole`](Self::black_hole), in one direction. New connections do not reach the
-    /// server.
+    /// Like [`black_hole`](Self::black_hole), in one direction. New connections reach the server
+    /// only after [`resume`](Self::resume), whichever direction is held.
     pub fn hold(&self, way: Way) {
         self.conditions.send_modify(|conditions| match way {
             Way::ToServer => conditions.to_server = Traffic::Held,
@@ -202,7 +204,7 @@ impl FaultProxy {
         self.conditions.send_replace(Conditions::default());
     }
 
-    /// The number of accepted connections, without refused ones.
+    /// The number of connections accepted so far, without refused ones.
     pub fn connections(&self) -> usize {
         self.counts.borrow().connections
     }

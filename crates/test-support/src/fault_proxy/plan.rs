@@ -11,14 +11,16 @@ use super::{Cut, Way};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlannedCut {
     pub way: Way,
-    /// Number of messages to forward in this direction, on any connection. The next one is lost.
+    /// Number of messages to forward in this direction, counted over all connections, since the
+    /// previous planned cut or, for the first cut, since
+    /// [`plan_cuts`](super::FaultProxy::plan_cuts). The next message does not arrive whole.
     ///
-    /// The HTTP head of a connection counts as a message, and so does each ping.
+    /// Each frame counts as a message, pings included, and so does the HTTP head of a connection.
     pub after: u64,
     pub how: Cut,
 }
 
-/// Pending cuts, in order. Each counts messages since the previous cut.
+/// Pending cuts, in order. `after` of the first one is the number of messages still to forward.
 #[derive(Debug, Default)]
 pub(super) struct CutPlan {
     coming: Mutex<VecDeque<PlannedCut>>,

@@ -46,7 +46,7 @@ impl RpcClient<Served> {
         outcome(self.response_with(&json!(id)).await)
     }
 
-    /// Returns the whole response to a request with any id.
+    /// Returns the whole response to the request with this id, which need not be a number.
     pub async fn response_with(&mut self, id: &Value) -> Value {
         self.next(&format!("the response to {id}"), |message| answers(message, id)).await
     }
@@ -65,7 +65,8 @@ impl RpcClient<Served> {
         self.next("a notification", is_notification).await
     }
 
-    /// Sends a request whose response must be the first message to arrive. Returns its session id.
+    /// Sends a request whose response must be the first message to arrive. Returns the session id
+    /// in the response.
     pub async fn first_message_answers(&mut self, method: &str, params: Value) -> String {
         let id = self.request(method, params).await;
         let response = self.response(id).await.expect(method);
@@ -107,7 +108,7 @@ impl RpcClient<Served> {
         self.cut().await;
     }
 
-    /// Cuts the connection and waits until the server has noticed.
+    /// Cuts the connection and waits until the server no longer serves it.
     pub async fn cut(self) {
         drop(self.wire.connection);
         self.wire.serving.await.expect("the server does not panic");

@@ -35,7 +35,7 @@ impl<W: BlockingWire> RpcClient<W> {
         outcome(self.response_with(&json!(id)))
     }
 
-    /// Returns the whole response to a request with any id.
+    /// Returns the whole response to the request with this id, which need not be a number.
     pub fn response_with(&mut self, id: &Value) -> Value {
         self.next(&format!("the response to {id}"), |message| answers(message, id))
     }

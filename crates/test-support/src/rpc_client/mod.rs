@@ -15,7 +15,7 @@ use crate::wire_schema::WireSchema;
 pub use asynchronous::Served;
 pub use blocking::BlockingWire;
 
-/// A wait for a message fails after this time. Not used for measurements.
+/// A wait fails if no message arrives for this long.
 pub(crate) const HANG: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]

@@ -26,7 +26,7 @@ pub(crate) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {
         );
         return Ok(Vec::new());
     };
-    // Each environment and each stream is a socket on both sides.
+    // Each side of the comparison opens a socket for each environment and each stream.
     allow_descriptors(2 * (scale.environments + scale.active_streams) + 512)?;
     let runtime = runtime()?;
     let mut sides = Pair {

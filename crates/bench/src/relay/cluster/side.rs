@@ -41,7 +41,7 @@ pub(super) struct Nats {
 }
 
 impl Nats {
-    /// Returns `None` if the program is not installed.
+    /// Returns `None` if nats-server is not installed.
     pub(super) fn start() -> anyhow::Result<Option<Self>> {
         let Some(program) = find_program() else { return Ok(None) };
         let store = tempfile::tempdir().context("cannot create a temporary directory")?;
