@@ -15,7 +15,7 @@ use crate::program::write_history_files::own_state_directories;
 
 /// The variables that may hold a token, in order of precedence.
 pub(crate) const API_KEY_VARIABLES: [&str; 2] = ["EXEC_SERVER_API_KEY", "CODEX_API_KEY"];
-/// The variables that may hold an agent identity.
+/// The variables that may hold the access token of an agent identity, in order of precedence.
 pub(crate) const ACCESS_TOKEN_VARIABLES: [&str; 2] =
     ["EXEC_SERVER_ACCESS_TOKEN", "CODEX_ACCESS_TOKEN"];
 
@@ -34,7 +34,7 @@ pub enum NoCredentials {
          EXEC_SERVER_API_KEY"
     )]
     Nothing { registry: String },
-    #[error("no token for {registry}: the variable {name} is not set; set it to the token")]
+    #[error("no token for {registry}: the variable {name} is unset or empty; set it to the token")]
     Variable { registry: String, name: String },
     #[error("use_agent_identity_auth needs an access token; set EXEC_SERVER_ACCESS_TOKEN")]
     NoAccessToken,
@@ -48,15 +48,17 @@ pub(crate) struct Found {
 }
 
 impl CredentialChoice {
-    /// Finds credentials. Checked in this order: the given file, the given variable, the agent
-    /// identity, the default variables, the login.
+    /// Takes the credentials that the user chose: the file, the variable or the agent identity.
+    /// Without a choice: the default variables or, if they are unset, the login.
     pub(crate) fn find(&self, registry: &str) -> Result<Found, NoCredentials> {
+        // For errors: without the query, which may hold a secret.
+        let shown = || RegistryClient::normalize_url(registry).unwrap_or_default();
         if let Some(file) = &self.token_file {
             return Ok(Found::file(file.clone()));
         }
         if let Some(name) = &self.token_variable {
-            let (registry, name) = (registry.to_owned(), name.clone());
-            let token = variable(&name).ok_or(NoCredentials::Variable { registry, name })?;
+            let missing = || NoCredentials::Variable { registry: shown(), name: name.clone() };
+            let token = variable(name).ok_or_else(missing)?;
             return Ok(Found::value(BearerToken::Value(token)));
         }
         if self.use_agent_identity {
@@ -69,7 +71,7 @@ impl CredentialChoice {
         }
         match login_file(registry).filter(|file| file.exists()) {
             Some(file) => Ok(Found::file(file)),
-            None => Err(NoCredentials::Nothing { registry: registry.to_owned() }),
+            None => Err(NoCredentials::Nothing { registry: shown() }),
         }
     }
 }
@@ -95,8 +97,8 @@ fn variable(name: impl AsRef<str>) -> Option<String> {
     std::env::var(name.as_ref()).ok().filter(|value| !value.is_empty())
 }
 
-/// Returns the file for the token of a login; `None` without a state directory. All spellings of a
-/// URL share one login.
+/// Returns the file for the token of a login; `None` without a state directory, or if the URL is
+/// invalid. All spellings of a URL share one login.
 pub(crate) fn login_file(registry: &str) -> Option<PathBuf> {
     let registry = RegistryClient::normalize_url(registry).ok()?;
     let name: String =
@@ -155,7 +157,8 @@ mod tests {
             token_variable: Some("NO_SUCH_VARIABLE".into()),
             ..CredentialChoice::default()
         };
-        let error = choice.find("https://relay.example").unwrap_err().to_string();
-        assert!(error.contains("NO_SUCH_VARIABLE is not set"), "{error}");
+        let error = choice.find("https://relay.example?token=SESAME").unwrap_err().to_string();
+        assert!(error.starts_with("no token for https://relay.example: "), "{error}");
+        assert!(error.contains("NO_SUCH_VARIABLE is unset or empty"), "{error}");
     }
 }

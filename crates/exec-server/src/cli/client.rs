@@ -111,7 +111,8 @@ pub(crate) struct Credentials {
 }
 
 impl Credentials {
-    /// Returns the flags that were given, and whether each concerns TLS.
+    /// Returns the flags that were given, and whether each concerns TLS. Omits `--tls-client-key`,
+    /// which never comes without `--tls-client-cert`.
     pub(crate) fn given(&self) -> impl Iterator<Item = (&'static str, bool)> {
         let flags = [
             (self.token_file.is_some(), "--token-file", false),
@@ -189,7 +190,7 @@ pub(crate) struct Run {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 After a newline, ~. disconnects, ~~ sends a tilde, and ~? lists these keys.
-The exit code is that of the shell; 255 after ~. and 125 if the shell cannot be started.")]
+The exit code is that of the shell, or 255 after ~.; 125, 126 and 127 mean the same as for run.")]
 pub(crate) struct Shell {
     #[command(flatten)]
     pub(crate) server: ServerChoice,
@@ -328,9 +329,9 @@ pub(crate) enum Variable {
 
 pub(super) fn parse_url(text: &str) -> Result<ServerUrl, String> {
     text.parse::<ServerUrl>().map_err(|error| {
-        // Without a user name only the query can be secret, and the error omits it. With a user
-        // name, the end of a password that contains a slash is ambiguous, so the error omits the
-        // whole URL.
+        // In a URL without `@` only the query can be secret, and the error omits it. Before an `@`
+        // there may be a password, whose end is ambiguous if it contains a slash, so the error
+        // omits the whole URL.
         if text.contains('@') {
             "expected wss://HOST:PORT, ws://HOST:PORT or unix:///PATH, without a user name or password".to_owned()
         } else {

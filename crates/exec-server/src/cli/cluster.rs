@@ -56,8 +56,8 @@ impl StoreOptions {
         Ok(self.store_beside_certificate())
     }
 
-    /// Like [`Self::store`], but allows both flags: a cluster node keeps its certificate, but no
-    /// state, in the data directory.
+    /// Like [`Self::store`], but allows `--data` beside `--cluster`: a cluster node keeps its
+    /// certificate, but no state, in the data directory.
     pub(crate) fn store_beside_certificate(&self) -> Store {
         match self.cluster.nats() {
             Some(options) => Store::Cluster(options),

@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn contradictions_and_bad_patterns_are_refused() {
         for (line, expected) in [
-            ("run --allow-host * true", "\"*\" allows every host"),
+            ("run --allow-host * true", "\"*\" matches every host"),
             ("run --allow-host https://a.example true", "contains a slash"),
             ("run --deny-host a.example:0 true", "has an invalid port"),
             ("run --allow-host= true", "a host pattern is empty"),

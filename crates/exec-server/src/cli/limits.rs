@@ -18,7 +18,7 @@ pub(crate) struct LimitFlags {
 }
 
 impl LimitFlags {
-    /// Returns `None` if no limit was given.
+    /// Returns `None` if no limit was given, and `--require-limits` neither.
     pub(crate) fn request(&self) -> Option<Box<LimitsRequest>> {
         limit_options::request(&self.given, self.required)
     }

@@ -32,7 +32,8 @@ use token::TokenCommand;
 use crate::config::Flags;
 use crate::program::exit_code::ExitStatus;
 
-/// The exit code for a mistake on the command line, as opposed to a failure at run time.
+/// The exit code for a mistake on the command line or in the configuration, as opposed to a failure
+/// at run time.
 pub(crate) const USAGE_ERROR: u8 = 2;
 
 const SETTINGS_HELP: &str = "\

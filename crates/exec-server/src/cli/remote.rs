@@ -31,7 +31,7 @@ pub(crate) struct Forward {
     /// The id by which clients address the server
     #[arg(long, value_name = "ID", help_heading = RENDEZVOUS)]
     pub(crate) environment_id: String,
-    /// A descriptive name, shown in the log
+    /// A descriptive name, shown in the log of this command
     #[arg(long, value_name = "TEXT", help_heading = RENDEZVOUS)]
     pub(crate) name: Option<String>,
     /// Sign requests to the rendezvous with the identity in EXEC_SERVER_ACCESS_TOKEN

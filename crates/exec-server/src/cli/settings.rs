@@ -1,5 +1,6 @@
-//! The flags of the server: one for each row of the settings table. Values pass through as text;
-//! the configuration checks them, like those of variables and of the file.
+//! The flags of the server: `--config`, one for each row of the settings table, and hidden ones for
+//! deprecated keys. Values pass through as text; the configuration checks them, like those of
+//! variables and of the file.
 
 use std::path::PathBuf;
 

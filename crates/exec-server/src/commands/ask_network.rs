@@ -1,6 +1,7 @@
 //! Asks the user at the terminal about hosts that match no rule, while the program waits.
 
 use std::collections::HashSet;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -50,18 +51,21 @@ impl Asker {
     async fn decide(&self, request: &NetworkRequest) -> NetworkDecision {
         let deadline = Instant::now() + HostOptions::ANSWER_TIMEOUT;
         let Ok(mut turn) = timeout_at(deadline, self.turn.lock()).await else {
-            return NetworkDecision::deny("the question was not answered in time");
+            return NetworkDecision::deny("an earlier question was not answered in time");
         };
         if turn.always.contains(&request.host) {
             return NetworkDecision::Allow;
         }
         match timeout_at(deadline, turn.ask(&question(&self.program, request))).await {
-            Ok(Answer::Yes) => NetworkDecision::Allow,
-            Ok(Answer::Always) => {
+            Ok(Ok(Answer::Yes)) => NetworkDecision::Allow,
+            Ok(Ok(Answer::Always)) => {
                 turn.always.insert(request.host.clone());
                 NetworkDecision::Allow
             }
-            Ok(Answer::No) => NetworkDecision::deny("the person at the terminal refused"),
+            Ok(Ok(Answer::No)) => NetworkDecision::deny("the person at the terminal refused"),
+            Ok(Err(error)) => {
+                NetworkDecision::deny(&format!("cannot ask at the terminal: {error}"))
+            }
             Err(_) => {
                 // Ends the line of the question. Errors are ignored: the terminal may have closed.
                 let _ = turn.questions.tell("");
@@ -73,15 +77,12 @@ impl Asker {
 }
 
 impl Turn {
-    /// Repeats the question until the answer is valid. End of input means no.
-    async fn ask(&self, question: &str) -> Answer {
+    /// Repeats the question until the answer is valid. Ctrl-D and Ctrl-C mean no.
+    async fn ask(&self, question: &str) -> io::Result<Answer> {
         loop {
-            match self.questions.ask(question).await {
-                Ok(Some(line)) => match Answer::parse(&line) {
-                    Some(answer) => return answer,
-                    None => continue,
-                },
-                Ok(None) | Err(_) => return Answer::No,
+            let Some(line) = self.questions.ask(question).await? else { return Ok(Answer::No) };
+            if let Some(answer) = Answer::parse(&line) {
+                return Ok(answer);
             }
         }
     }

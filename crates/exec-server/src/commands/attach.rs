@@ -1,4 +1,4 @@
-//! `exec-server attach`: connects to a process that `run --detach` started.
+//! `exec-server attach`: connects to a running process, such as one that `run --detach` started.
 
 use std::io::{self, IsTerminal as _};
 
@@ -7,7 +7,7 @@ use exec_server_client::{ExecServerClient, ExecServerClientConnectOptions};
 use exec_server_protocol::ErrorKind;
 
 use super::listing::{self, Listed};
-use super::run::{input_failed, input_refused, options};
+use super::run::{NO_RAW_MODE, input_failed, input_refused, options};
 use crate::cli::client::Attach;
 use crate::foreground::{
     self, Ending, Foreground, OnGap, OnSignal, OnStreamEnd, Report, Signals, Source,
@@ -56,7 +56,7 @@ async fn stay(
     if listed.process.tty
         && let Some(size) = foreground::terminal_size()
     {
-        // The process may have ended; its events will report that.
+        // Fails if the process has ended; its events will report that.
         let _ = process.resize(size).await;
     }
     let foreground = Foreground {
@@ -73,7 +73,7 @@ async fn stay(
     };
     let mut signals = Signals::new().context("cannot listen for signals")?;
     let ending = foreground.stay(client, &process, events, &mut signals).await;
-    match ending.with_context(|| format!("cannot attach to {name:?}"))? {
+    match ending.context(NO_RAW_MODE)? {
         Ending::Exited { code } => Ok(ExitStatus::of_process(code)),
         Ending::Left => {
             tell(&format!("detached; {name} keeps running"));

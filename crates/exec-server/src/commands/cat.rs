@@ -82,7 +82,8 @@ async fn open_again(
     let reader = open(files, path).await?;
     if reader.metadata() != before.metadata() {
         anyhow::bail!(
-            "changed while the connection was lost; run the command again to print it all"
+            "has changed since it was opened, so its content cannot be continued after the lost \
+             connection; run the command again"
         );
     }
     Ok(reader)

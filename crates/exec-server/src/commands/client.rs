@@ -169,7 +169,7 @@ async fn with_listing_within(
     outcome
 }
 
-/// Continues after a failure.
+/// Calls `act` for each name. Continues with the next name after a failure.
 async fn for_each(
     names: &[String],
     listed: &[Listed],

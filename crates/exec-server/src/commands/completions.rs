@@ -125,7 +125,7 @@ fn is_harmless(value: &str) -> bool {
     value.split('/').all(is_plain_name)
 }
 
-/// Completes environments, and file names where paths are local.
+/// Completes environments and, where paths are local, file names; in bash, bash does the latter.
 fn paths(
     word: &OsStr,
     choice: &ServerChoice,

@@ -23,7 +23,8 @@ pub(crate) fn run(
 /// Formats one line per setting, so that a comment can show the source of its value. A setting
 /// without a value is commented out.
 fn toml_text(configuration: &Configuration) -> String {
-    /// The last column where comments may start. A longer value moves only its own comment.
+    /// The longest assignment that moves all comments to the right. A longer one moves only its own
+    /// comment.
     const WIDEST_COLUMN: usize = 60;
     let assignment = |setting: &Setting| {
         let value = setting.show(&configuration.settings);

@@ -1,5 +1,5 @@
-//! A local file that receives a download. It appears under its path only once it is complete; until
-//! then, an existing file at that path remains.
+//! A local file that receives a download. A regular file appears under its path only once it is
+//! complete; until then, an existing file at that path remains.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};

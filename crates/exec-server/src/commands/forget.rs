@@ -11,8 +11,8 @@ use crate::program::exit_code::ExitStatus;
 use crate::program::say;
 use crate::terminal::printable;
 
-/// Forgets every finished process of `run --detach`. Sessions of other clients are kept, because
-/// those clients may reconnect for unread output.
+/// Forgets every finished process of `run --detach`, unless a client is attached. Sessions of other
+/// clients are kept, because those clients may reconnect for unread output.
 pub(crate) async fn all(
     client: &ExecServerClient,
     listed: &[Listed],
@@ -46,8 +46,14 @@ pub(crate) async fn run(
 ) -> anyhow::Result<()> {
     let name = listed.name();
     anyhow::ensure!(
-        force || !is_alive(listed),
+        force || !listed.process.running,
         "{name:?} is running; end it with exec-server kill {name}, or use forget -f"
+    );
+    let descendants = listed.process.descendants;
+    anyhow::ensure!(
+        force || descendants == 0,
+        "{name:?} has exited, but its descendants ({descendants}) have not; end them with \
+         exec-server kill {name}, or use forget -f"
     );
     anyhow::ensure!(
         force || !listed.session.attached,

@@ -15,12 +15,14 @@ pub(crate) async fn run(
 ) -> anyhow::Result<()> {
     let process_id = listed.name().to_owned();
     let session_id = Some(listed.session.session_id.clone());
+    let (is_running, descendants) = (listed.process.running, listed.process.descendants);
+    anyhow::ensure!(is_running || descendants > 0, "{process_id:?} is not running");
     // Descendants that outlive a process can be ended, but not signalled.
-    let is_alive = match signal {
-        None => listed.process.running || listed.process.descendants > 0,
-        Some(_) => listed.process.running,
-    };
-    anyhow::ensure!(is_alive, "{process_id:?} is not running");
+    anyhow::ensure!(
+        is_running || signal.is_none(),
+        "{process_id:?} has exited, and its descendants ({descendants}) cannot be signalled; omit \
+         the signal to end them"
+    );
     match signal {
         Some(signal) => {
             client.process_signal(SignalParams { process_id, signal, session_id }).await?;

@@ -24,7 +24,8 @@ pub(crate) fn login(options: &Login, out: &mut impl Write) -> anyhow::Result<()>
     let is_token = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
     ensure!(
         is_token,
-        "the token is empty, or contains characters that are not allowed in an HTTP header"
+        "the token is empty, or has a space, a line break or another character that is not allowed \
+         in a header"
     );
     let context = || format!("cannot store the token in {}", file.display());
     save_login(&file, &token).with_context(context)?;

@@ -126,7 +126,7 @@ struct Row {
     mode: u32,
     size: u64,
     modified_at_ms: i64,
-    /// The target of a symlink, if requested.
+    /// The target of a symlink, if requested and readable.
     target: Option<OsString>,
 }
 
@@ -187,7 +187,7 @@ async fn with_targets(
             let params = FsReadLinkParams { path, follow_symlinks: None, sandbox: None };
             match client.fs_read_link(params).await {
                 Ok(response) => row.target = response.link_target().ok(),
-                // It was removed or replaced after the listing.
+                // For example, the symlink was removed or replaced after the listing.
                 Err(ExecServerError::Server(_)) => {}
                 Err(error) => return Err(error),
             }

@@ -23,11 +23,14 @@ use crate::program::say;
 use crate::target::{Target, TargetSession};
 use crate::terminal::{is_stdin_a_terminal, json_line};
 
-/// The terminal size if there is no local terminal.
+/// The size of the command's terminal if there is no local one.
 const DEFAULT_SIZE: TerminalSize = TerminalSize { rows: 24, cols: 80 };
 
 /// Identifies the sessions of detached processes.
 pub(super) const DETACHED_CLIENT_NAME: &str = "exec-server run --detach";
+
+/// The context of an error of [`Foreground::stay`], which fails only in entering raw mode.
+pub(super) const NO_RAW_MODE: &str = "cannot put the local terminal into raw mode";
 
 pub(crate) async fn run(run: &Run) -> anyhow::Result<ExitStatus> {
     if run.detach {
@@ -35,7 +38,7 @@ pub(crate) async fn run(run: &Run) -> anyhow::Result<ExitStatus> {
     }
     let target = Target::find(&run.server)?;
     let argv = words(&run.command)?;
-    let mut hosts = start_network::hosts(&run.sandbox, &target)?;
+    let mut hosts = start_network::hosts(&run.sandbox, &target, !run.terminal)?;
     hosts.ask &= !run.terminal;
     let on_network_request =
         start_network::asking(&mut hosts, run.sandbox.hosts.ask_network, &argv)?;
@@ -85,8 +88,8 @@ pub(crate) async fn run(run: &Run) -> anyhow::Result<ExitStatus> {
     in_foreground(&target, session, spec, foreground, signals).await
 }
 
-/// Starts the process, attaches to it and cleans up. Never leaves the session behind without a
-/// message.
+/// Starts the process, stays with it until it ends or the user leaves, and ends the session. If the
+/// user stops waiting for a lost connection to the running process, warns that it keeps running.
 pub(super) async fn in_foreground(
     target: &Target,
     session: TargetSession,
@@ -107,7 +110,7 @@ pub(super) async fn in_foreground(
             return outcome;
         }
         Err(number) => {
-            // The process may already be running.
+            // The process may already be running; closing the session ends it.
             session.close_before(ready(())).await;
             return Ok(ExitStatus::of_signal(number));
         }
@@ -124,7 +127,7 @@ pub(super) async fn in_foreground(
         }
         _ => session.close_before(signals.asked_to_end()).await,
     }
-    match ending.with_context(|| format!("cannot attach to {program}"))? {
+    match ending.context(NO_RAW_MODE)? {
         Ending::Exited { code } => Ok(ExitStatus::of_process(code)),
         Ending::TimedOut(end) => {
             say(&format!("{program} timed out{}", end.in_words()));
@@ -142,9 +145,8 @@ pub(super) async fn in_foreground(
             ));
             Ok(ExitStatus::of_signal(number))
         }
-        Ending::Lost(error) => {
-            Err(anyhow::Error::new(error).context(format!("lost contact with {program}")))
-        }
+        Ending::Lost(error) => Err(anyhow::Error::new(error)
+            .context(format!("lost contact with {program}, which ends with its session"))),
     }
 }
 
@@ -206,8 +208,8 @@ async fn run_detached(run: &Run) -> anyhow::Result<ExitStatus> {
 
 fn name_taken(name: &str) -> anyhow::Error {
     anyhow::anyhow!(
-        "the name {name:?} is taken; choose another, or, if exec-server ps -a lists it and it is yours, \
-         free it with exec-server forget {name} (-f ends it if it still runs)"
+        "the name {name:?} is taken (see exec-server ps -a); choose another, or free it with \
+         exec-server forget {name} (-f if it still runs)"
     )
 }
 
@@ -225,7 +227,7 @@ async fn start_detached(
     if listed.iter().any(|listed| listed.name() == name) {
         return Err(name_taken(name));
     }
-    let mut hosts = start_network::hosts(&run.sandbox, target)?;
+    let mut hosts = start_network::hosts(&run.sandbox, target, false)?;
     hosts.ask = false;
     let argv = words(&run.command)?;
     let program = argv.first().cloned().unwrap_or_default();

@@ -16,7 +16,7 @@ use crate::target::Target;
 
 pub(crate) async fn run(shell: &Shell) -> anyhow::Result<ExitStatus> {
     let target = Target::find(&shell.server)?;
-    let mut hosts = start_network::hosts(&shell.sandbox, &target)?;
+    let mut hosts = start_network::hosts(&shell.sandbox, &target, false)?;
     hosts.ask = false;
     let mut signals = Signals::new().context("cannot listen for signals")?;
     let prepared = signals.until_asked_to_end(async {

@@ -9,13 +9,21 @@ use crate::environment::host_options::HostOptions;
 use crate::target::Target;
 
 /// Combines the host options. `--sandbox` replaces the environment's sandbox, including its hosts.
-/// Without it, flags add to the hosts of the environment.
-pub(super) fn hosts(flags: &SandboxFlags, target: &Target) -> anyhow::Result<HostOptions> {
+/// Without it, flags add to the hosts of the environment. `can_ask`: the command accepts
+/// `--ask-network`.
+pub(super) fn hosts(
+    flags: &SandboxFlags,
+    target: &Target,
+    can_ask: bool,
+) -> anyhow::Result<HostOptions> {
     let default = target.default_sandbox().filter(|_| flags.sandbox.is_none());
     let mut hosts = default.map(|sandbox| sandbox.hosts.clone()).unwrap_or_default();
     hosts.extend(&flags.hosts.options());
     if hosts.has_rules() && !hosts.can_reach_any() {
-        let text = "no host would be allowed; name one with --allow-host, or use --ask-network";
+        let text = match can_ask {
+            true => "no host would be allowed; name one with --allow-host, or use --ask-network",
+            false => "no host would be allowed; name one with --allow-host",
+        };
         return Err(UsageError(text.to_owned()).into());
     }
     Ok(hosts)

@@ -185,8 +185,8 @@ pub(crate) fn words(command: &[OsString]) -> anyhow::Result<Vec<String>> {
     command.iter().map(word).collect()
 }
 
-/// Reports why a command could not be started. Uses a shell's exit codes for errors of the command
-/// itself.
+/// Reports why a command could not be started. Uses a shell's exit codes if the program is missing
+/// or not executable.
 pub(crate) fn not_started(program: &str, error: ExecServerError) -> anyhow::Result<ExitStatus> {
     let status = match error.kind() {
         Some(ErrorKind::ProgramNotFound) => ExitStatus::NOT_FOUND,

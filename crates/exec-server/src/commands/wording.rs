@@ -58,8 +58,8 @@ pub(super) fn without_path(path: &PathUri, error: ExecServerError) -> ExecServer
     without_subject(error, |subject| *subject == ErrorSubject::Path(path.clone()))
 }
 
-/// Reduces the error to its reason if it is about a process or request, because this program has
-/// generated their ids.
+/// Reduces the error to its reason if it is about a process or request: this program generates most
+/// of their ids, which say nothing to the user.
 pub(super) fn without_id(error: ExecServerError) -> ExecServerError {
     without_subject(error, |subject| {
         matches!(subject, ErrorSubject::Process(_) | ErrorSubject::Request(_))

@@ -38,7 +38,7 @@ pub(super) enum Kind {
         expected: &'static str,
         check: fn(&str) -> Result<(), String>,
     },
-    /// Absolute paths of directories on the server's machine; they need not exist yet.
+    /// Absolute paths on the server's machine; they need not exist yet.
     Paths {
         field: Field<Vec<PathBuf>>,
         example: &'static str,
@@ -80,7 +80,7 @@ pub(super) enum Raw<'a> {
 pub(crate) enum Mismatch {
     #[error("expected {expected}, found {found}")]
     Unexpected { expected: String, found: String },
-    /// The reason from the module that uses the value.
+    /// The reason of the check that refused the value.
     #[error("{0}")]
     Refused(String),
 }
@@ -378,7 +378,8 @@ impl<'a> Raw<'a> {
     }
 }
 
-/// Accepts only a path that is independent of the working directory and of symlink resolution.
+/// Accepts only an absolute path without `..`: its meaning depends neither on the working directory
+/// nor on the parent of a symlink's target.
 fn exact_path(text: &str) -> Result<PathBuf, Mismatch> {
     let path = Path::new(text);
     let refused = |reason: &str| Err(Mismatch::Refused(format!("{text:?} {reason}")));

@@ -1,5 +1,6 @@
 //! Merges the four layers: defaults, file, environment variables, flags. Every value of every layer
-//! is checked, even if a higher layer replaces it, so that a mistake surfaces at once.
+//! is checked, even if a higher layer replaces it, so that a mistake surfaces at once. Only a
+//! replaced variable that many programs share, such as `RUST_LOG`, is not checked.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -213,7 +214,8 @@ impl Configuration {
         Ok(())
     }
 
-    /// Rejects limits of a sandbox that is not required: the operator believes that they apply.
+    /// Rejects `sandbox.*` without `sandbox.require`: the operator believes that they apply. Only
+    /// `sandbox.trusted_links` applies without it.
     fn check_ceiling(&self) -> Result<(), ConfigError> {
         if self.sources.contains_key(SANDBOX_REQUIRE_KEY) {
             return Ok(());
@@ -341,8 +343,9 @@ fn similar_variable(suffix: &str) -> Option<String> {
     most_similar(suffix, suffixes).map(|similar| format!("{VARIABLE_PREFIX}{similar}"))
 }
 
-/// Selects this program's variables: those with its prefix, and customary ones. Only these must be
-/// valid UTF-8; all others, and the path of the file, may hold any bytes.
+/// Selects the variables of settings: those with this program's prefix, and customary ones. Only
+/// these must be valid UTF-8; all others, such as the path of the configuration file, may hold any
+/// bytes.
 fn relevant_variables(
     environment: BTreeMap<OsString, OsString>,
 ) -> Result<BTreeMap<String, String>, ConfigError> {

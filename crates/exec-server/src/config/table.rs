@@ -136,8 +136,8 @@ macro_rules! field {
 
 /// The table of the file with the settings of clients, which a server ignores.
 pub(super) const CLIENT_SECTION: &str = "exec_server";
-/// The URL for the commands that need a server. Not a row of the table, because it is not a
-/// property of a server.
+/// The key of the server's URL, for the commands that need a server. Not in [`SETTINGS`], because
+/// the URL is a setting of clients.
 pub(crate) const SERVER_URL_KEY: &str = "exec_server.url";
 pub(crate) const SERVER_URL_VARIABLE: &str = "EXEC_SERVER_URL";
 /// The TOML tables of the file. This module names their keys with a dot: `sandbox.require`.
@@ -293,7 +293,7 @@ pub(crate) static SETTINGS: &[Setting] = &[
     Setting::new("Remote mode", "environment_id", "ID", text(field!(environment_id)))
         .help("With remote: the id by which clients address this server"),
     Setting::new("Remote mode", "name", "TEXT", text(field!(name)))
-        .help("With remote: a descriptive name, shown in the log"),
+        .help("With remote: a descriptive name, shown in the log of this server"),
     Setting::new("Remote mode", "remote_token_file", "FILE", path(field!(remote_token_file))).help(
         "With remote: the file that holds the token for the rendezvous; otherwise \
          EXEC_SERVER_API_KEY, or the token of exec-server login",

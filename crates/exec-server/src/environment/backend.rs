@@ -17,8 +17,8 @@ use tokio::sync::watch;
 /// A location where processes can be started.
 #[async_trait]
 pub trait ExecBackend: Debug + Send + Sync {
-    /// Starts a process and returns when its program runs. Dropping the future before that abandons
-    /// the process.
+    /// Starts a process and returns when its program runs. Dropping the future before that leaves
+    /// nothing running.
     async fn start(&self, params: StartParams) -> Result<Arc<dyn ExecProcess>, ExecServerError>;
 
     /// Returns information about the machine.
@@ -33,8 +33,8 @@ pub trait ExecBackend: Debug + Send + Sync {
 pub trait ExecProcess: Debug + Send + Sync {
     fn process_id(&self) -> &str;
 
-    /// Returns output after `after_seq`: at most `max_bytes`, but at least one chunk. Waits up to
-    /// `wait` for new output.
+    /// Returns the output after event `after_seq`: at most `max_bytes`, but at least one chunk if
+    /// there is any. If there is no later event yet, waits up to `wait` for one.
     async fn read(
         &self,
         after_seq: Option<u64>,
@@ -64,7 +64,8 @@ pub trait ExecProcess: Debug + Send + Sync {
     /// subscribes, unless [`Self::read`] was called before.
     ///
     /// A subscriber that does not read blocks the process once the process's log is full. So does a
-    /// handle that has never been subscribed to or read from.
+    /// handle that has never been subscribed to or read from. A process started with `onFull:
+    /// discard` is never blocked.
     fn subscribe_events(&self) -> ProcessEvents;
 }
 

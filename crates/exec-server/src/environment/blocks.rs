@@ -1,4 +1,4 @@
-//! The operations on a server's file that streams and `cp` need. A trait, so that tests can
+//! The operations on a server's file that streams and `cp` need. Traits, so that tests can
 //! substitute other files.
 
 use async_trait::async_trait;

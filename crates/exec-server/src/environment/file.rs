@@ -162,7 +162,7 @@ fn yes() -> bool {
     true
 }
 
-/// Paths in the text are relative to `directory`.
+/// Relative paths in the text, except that of a `program`, start at `directory`.
 fn parse(text: &str, directory: &Path) -> Result<EnvironmentsFile, MistakeAt> {
     let file: FileText = toml::from_str(text).map_err(|error| MistakeAt {
         offset: error.span().map_or(0, |span| span.start),
@@ -206,7 +206,7 @@ fn parse(text: &str, directory: &Path) -> Result<EnvironmentsFile, MistakeAt> {
 }
 
 impl EnvironmentText {
-    /// `at` is the position of the environment.
+    /// `at` is the position of the environment in the text.
     fn check(self, at: usize, directory: &Path) -> Result<RemoteServer, MistakeAt> {
         let id = self.id.get_ref();
         let timeout = |key, seconds: &Option<Spanned<f64>>| {
@@ -236,7 +236,7 @@ impl EnvironmentText {
     }
 
     /// Checks that at most one way to reach the server is given: by URL, by starting it, or through
-    /// a relay. Also checks that the keys for a relay are complete.
+    /// a relay. Also checks the keys that only a relay has.
     fn check_kind(&self) -> Result<(), MistakeAt> {
         let id = || self.id.get_ref().clone();
         let kinds = [
@@ -312,7 +312,8 @@ impl EnvironmentText {
         Ok(server)
     }
 
-    /// Adds the credentials to a server that exists independently of its clients.
+    /// Adds credentials and TLS options to a server that exists independently of its clients.
+    /// Refuses the keys of a server that is started.
     fn with_credentials(
         &self,
         mut server: RemoteServer,
@@ -380,7 +381,7 @@ impl EnvironmentText {
         }
     }
 
-    /// Returns the given TLS keys and their positions.
+    /// Returns the `tls_*` keys that are set, with their positions.
     fn tls_keys(&self) -> Vec<(&'static str, usize)> {
         let keys = [
             ("tls_ca", start(&self.tls_ca)),
@@ -590,7 +591,7 @@ mod tests {
             ),
             (
                 &format!("{boxed}mode = \"workspace-write\"\nwritable = [\n\"/a\",\n\"b\"]"),
-                "8: environment \"a\": sandbox: \"b\" is not an absolute path",
+                "8: environment \"a\": sandbox: writable: \"b\" is not an absolute path",
             ),
             (
                 &format!("{boxed}mode = \"read-only\"\ndeny = [\"\"]"),
@@ -614,7 +615,7 @@ mod tests {
             ),
             (
                 &format!("{boxed}mode = \"read-only\"\nallow_hosts = [\n\"a.example\",\n\"*\"]"),
-                "8: environment \"a\": sandbox: allow_hosts: \"*\" allows every host",
+                "8: environment \"a\": sandbox: allow_hosts: \"*\" matches every host",
             ),
             (
                 &format!("{boxed}mode = \"read-only\"\ndeny_hosts = [\"a/b\"]"),

@@ -64,7 +64,8 @@ impl FileReader {
         self.file.metadata()
     }
 
-    /// Requests blocks: always at least one, and more up to the known size.
+    /// Requests blocks until there are [`BLOCKS_AHEAD`] or the known size is reached, but at least
+    /// one.
     fn ask(&mut self) {
         let known = self.file.metadata().size;
         while self.blocks.is_empty() || (self.blocks.len() < BLOCKS_AHEAD && self.ahead < known) {
@@ -156,7 +157,7 @@ mod tests {
 
     use super::*;
 
-    /// A file that returns blocks of arbitrary sizes.
+    /// A file that returns at most `largest` bytes at once, and may report a wrong size.
     #[derive(Debug)]
     struct Odd {
         metadata: FsMetadata,

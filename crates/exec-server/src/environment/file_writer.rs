@@ -21,7 +21,7 @@ const BLOCKS_IN_FLIGHT: usize = 4;
 /// fail.
 pub struct FileWriter {
     file: SharedFile,
-    /// Data that does not fill a block yet.
+    /// Data that is not sent yet, at most one block.
     buffer: BytesMut,
     /// The file offset of the buffer.
     offset: u64,
@@ -47,8 +47,8 @@ enum State {
 }
 
 impl FileWriter {
-    /// Creates a writer. It resumes the partial file of an earlier writer with the same
-    /// `resume_key`, at an offset before which all data has certainly been written.
+    /// Creates a writer. If an earlier writer with the same `resume_key` left a partial file,
+    /// resumes it at an offset before which all data has certainly been written.
     #[must_use]
     pub fn new(file: NewFile) -> Self {
         Self::of(Box::new(file))
@@ -204,7 +204,7 @@ mod tests {
 
     use super::*;
 
-    /// The content of a [`Fake`] and the calls that it received.
+    /// The content of a [`Fake`], and how it was written.
     #[derive(Debug, Default)]
     struct Fate {
         content: Vec<u8>,

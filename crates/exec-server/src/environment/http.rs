@@ -9,8 +9,8 @@ use exec_server_protocol::{HttpRequestParams, HttpResponse};
 /// Sends requests from the machine on which an environment's processes run.
 ///
 /// The implementation chooses `request_id`, `stream_response` and `acks` and ignores those of
-/// callers. Dropping a future or a body ends the request. A request is never repeated: if its
-/// connection is lost, it fails as [`ExecServerError::Interrupted`].
+/// callers. Dropping a future or a body ends the request. A request is never repeated: if the
+/// connection to the environment is lost, it fails as [`ExecServerError::Interrupted`].
 #[async_trait]
 pub trait HttpClient: Debug + Send + Sync {
     /// Returns the complete response; its body must fit into one message.

@@ -11,8 +11,8 @@ use tokio::sync::Mutex;
 #[derive(Debug)]
 pub(super) struct Lazy<T, E> {
     failures: AtomicU64,
-    /// Held during an attempt. If the caller that makes the attempt is cancelled, the next waiting
-    /// caller makes a new one.
+    /// Locked during an attempt. If the caller that makes the attempt is cancelled, the next
+    /// waiting caller makes a new one.
     slot: Mutex<Slot<T, E>>,
 }
 

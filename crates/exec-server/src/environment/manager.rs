@@ -36,7 +36,7 @@ impl EnvironmentManager {
         Self { environments: vec![Environment::local(runtime_paths)], default: 0 }
     }
 
-    /// Creates a manager with only one server.
+    /// Creates a manager with only one server, as the environment `remote`.
     pub fn from_url(url: impl Into<String>) -> Result<Self, DialUrlParseError> {
         let environment = Environment::remote(URL_ENVIRONMENT_ID, RemoteServer::at(url)?);
         Ok(Self { environments: vec![environment], default: 0 })

@@ -20,7 +20,7 @@ use crate::registry_credentials::{CredentialChoice, NoCredentials};
 #[derive(Debug, Clone)]
 pub struct RemoteServer {
     address: Address,
-    /// The timeout of each attempt to connect.
+    /// For a URL: the timeout of each attempt to connect.
     pub connect_timeout: Option<Duration>,
     /// The timeout of the response to `initialize`.
     pub initialize_timeout: Option<Duration>,
@@ -30,7 +30,7 @@ pub struct RemoteServer {
     pub token_env: Option<String>,
     /// For a relay: sign requests to its registry with the identity in `EXEC_SERVER_ACCESS_TOKEN`.
     pub use_agent_identity_auth: bool,
-    /// For `wss://`: which servers are trusted, and the client certificate.
+    /// For `wss://` and for a relay: which servers are trusted, and the client certificate.
     pub tls: TlsOptions,
     /// The sandbox of processes whose start request sets none.
     pub sandbox: Option<SandboxOptions>,
@@ -43,7 +43,7 @@ enum Address {
         parsed: DialUrl,
     },
     Program(ExecServerLaunchCommand),
-    /// The URL is normalized.
+    /// `registry` is a normalized URL.
     Relay {
         registry: String,
         environment_id: String,
@@ -91,7 +91,8 @@ impl RemoteServer {
         }
     }
 
-    /// Returns the URL of the server, including the query, which may hold a secret.
+    /// Returns the URL at which the server listens, unless it is started on demand or behind a
+    /// relay. Includes the query, which may hold a secret.
     #[must_use]
     pub fn url(&self) -> Option<&str> {
         match &self.address {
@@ -127,7 +128,8 @@ impl RemoteServer {
         }
     }
 
-    /// Opens a new session. Timeouts of this server take precedence over those of `options`.
+    /// Opens a session, or resumes the one that `options` name. Timeouts of this server take
+    /// precedence over those of `options`.
     pub async fn connect(
         &self,
         mut options: ExecServerClientConnectOptions,

@@ -68,7 +68,8 @@ impl SandboxOptions {
         Ok(())
     }
 
-    /// Converts the options for a process that starts in `cwd`.
+    /// Converts the options, except for host rules, for a process that starts in `cwd`.
+    /// [`HostOptions::rules`] converts those.
     #[must_use]
     pub fn request(&self, cwd: &PathUri) -> SandboxRequest {
         if !self.deny.is_empty() {

@@ -37,7 +37,7 @@ enum Mode {
 /// The mistakes in a table.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxTableMistake {
-    #[error("{path:?} is not an absolute path")]
+    #[error("writable: {path:?} is not an absolute path")]
     RelativeWritable { path: String },
     #[error("writable needs mode = \"workspace-write\"")]
     NothingWritable,

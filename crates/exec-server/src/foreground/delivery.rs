@@ -8,8 +8,8 @@ use super::output::Outputs;
 use super::report::Report;
 use super::{Ending, OnGap, TimedOut, show};
 
-/// Writes the output of the process until it closes. `is_blocked` is true while the reader of the
-/// output is not keeping up.
+/// Writes the output of the process until the process closes. `is_blocked` is true while output
+/// waits for the reader of standard output or standard error.
 pub(super) async fn deliver(
     process: &ExecServerProcess,
     mut events: ProcessEvents,
@@ -37,6 +37,8 @@ pub(super) async fn deliver(
                 let process_id = process.process_id().to_owned();
                 return Ending::Lost(ExecServerError::Gap { process_id, dropped_bytes });
             }
+            // An older server does not report the size.
+            Some(ExecProcessEvent::Gap { dropped_bytes: 0 }) => show("[output left out]\n"),
             Some(ExecProcessEvent::Gap { dropped_bytes }) => {
                 show(&format!("[{dropped_bytes} bytes left out]\n"));
             }

@@ -10,8 +10,9 @@ use tokio::sync::mpsc;
 use super::stdin;
 use crate::terminal::{self, EscapeMachine, TypedInput};
 
-/// Bounds the input that waits for the response to the previous write. Beyond the bound, a pipe is
-/// not read; typed input is read and dropped, so that escapes are always recognised.
+/// Bounds the input that waits for the response to the previous write. Beyond the bound, a
+/// [`Source::Stream`] is not read; typed input is read and dropped, so that escapes are always
+/// recognised.
 const MOST_PENDING: usize = 1 << 20;
 
 /// Ctrl-C, as sent by a terminal in raw mode.
@@ -49,7 +50,7 @@ impl Source {
 
 #[derive(Debug)]
 pub(crate) enum InputEnd {
-    /// The input has ended, or the process accepts none.
+    /// The input has ended, or no more of it can be written.
     Finished,
     /// Reading the input failed, so the rest of it is unknown.
     Failed(io::Error),
@@ -81,8 +82,8 @@ pub(crate) async fn forward(
             pending.clear();
             if matches!(source, Source::Stream(_)) {
                 drop(arriving);
-                // If /dev/null cannot be opened, standard input stays open, and its writer notices
-                // only when this program ends.
+                // If this fails, standard input stays open, and its writer gets a broken pipe only
+                // when this program ends.
                 let _ = stdin::release();
                 return InputEnd::Finished;
             }
@@ -130,7 +131,7 @@ pub(crate) async fn forward(
     }
 }
 
-/// Ends the input once everything is written.
+/// Handles the end of the input, once everything is written.
 async fn end(
     process: &ExecServerProcess,
     has_terminal: bool,

@@ -32,11 +32,12 @@ use input::InputEnd;
 use orders::{KILL_AFTER, Order, graceful, perform};
 use signals::ReceivedSignal;
 
-/// How long a process may take to end after its KILL.
+/// How long this program waits after the KILL of a process to observe its end.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 /// The signal of Ctrl-C.
 const INTERRUPT: u8 = 2;
-/// The maximum number of orders that wait for the connection. Further orders are dropped.
+/// The maximum number of orders that wait for the one being executed, as while the connection is
+/// lost. Further orders are dropped.
 const ORDERS: usize = 16;
 
 #[derive(Debug)]
@@ -56,7 +57,7 @@ pub(crate) struct Foreground {
 pub(crate) enum OnSignal {
     /// The process receives the signal and decides.
     Forward,
-    /// Like `Forward`, but the end of the local terminal does not end the process.
+    /// Like `Forward`, but a hangup, the end of the local terminal, ends only this program.
     ForwardButHangup,
     /// Ends this program: the signal is for the local window, not for the process in it.
     Leave,
@@ -83,7 +84,7 @@ pub(crate) enum Ending {
     OutputFailed(OutputError),
     /// The user typed `~.`.
     Left,
-    /// This signal ended this program, not the process.
+    /// This signal ends this program, whether or not the process has ended.
     Signalled {
         number: u8,
     },
@@ -91,7 +92,7 @@ pub(crate) enum Ending {
     GaveUp {
         number: u8,
     },
-    /// The process can no longer be observed.
+    /// The process can no longer be observed, or a part of its output is missing ([`OnGap::Fail`]).
     Lost(ExecServerError),
 }
 
@@ -101,7 +102,7 @@ pub(crate) enum TimedOut {
     Ended,
     /// The exit was not observed; the server enforces the timeout.
     LeftToServer,
-    /// The exit was not observed, and the server does not know the timeout.
+    /// The exit was not observed, and the server does not enforce the timeout.
     MayRun,
 }
 

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use super::signals::{ForwardedSignal, ReceivedSignal};
 use super::terminal_size;
 
-/// The time between TERM and KILL for a process that timed out or whose output has no reader.
+/// The time between TERM and KILL for a process that this program ends.
 pub(super) const KILL_AFTER: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
@@ -31,13 +31,14 @@ impl Order {
     }
 }
 
-/// Executes orders one after another. A call waits while the connection is lost, but nothing else
-/// waits for it. Errors are ignored: they mean that the process or the connection has ended, which
-/// its events report too.
+/// Executes orders one after another. A call waits while the connection is lost, but neither input
+/// nor output waits for the call. Most errors are ignored: they mean that the process or the
+/// connection has ended, which the events of the process report too.
 ///
-/// If a signal asks to end, but the process has exited or cannot react, returns the number of the
-/// signal. The signal must then end this program, which is still waiting because its output is read
-/// slowly or not at all.
+/// Resolves only when a signal that asks to end cannot take effect: the process has exited, the
+/// server refuses to send the signal, or the process was already asked to end and its output is
+/// blocked. Returns the number of that signal, which must then end this program: it may be waiting
+/// only because its own output is read slowly or not at all.
 pub(super) async fn perform(
     client: &ExecServerClient,
     process: &ExecServerProcess,
@@ -74,8 +75,8 @@ pub(super) async fn perform(
     std::future::pending().await
 }
 
-/// Repeats an order interrupted by a lost connection, because it may not have arrived. Repeating it
-/// is harmless. The next call waits for the connection.
+/// Repeats an order interrupted by a lost connection, because it may not have arrived; so it may
+/// arrive twice. The next call waits for the connection.
 async fn retry_interrupted<T, F>(order: impl Fn() -> F) -> Result<T, ExecServerError>
 where
     F: Future<Output = Result<T, ExecServerError>>,

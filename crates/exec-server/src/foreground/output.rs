@@ -1,5 +1,5 @@
-//! Standard output and standard error as the sinks of a process's streams: byte for byte, without
-//! buffering.
+//! Standard output and standard error as the sinks of a process's streams: byte for byte, and
+//! without waiting for whole lines.
 //!
 //! Writing may block indefinitely, so each stream has a thread. A short queue keeps a slow stream
 //! from delaying the other immediately. Once the queue is full, the caller waits; once the log is
@@ -35,7 +35,7 @@ impl OutputError {
 }
 
 impl Outputs {
-    /// Opens the streams. Must run within a runtime.
+    /// Starts a thread for each stream. Must be called within a runtime.
     pub(crate) fn open() -> Self {
         Self {
             stdout: StreamWriter::start(|chunk| write_all(io::stdout().as_fd(), chunk)),
@@ -65,7 +65,7 @@ impl Outputs {
         }
     }
 
-    /// Flushes and returns once everything is written.
+    /// Returns once everything is written.
     pub(crate) async fn finish(self) -> Result<(), OutputError> {
         self.stdout.finish().await?;
         Ok(self.stderr.finish().await?)

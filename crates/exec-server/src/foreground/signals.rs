@@ -26,7 +26,7 @@ pub(crate) struct ForwardedSignal {
 }
 
 impl ReceivedSignal {
-    /// The effect of a closed terminal, even if no signal reported it.
+    /// Stands for a closed terminal, even if no signal reported that.
     pub(crate) const HANGUP: Self = forward(SignalName::Hangup, 1, true);
 
     /// Returns the number of a signal that asks to end.
@@ -59,7 +59,7 @@ fn meanings() -> [(SignalKind, ReceivedSignal); 8] {
 
 pub(crate) struct Signals {
     streams: Vec<(Signal, ReceivedSignal)>,
-    /// The signals that this program inherited as ignored.
+    /// The signals that this program inherited as ignored: a mask as in [`ignored_signals`].
     ignored: u64,
 }
 
@@ -128,7 +128,8 @@ impl Signals {
     }
 }
 
-/// Parses a mask with one bit per signal; the lowest is signal 1.
+/// Finds the mask of ignored signals in the text of `/proc/self/status`: one bit per signal; the
+/// lowest is signal 1.
 fn ignored_signals(status: &str) -> u64 {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)

@@ -9,8 +9,8 @@ use rustix::io::Errno;
 use tokio::sync::mpsc;
 
 const LARGEST_READ: usize = 64 << 10;
-/// The number of chunks that wait for the process. When the queue is full, nothing more is read,
-/// and the writer of the input waits.
+/// The maximum number of chunks that wait for the process. When the queue is full, nothing more is
+/// read, and the writer of the input waits.
 const QUEUE: usize = 16;
 
 /// Returns the input until it ends; an error is the last item. The thread may outlive the receiver

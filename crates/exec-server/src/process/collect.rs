@@ -17,7 +17,8 @@ pub struct ProcessOutput {
     /// The output on its terminal, if it had one.
     pub terminal: CollectedOutput,
     /// The number of bytes, on any stream, that were lost before they could be collected, because
-    /// the process was started with `onFull: discard` or collecting began late.
+    /// the process was started with `onFull: discard` or is only observed, or because collecting
+    /// began late.
     pub missed_bytes: u64,
     pub exit: ProcessExit,
 }
@@ -61,7 +62,8 @@ impl dyn ExecProcess + '_ {
         // Concurrently: a process may write more than its log holds before it reads.
         tokio::select! {
             fed = &mut feeding => fed?,
-            // Another process may hold the other end of the input forever.
+            // The process may close before everything is written: another process may hold the
+            // other end of the input forever without reading it.
             output = &mut collecting => return output,
         }
         collecting.await

@@ -24,7 +24,7 @@ pub(crate) struct FakeProcess {
 struct Shared {
     mirror: ProcessMirror,
     calls: Mutex<Vec<String>>,
-    /// Changes with every call.
+    /// Notifies of every new entry in `calls`.
     noted: watch::Sender<()>,
     /// Each write takes a permit.
     writes: Semaphore,
@@ -100,7 +100,7 @@ impl FakeProcess {
         self.shared.calls.lock().unwrap().clone()
     }
 
-    /// Resolves once this call has been made.
+    /// Resolves once `calls` has this entry: written text, or `close`.
     pub(crate) async fn called(&self, call: &str) {
         let mut noted = self.shared.noted.subscribe();
         noted.wait_for(|()| self.calls().iter().any(|noted| noted == call)).await.unwrap();

@@ -11,7 +11,7 @@ pub const DEFAULT_OUTPUT_BOUND: usize = 1 << 20;
 pub struct HeadTail {
     bound: usize,
     head: Vec<u8>,
-    /// Whether the head is complete: it is full, or a gap follows it.
+    /// Whether nothing is added to the head any more: it is full, or a gap follows it.
     sealed: bool,
     tail: VecDeque<u8>,
     omitted: u64,

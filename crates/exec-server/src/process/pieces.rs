@@ -1,5 +1,5 @@
-//! A buffer between a source of chunks and an `AsyncRead`: returns the rest of the last chunk, then
-//! the end or the error.
+//! A buffer between a source of chunks and an `AsyncRead`: gives out one chunk at a time, and at
+//! last the end or the error of the source.
 
 use std::io;
 

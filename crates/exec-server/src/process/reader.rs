@@ -15,12 +15,12 @@ use crate::process::pieces::Pieces;
 /// Reads one stream of a process, from the start of the retained output to the end.
 ///
 /// Output on other streams is discarded, or collected within a bound ([`Self::collecting_others`]),
-/// so a reader of one stream never waits for a reader of another. Two readers, one per stream,
-/// behave like two pipes: both must be read, or the unread output (1 MiB) of one blocks the process
-/// and so the other reader.
+/// so a single reader suffices. Two readers, one per stream, behave like two pipes: both must be
+/// read, because the unread output of one eventually blocks the other, and the process.
 ///
-/// End of file means that the process has closed, not only exited: its descendants may still write.
-/// A gap in the output is an error, and so is a lost process. Errors are permanent.
+/// End of file means that the process has closed, not only exited: after the exit, descendants may
+/// still write. A gap in the output, on any stream, is an error, and so is a lost process. Errors
+/// are permanent.
 #[derive(Debug)]
 pub struct StdoutReader {
     process_id: String,
@@ -48,7 +48,8 @@ impl StdoutReader {
         self
     }
 
-    /// Returns the output of other streams that this reader has passed since the last call.
+    /// Returns the output of other streams that this reader has collected since the last call.
+    /// Empty without [`Self::collecting_others`].
     pub fn take_others(&mut self) -> CollectedOutput {
         self.others.as_mut().map(HeadTail::take).unwrap_or_default()
     }

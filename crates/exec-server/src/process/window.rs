@@ -1,5 +1,5 @@
-//! Output in windows: the output of a process until it closes, pauses, or a deadline passes. The
-//! process continues, and the next window starts where the previous one ended.
+//! Output in windows: a window ends when the process closes, when its output pauses, or at a
+//! deadline. The next window starts where the previous one ended.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub struct WindowOptions {
 /// The output of one window.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
-    /// All streams combined, in the order in which they were read.
+    /// The output on all streams, in the order in which the server read it.
     pub output: CollectedOutput,
     pub wall_time: Duration,
     /// Also set if the exit was in an earlier window.
@@ -41,14 +41,14 @@ pub enum WindowEnd {
 /// The windows of one process. No output is lost or repeated between windows; a window dropped
 /// before its end leaves its output to the next.
 ///
-/// Between windows it holds a cursor in the process's log: a process that writes more than the log
-/// can hold waits for the next window.
+/// Between windows, this value holds a cursor in the process's log: a process that writes more than
+/// the log can hold waits for the next window.
 #[derive(Debug)]
 pub struct WindowedOutput {
     events: ProcessEvents,
     collected: HeadTail,
     exit: Option<ProcessExit>,
-    /// How the process ended, once it has.
+    /// The end of every further window, once the process has closed or was lost.
     over: Option<WindowEnd>,
 }
 

@@ -16,12 +16,12 @@ use crate::ExecProcess;
 /// The capacity of the pipe, like that of a kernel pipe.
 const PIPE_BYTES: usize = 64 << 10;
 
-/// Writes to a process in order, without explicit flushes: a task sends the written bytes, one call
-/// at a time, and collects up to 64 KiB during each call.
+/// Writes to a process in order, without explicit flushes: a task passes the written bytes to
+/// [`ExecProcess::write`], one call at a time, and up to 64 KiB collect during each call.
 ///
 /// As with a pipe, dropping the writer ends standard input after the written bytes. `shutdown` does
-/// so too, and waits for it. If the process no longer reads, writes fail with `BrokenPipe`. Must be
-/// created within a tokio runtime.
+/// so too, and waits until the input has ended. If the process takes no more input, writes fail
+/// with `BrokenPipe`. Must be created within a tokio runtime.
 #[derive(Debug)]
 pub struct StdinWriter {
     pipe: DuplexStream,
@@ -29,7 +29,7 @@ pub struct StdinWriter {
     failure: Arc<OnceLock<Failure>>,
 }
 
-/// Why some written bytes did not arrive.
+/// Why some written bytes, or the end of the input, did not arrive.
 #[derive(Debug)]
 enum Failure {
     StdinClosed,

@@ -139,8 +139,8 @@ impl Door {
     }
 }
 
-/// Accepts only this server's user. Any user of the machine can reach a loopback port, or a socket
-/// whose mode has been changed.
+/// Accepts only this server's user and root. Any user of the machine can reach a loopback port, or
+/// a socket whose mode has been changed.
 fn own_user(peer: &Peer) -> Option<Subject> {
     any_user(peer).filter(|subject| *subject == Subject::LocalUser)
 }
@@ -178,7 +178,8 @@ pub(super) fn certificate_names(
     names.into_iter().collect()
 }
 
-/// Returns an address that another machine can use.
+/// Replaces an unspecified IP address by the host name, which another machine may be able to
+/// resolve.
 fn reachable(address: SocketAddr) -> String {
     match (address.ip(), host_name()) {
         (IpAddr::V4(ip), Some(name)) if ip.is_unspecified() => format!("{name}:{}", address.port()),

@@ -51,7 +51,7 @@ async fn run(options: &Forward) -> anyhow::Result<ExitCode> {
         credentials: choice.find(remote)?.credentials,
         tls: trusting(remote_tls_ca.clone(), *remote_tls_fingerprint),
     };
-    let mut signals = Signals::new()?;
+    let mut signals = Signals::new().context("cannot handle signals")?;
     let (stop, stopped) = watch::channel(false);
     let mut remote = RunningRemote::start(config, forwarding(options, stopped)).await?;
     tokio::select! {
@@ -143,13 +143,13 @@ async fn bridge(
             }
         }
     };
-    tokio::select! {
-        () = pass_both_ways => {}
-        () = stop => {}
-    }
+    let reason = tokio::select! {
+        () = pass_both_ways => "the other side closed",
+        () = stop => "exec-server forward is shutting down",
+    };
     tokio::join!(
-        to_left.close(CloseCode::Normal, "the other side closed"),
-        to_right.close(CloseCode::Normal, "the other side closed"),
+        to_left.close(CloseCode::Normal, reason),
+        to_right.close(CloseCode::Normal, reason),
     );
 }
 

@@ -133,7 +133,7 @@ fn as_service(
     let manager = match ServiceManager::take() {
         Ok(manager) => manager,
         Err(error) => {
-            say(&format!("cannot use the sockets from the service manager: {error}"));
+            say(&format!("cannot take the sockets and variables of the service manager: {error}"));
             return ExitCode::FAILURE;
         }
     };
@@ -167,8 +167,8 @@ pub(crate) fn say(problem: &str) {
     tell(&format!("exec-server: {}", problem.trim_end_matches('\n')));
 }
 
-/// Prints a message on standard error. Commands print their messages through this function, because
-/// any message may contain text from a server.
+/// Prints a message on standard error, with control characters replaced. Commands print all
+/// messages through this function, because any message may contain text from a server.
 pub(crate) fn tell(message: &str) {
     // If standard error is closed, there is no other place to report to.
     let _ = writeln!(io::stderr(), "{}", printable_lines(message));

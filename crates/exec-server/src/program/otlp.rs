@@ -15,7 +15,7 @@ use super::serve::Signals;
 pub enum ExportSetupError {
     #[error(transparent)]
     Otlp(#[from] OtlpError),
-    #[error("cannot use the certificates of the OpenTelemetry collector: {0}")]
+    #[error("cannot use the certificates for the OpenTelemetry collector: {0}")]
     Tls(#[source] TlsError),
 }
 

@@ -148,7 +148,11 @@ async fn open_embedded(data: &Path) -> anyhow::Result<RedbDirectory> {
                 sleep(RETRY_INTERVAL).await;
             }
             Err(DirectoryError::InUse { .. }) => {
-                bail!("another rendezvous uses {}; give this one its own --data", data.display())
+                bail!(
+                    "another process, most likely another rendezvous, uses the store in {}; give \
+                     this rendezvous its own --data",
+                    data.display()
+                )
             }
             opened => {
                 return opened

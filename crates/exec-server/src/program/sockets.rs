@@ -15,7 +15,7 @@ pub enum ActivationError {
     Unavailable { url: String, source: PassedSocketsError },
     #[error("--listen {url}: the service manager passed no socket with that name, only: {names}")]
     UnknownName { url: String, names: String },
-    #[error("--listen {url}: other listeners already serve all sockets from the service manager")]
+    #[error("--listen {url}: other listeners already serve all of its sockets")]
     Taken { url: String },
     #[error(
         "--listen {url}: the rendezvous serves one TCP socket; the service manager passed {count}"

@@ -150,7 +150,7 @@ fn own(directory: &OwnedFd, path: &Path) -> Result<Option<File>, RuntimeFileErro
             if is_current(directory, &file) {
                 return Ok(Some(file.into()));
             }
-            // The owner removed it between open and lock.
+            // Its previous owner removed the file between `openat` and `try_own`.
         } else if has_owner(&file).map_err(failed)? {
             return Ok(None);
         } else if is_current(directory, &file) {

@@ -1,5 +1,5 @@
-//! The user's terminal: modes, size, escape keys, and messages about a lost connection. Sends
-//! nothing to a server.
+//! The user's terminal: raw mode, size, escapes, colours, questions, messages about a lost
+//! connection, and text made safe to show. Sends nothing to a server.
 
 mod colour;
 mod escape;
@@ -21,12 +21,12 @@ use std::os::fd::AsFd;
 
 use rustix::termios::tcgetwinsize;
 
-/// Returns rows and columns of the terminal, if a standard stream is a terminal.
+/// Returns rows and columns of the first standard stream that is a terminal of known size.
 pub(crate) fn size() -> Option<(u16, u16)> {
     size_of(io::stdout()).or_else(|| size_of(io::stdin())).or_else(|| size_of(io::stderr()))
 }
 
-/// Returns `None` if standard output is not a terminal.
+/// Returns `None` if standard output is not a terminal, or is one of unknown size.
 pub(crate) fn size_of_stdout() -> Option<(u16, u16)> {
     size_of(io::stdout())
 }

@@ -24,7 +24,7 @@ pub(crate) struct Questions {
 }
 
 impl Questions {
-    /// Fails if the command has no terminal.
+    /// Fails if the command has no controlling terminal.
     #[expect(
         deprecated,
         reason = "the replacement is unsafe, because a type may close its descriptor"
@@ -36,7 +36,7 @@ impl Questions {
         Ok(Self { output: File::from(open(OFlags::WRONLY)?), input })
     }
 
-    /// Returns the typed line; `None` after Ctrl-D or Ctrl-C.
+    /// Returns the typed line; `None` after Ctrl-D or Ctrl-C, or if the terminal has closed.
     pub(crate) async fn ask(&self, question: &str) -> io::Result<Option<String>> {
         let mut interrupts = signal(SignalKind::interrupt())?;
         // Discards lines typed before the question.

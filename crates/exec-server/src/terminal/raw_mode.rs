@@ -1,12 +1,13 @@
-//! Raw mode: typed bytes reach the program unchanged until the guard is dropped.
+//! Raw mode: the terminal passes on typed bytes unchanged, Ctrl-C included, until the guard is
+//! dropped.
 
 use std::io;
 
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 
-/// Keeps the terminal on standard input in raw mode; dropping it restores the previous mode. It
-/// lives on the stack of the waiting function, so it is dropped on a return, a handled signal or a
-/// panic.
+/// Keeps the terminal on standard input in raw mode; dropping the guard restores the previous mode.
+/// The guard lives on the stack of the function that waits for the process, so it is dropped on a
+/// return, a handled signal or a panic.
 pub(crate) struct RawModeGuard {
     original: Termios,
 }
@@ -19,14 +20,15 @@ impl RawModeGuard {
         Ok(guard)
     }
 
-    /// Also used after a stop, because the shell has changed the mode in the meantime.
+    /// Also called when this program continues after a stop: by then [`Self::suspend`] or the
+    /// user's shell has changed the mode.
     pub(crate) fn apply(&self) -> io::Result<()> {
         let mut raw = self.original.clone();
         raw.make_raw();
         Ok(tcsetattr(io::stdin(), OptionalActions::Drain, &raw)?)
     }
 
-    /// Restores the previous mode while this program is stopped.
+    /// Restores the previous mode, also before this program stops.
     pub(crate) fn suspend(&self) -> io::Result<()> {
         Ok(tcsetattr(io::stdin(), OptionalActions::Drain, &self.original)?)
     }

@@ -1,5 +1,5 @@
-//! Sanitises text from servers, such as names, paths and errors, for a terminal. Requested content,
-//! such as the output of a process or of `cat`, is not sanitised.
+//! Sanitises text from servers, such as names, paths and errors, for a terminal. The output of
+//! processes and the files that `cat` prints are not sanitised.
 
 use serde::Serialize;
 

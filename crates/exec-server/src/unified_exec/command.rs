@@ -19,10 +19,12 @@ pub struct ExecCommand {
     pub sandbox: Option<SandboxRequest>,
     /// Whether to use a terminal, which accepts input. Without one, standard input is empty.
     pub tty: bool,
-    /// How long the call waits for the command to end. After that it returns, and the command
-    /// continues.
+    /// How long the call waits for the command to end, clamped to the range of
+    /// [`UnifiedExecLimits`](super::UnifiedExecLimits). After that the call returns, and the
+    /// command continues.
     pub yield_time: Duration,
-    /// The maximum size of the returned output, in bytes.
+    /// The maximum size of the returned output, in bytes, without the line that replaces omitted
+    /// bytes.
     pub max_output: usize,
 }
 
@@ -59,11 +61,15 @@ pub enum UnifiedExecError {
     UnknownProcess { id: ProcessHandleId, known: Vec<ProcessHandleId> },
     #[error("process {id} takes no input; start the command with a terminal to write to it")]
     NoInput { id: ProcessHandleId },
-    #[error("process {id} is not reading its input; part of the input may have been written")]
+    #[error("process {id} takes no more input: its terminal is closed")]
+    InputClosed { id: ProcessHandleId },
+    #[error(
+        "process {id} did not accept all input within the yield time; a part may have been written"
+    )]
     InputNotRead { id: ProcessHandleId },
     #[error("{max} commands are already being started; wait for one of them")]
     TooManyStarts { max: usize },
-    /// The environment refused the call, or lost the process.
+    /// The environment cannot be reached, refused the call, or lost the process.
     #[error(transparent)]
     Environment(#[from] ExecServerError),
 }
@@ -105,8 +111,8 @@ impl ExecCommand {
             env_policy: Some(self.env_policy),
             sandbox: self.sandbox,
             tty: self.tty,
-            // A command that reads its input gets end of file, instead of waiting forever for
-            // input.
+            // Without a terminal, a command that reads its input gets end of file, instead of
+            // waiting forever for input.
             pipe_stdin: false,
             ..StartParams::new(process_id, argv, cwd)
         }

@@ -1,10 +1,10 @@
 //! The events that unified exec reports, for a program that shows them to a user.
 //!
-//! The queue is bounded. It has two slots for each command that may be known at once, and spare
-//! slots. When only half of the spare slots are free, output is dropped and counted. A command
-//! starts only after slots for its `Begin` and its `End` are reserved, so these are never lost; a
-//! call with an `Interaction` waits for a slot. So a stalled reader eventually blocks calls, but
-//! never a process.
+//! The queue is bounded. It has two slots for each command that may be known at once, and 512 spare
+//! slots. While no more than 256 slots are free, output is dropped and counted. A command starts
+//! only after slots for its `Begin` and its `End` are reserved, so these are never lost; a call
+//! with an `Interaction` waits for a slot. So a stalled reader eventually blocks calls, but never a
+//! process.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::process::CollectedOutput;
 
 /// Slots beyond those for the first and last events of all commands.
 const SPARE: usize = 512;
-/// Free slots that are not used for output.
+/// The number of free slots that output leaves to other events.
 const KEPT_FOR_OTHERS: usize = SPARE / 2;
 
 #[derive(Debug, Clone)]
@@ -33,15 +33,17 @@ pub enum UnifiedExecEvent {
         /// was slow or the process's log had lost them.
         left_out_bytes: u64,
     },
-    /// Input was written to the command.
+    /// Input for the command, reported just before it is written.
     Interaction { id: ProcessHandleId, bytes: Bytes },
-    /// The last event of a command; each command has exactly one.
+    /// The last event of a command. Each command has exactly one, unless the
+    /// [`UnifiedExec`](super::UnifiedExec) is dropped before.
     End {
         id: ProcessHandleId,
         /// The exit code, or why it is unknown.
         exit_code: Result<i32, ExecServerError>,
         duration: Duration,
-        /// The whole output of the command, bounded.
+        /// The output of the command from its start, within
+        /// [`UnifiedExecLimits::max_output`](super::UnifiedExecLimits::max_output).
         transcript: CollectedOutput,
         /// The number of bytes omitted after the last delta.
         left_out_bytes: u64,
@@ -92,7 +94,7 @@ impl Reports {
         EventPermit(sender.clone().reserve_owned().await.ok())
     }
 
-    /// Sends output and returns whether there was a slot.
+    /// Sends output if enough slots are free. Returns false if a reader misses it.
     pub(super) fn offer(&self, event: UnifiedExecEvent) -> bool {
         match &self.sender {
             Some(sender) => sender.capacity() > KEPT_FOR_OTHERS && sender.try_send(event).is_ok(),

@@ -1,7 +1,7 @@
 //! Runs commands for a model: each call returns within a bounded time with bounded text. A command
 //! that takes longer continues, and the caller polls it by a small number.
 //!
-//! The caller decides about approval, sandboxes and retries beforehand. Background processes that
+//! Approval, the choice of a sandbox, and retries are left to the caller. Background processes that
 //! outlive a command are not tracked here: they belong to the environment and end with it.
 
 mod command;
@@ -41,7 +41,8 @@ pub struct UnifiedExecLimits {
     /// Yield times are clamped to this range.
     pub min_yield_time: Duration,
     pub max_yield_time: Duration,
-    /// Bounds the output kept for the next call, and the transcript in the `End` event.
+    /// Bounds the output kept for the next call, and the transcript in the `End` event; each in
+    /// bytes.
     pub max_output: usize,
 }
 
@@ -56,7 +57,7 @@ pub struct UnifiedExec {
     info: OnceCell<EnvironmentInfo>,
     reports: Reports,
     table: Mutex<Table>,
-    /// One task follows each command.
+    /// One task follows each command. Others terminate evicted commands.
     tasks: Mutex<JoinSet<()>>,
 }
 
@@ -139,7 +140,10 @@ impl UnifiedExec {
         // If the command ends, its unread input is not an error. If it continues without accepting
         // input, the caller made a mistake.
         if !accepted && !ended {
-            return Err(UnifiedExecError::NoInput { id });
+            return Err(match running.takes_input() {
+                true => UnifiedExecError::InputClosed { id },
+                false => UnifiedExecError::NoInput { id },
+            });
         }
         self.snapshot(&running, began, max_output)
     }
@@ -175,7 +179,7 @@ impl UnifiedExec {
                 tracing::warn!(
                     process = process.process_id(),
                     %error,
-                    "a command that was ended to make room may still run"
+                    "cannot end a command to make room for a new one; it may still run"
                 );
             }
         });
@@ -255,7 +259,7 @@ struct ReservedSlot<'a> {
 }
 
 impl ReservedSlot<'_> {
-    /// Returns a command that must be terminated to make room.
+    /// Returns the command that must now be terminated to make room, if any.
     fn fill(self, command: RunningCommand) -> Option<RunningCommand> {
         lock(self.table).fill(self.id, command)
     }

@@ -27,7 +27,7 @@ struct Shared {
     takes_input: bool,
     began: Instant,
     state: Mutex<State>,
-    /// True once the command has ended.
+    /// True once the outcome of the command is known.
     ended: watch::Sender<bool>,
 }
 

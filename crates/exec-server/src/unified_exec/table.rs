@@ -75,7 +75,7 @@ impl Table {
         self.slots.remove(&id);
     }
 
-    /// Empties the table, except commands being started.
+    /// Empties the table, except for commands being started.
     pub(super) fn take_all(&mut self) -> Vec<RunningCommand> {
         let taken = self.slots.extract_if(.., |_, slot| matches!(slot, Slot::Taken { .. }));
         let commands = taken.filter_map(|(_, slot)| match slot {

@@ -13,7 +13,7 @@ use crate::process::FakeProcess;
 
 #[derive(Debug, Default)]
 struct FakeBackend {
-    /// The processes that the next starts return. When empty, a start returns a process that runs.
+    /// The processes that the next starts return. When empty, a start returns a new process.
     prepared: Mutex<VecDeque<FakeProcess>>,
     started: Mutex<Vec<StartParams>>,
 }
@@ -157,7 +157,7 @@ async fn refused_input_is_an_error_unless_the_command_ends() {
     let exec = UnifiedExec::new(with_processes(std::slice::from_ref(&process)), limits());
     let id = exec.exec_command(command()).await.unwrap().running_id.unwrap();
     let error = exec.write_stdin(id, "x", SECOND, 10).await.unwrap_err();
-    assert!(matches!(error, UnifiedExecError::NoInput { .. }), "{error}");
+    assert!(matches!(error, UnifiedExecError::InputClosed { .. }), "{error}");
     process.exit(1);
     let output = exec.write_stdin(id, "x", SECOND, 10).await.unwrap();
     assert_eq!(output.exit_code, Some(1));

@@ -6,7 +6,7 @@ use super::progress::per_second;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct ProgressLine {
-    /// The number of entries listed so far, before anything is copied.
+    /// The number of entries in the directories listed so far. Shown until a file to copy is known.
     pub(super) found: u64,
     pub(super) files: u64,
     pub(super) all_files: u64,

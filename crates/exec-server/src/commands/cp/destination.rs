@@ -20,18 +20,20 @@ pub(super) enum Destination {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum DestinationError {
-    #[error("is not a directory, so only one file can be copied there")]
+    #[error("is not a directory, so only one source can be copied there")]
     SeveralSources,
+    #[error("does not exist; create the directory first, or copy only one source")]
+    MissingForSeveral,
     #[error("is not a directory; omit the slash")]
     NotADirectory,
-    #[error("is a file, and cannot be replaced by a directory")]
+    #[error("is not a directory, and cannot be replaced by a directory")]
     File,
     #[error("does not exist; create the directory first, or omit the slash")]
     Missing,
 }
 
 impl Destination {
-    /// `found` is the existing file or directory of that name.
+    /// Classifies the destination `path`. `found` describes the file or directory there.
     pub(super) fn of(
         path: PathUri,
         has_slash: bool,
@@ -40,14 +42,16 @@ impl Destination {
     ) -> Result<Self, DestinationError> {
         match found {
             Some(found) if found.is_directory => Ok(Self::Into(path)),
-            _ if sources > 1 => Err(DestinationError::SeveralSources),
+            Some(_) if sources > 1 => Err(DestinationError::SeveralSources),
+            None if sources > 1 => Err(DestinationError::MissingForSeveral),
             Some(_) if has_slash => Err(DestinationError::NotADirectory),
             Some(_) => Ok(Self::Over(path)),
             None => Ok(Self::As { path, is_for_directories: has_slash }),
         }
     }
 
-    /// A source without a name, such as `.`, stands for its content.
+    /// Returns the path of the copy of a source. A source without a name, such as `.`, stands for
+    /// its content.
     pub(super) fn path_of(
         &self,
         name: Option<&OsStr>,
@@ -117,9 +121,12 @@ mod tests {
         }
         let into = Destination::Into("/d".parse().unwrap());
         assert_eq!(into.path_of(None, DIRECTORY), Ok("/d".parse().unwrap()));
-        for there in [None, Some(found(FILE))] {
+        for (there, error) in [
+            (None, DestinationError::MissingForSeveral),
+            (Some(found(FILE)), DestinationError::SeveralSources),
+        ] {
             let several = Destination::of("/d".parse().unwrap(), false, there.as_ref(), 2);
-            assert_eq!(several, Err(DestinationError::SeveralSources));
+            assert_eq!(several, Err(error));
         }
     }
 

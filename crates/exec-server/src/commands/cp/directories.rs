@@ -16,18 +16,18 @@ use super::endpoint::Endpoint;
 use super::transfer::{Links, PRESERVED_MODE};
 use super::tree::Node;
 
-/// The number of directories or symlinks created concurrently.
+/// The number of directories that are created, or get their final mode, concurrently.
 const AT_ONCE: usize = 16;
 
 /// The permissions that the owner needs to fill a directory.
 const FILLABLE: u32 = 0o700;
 
+/// The origin of the directories that exist where a copy would create its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Existing {
-    /// This copy did not create the directory; its permissions are kept.
+    /// This copy did not create them; their permissions are kept.
     Foreign,
-    /// An interrupted attempt of this copy created the directory, and may not have set its
-    /// permissions.
+    /// An interrupted attempt of this copy created them, and may not have set their permissions.
     OfThisCopy,
 }
 
@@ -43,13 +43,14 @@ pub(super) struct RestrictedDirectory {
 pub(super) struct Directories {
     /// Parents precede children.
     pub(super) to_close: Vec<RestrictedDirectory>,
-    /// The directories that could not be created, relative to the root. Nothing can be copied into
-    /// them.
+    /// The directories that could not be created or given their permissions, and those below them,
+    /// relative to the root. Nothing is copied into them.
     pub(super) missing: HashSet<PathBuf>,
 }
 
 impl Directories {
-    /// Creates the directories level by level. Reports errors with the path of the directory.
+    /// Creates the directories level by level. Passes each error to `tell`, with the path of its
+    /// directory.
     pub(super) async fn make(
         endpoint: &Endpoint,
         root: &PathUri,
@@ -88,8 +89,9 @@ impl Directories {
     }
 }
 
-/// Creates a directory and sets its permissions while it is empty, so that its content is never
-/// visible to users without access.
+/// Creates a directory and sets its permissions before anything is copied into it, so that its
+/// content is never visible to users without access. A directory that exists gets them only if it
+/// is [`Existing::OfThisCopy`]. Returns the directory if its final mode must be set later.
 pub(super) async fn make(
     endpoint: &Endpoint,
     path: &PathUri,
@@ -135,7 +137,7 @@ async fn create(
             let follow_symlinks = links.on_the_wire();
             let params = FsGetMetadataParams { path: path.clone(), follow_symlinks, sandbox: None };
             match endpoint.files.metadata(params).await {
-                // After a lost connection, most likely the interrupted call created it.
+                // After a lost connection, most likely the interrupted call created the directory.
                 Ok(found) if found.is_directory => Ok(was_interrupted.get()),
                 _ => Err(error),
             }
@@ -181,8 +183,8 @@ pub(super) async fn close(
     }
 }
 
-/// Copies a symlink to the other endpoint. Atomically replaces another symlink or file of that
-/// name, but not a directory.
+/// Copies the symlink `source` to `path`. Atomically replaces a symlink or file there, but not a
+/// directory.
 pub(super) async fn link(
     from: &Endpoint,
     source: &PathUri,
@@ -213,7 +215,7 @@ async fn replace_by_link(
         .retry_interrupted(async || endpoint.files.symlink(symlink(&temporary, target)).await)
         .await
     {
-        // The name is unique, so a conflict means that the interrupted call created the link.
+        // The name is unique, so a conflict means that an interrupted attempt created the link.
         Err(error) if error.kind() != Some(&ErrorKind::Conflict) => return Err(error),
         _ => {}
     }
@@ -226,7 +228,7 @@ async fn replace_by_link(
     };
     let renamed = endpoint.retry_interrupted(async || endpoint.files.rename(rename()).await).await;
     let Err(error) = renamed else { return Ok(()) };
-    // The interrupted call may have succeeded.
+    // An interrupted attempt may have renamed the link.
     if endpoint.files.read_link(read_link(path)).await.is_ok_and(|present| present == target) {
         return Ok(());
     }

@@ -44,8 +44,8 @@ pub(super) struct EndpointPath {
     pub(super) path: PathUri,
     /// Whether the path was written with a trailing slash.
     pub(super) has_slash: bool,
-    /// The name that a copy gets in another directory; `None` if the path stands for the
-    /// directory's content, like `.`.
+    /// The name that a copy of this path gets in an existing directory; `None` if the path stands
+    /// for the directory's content, like `.`.
     pub(super) name: Option<OsString>,
 }
 
@@ -114,7 +114,8 @@ impl Endpoint {
         Self { files, name, identity, completed: CompletedCount::default() }
     }
 
-    /// Repeats an idempotent operation that a lost connection interrupted.
+    /// Repeats an idempotent operation that a lost connection interrupted, within a
+    /// [`RetryBudget`].
     pub(super) async fn retry_interrupted<T>(
         &self,
         act: impl AsyncFn() -> Result<T, ExecServerError>,

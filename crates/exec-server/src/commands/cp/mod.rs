@@ -1,8 +1,8 @@
-//! `exec-server cp`: copies files and trees between machines, or within one server.
+//! `exec-server cp`: copies files and trees between machines, or on one machine.
 //!
 //! First lists each source and creates its directories. Then copies files and symlinks
-//! concurrently, and sets the final permissions of directories. Errors are reported and do not stop
-//! the rest.
+//! concurrently, and sets the final permissions of directories. A copy on one machine is a single
+//! call instead. Errors are reported and do not stop the rest.
 
 mod bar;
 mod destination;
@@ -90,7 +90,8 @@ async fn report_outages(endpoints: &Endpoints<'_>, progress: &Progress) -> Infal
     std::future::pending().await
 }
 
-/// The work of a copy, collected before it is performed.
+/// The state of a copy. [`Self::add`] creates directories and makes copies on one machine at once;
+/// [`Self::perform`] copies the files and symlinks that [`Self::add`] has collected.
 struct Copying<'a> {
     cp: &'a Cp,
     progress: &'a Progress,
@@ -101,7 +102,8 @@ struct Copying<'a> {
     files: Vec<Job>,
     symlinks: Vec<(Rc<Endpoint>, PathUri, PathUri)>,
     to_close: Vec<RestrictedDirectory>,
-    /// Set if the copy creates a directory under a new name, or resumes such a copy.
+    /// Set if the copy has one source and creates a directory under a new name, or resumes such a
+    /// copy.
     marker: Option<UnfinishedMarker>,
     /// Set once a connection is lost for good and that has been reported.
     is_lost: Cell<bool>,
@@ -142,8 +144,8 @@ impl<'a> Copying<'a> {
         })
     }
 
-    /// Examines a source and plans its copy. A copy within one server takes a single call, which is
-    /// made at once.
+    /// Examines a source, creates its directories and collects its files and symlinks. A copy on
+    /// one machine takes a single call, which is made at once.
     async fn add(&mut self, source: &EndpointPath) -> anyhow::Result<()> {
         let found = metadata_of(&source.endpoint, &source.path).await?;
         anyhow::ensure!(!found.is_directory || self.cp.recursive, "is a directory; use -r");
@@ -191,7 +193,8 @@ impl<'a> Copying<'a> {
         Ok(())
     }
 
-    /// Returns the target if the copy creates a directory under a new name, or resumes such a copy.
+    /// Sets the marker, and returns the target, if the copy creates a directory under a new name,
+    /// or resumes such a copy.
     async fn begin_unfinished(&mut self, source: &EndpointPath) -> anyhow::Result<Option<PathUri>> {
         let path = self.destination.path().clone();
         let Some(marker) =
@@ -210,7 +213,7 @@ impl<'a> Copying<'a> {
         Ok(self.marker.is_some().then_some(path))
     }
 
-    /// Copies on one machine, without transferring the content.
+    /// Lets the target endpoint copy by itself, so that the content is not transferred.
     async fn copy_there(
         &self,
         source: &EndpointPath,

@@ -116,8 +116,8 @@ impl Progress {
         say(text);
     }
 
-    /// Removes the progress line. With `--verbose`, or on a terminal without `--quiet`, prints a
-    /// summary.
+    /// Removes the progress line. If the copy `is_done`, prints a summary with `--verbose`, or on a
+    /// terminal without `--quiet`.
     pub(super) fn end(&self, is_done: bool) {
         self.clear();
         self.interruption.set(None);

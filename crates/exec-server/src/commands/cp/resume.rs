@@ -19,8 +19,8 @@ use super::retry_budget::CompletedCount;
 pub(super) const WINDOW: usize = 8;
 pub(super) const BLOCK: u64 = MAX_BLOCK_BYTES as u64;
 const KEY_BYTES: usize = 8;
-/// Once a partial file has vanished more than this many times, copying it again no longer counts as
-/// progress. It vanishes if the final call succeeds but the response is lost.
+/// Once a partial file has vanished more than this many times, copying its source again no longer
+/// counts as progress. It vanishes, for example, if it is committed but the response is lost.
 const MAX_VANISHED: usize = 5;
 /// The size of the samples from the beginning, middle and end of the content.
 const SAMPLE: u64 = 16 << 10;
@@ -96,7 +96,7 @@ pub(super) struct CopiedBlock {
     pub(super) end: u64,
     /// Whether the block has its full length, so the source does not end within it.
     pub(super) is_whole: bool,
-    /// The offset after the last byte written; the rest of the block is a hole.
+    /// The offset after the last byte written, or 0 if none was; the rest of the block is a hole.
     pub(super) written: u64,
 }
 

@@ -1,9 +1,9 @@
-//! Ends a copy after several connection losses in a row. Losses with progress in between do not
-//! count.
+//! Gives up a piece of work after several connection losses in a row. Losses with progress in
+//! between do not count.
 
 use std::cell::Cell;
 
-/// The maximum number of consecutive retries without progress in this file or any other.
+/// The maximum number of consecutive retries of one piece of work while no other completes either.
 const MAX_LOSSES_IN_A_ROW: usize = 5;
 
 /// Counts completed pieces of work. Their number is finite, so the number of attempts is too.

@@ -108,7 +108,8 @@ impl<'a> Transfer<'a> {
         self.progress.begin(job.from.show(&job.source));
         if job.size <= SMALL {
             match self.copy_whole(job).await {
-                // The file has grown since the listing.
+                // The file has grown since it was examined, or its metadata has a wrong size, as in
+                // /proc.
                 Err(CopyError::Source(error)) if error.kind() == Some(&ErrorKind::FileTooLarge) => {
                 }
                 outcome => return outcome,

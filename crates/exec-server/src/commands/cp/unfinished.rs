@@ -48,7 +48,7 @@ impl UnfinishedMarker {
         self.put(endpoint, birth).await
     }
 
-    /// Whether an interrupted copy created the directory.
+    /// Whether an interrupted copy from the same source created the directory.
     pub(super) async fn is_of_directory(
         &self,
         endpoint: &Endpoint,

@@ -31,7 +31,7 @@ pub(super) struct MechanismReport {
     #[serde(skip)]
     pub(super) title: String,
     pub(super) verdict: Verdict,
-    /// The version of the mechanism, or the reason for the failure.
+    /// The version of the mechanism, `works`, or the reason for the failure.
     pub(super) detail: String,
     pub(super) gives: &'static str,
     /// How to enable the mechanism, or the part of it that does not work.
@@ -176,9 +176,11 @@ impl Tier {
 async fn try_read_only(capabilities: &Capabilities) -> anyhow::Result<()> {
     let workspace = Workspace::new()?;
     let plan = workspace.plan(Vec::new(), capabilities)?;
-    let code = confined("(: > made) 2> /dev/null && exit 1; exit 0", &workspace.path, plan).await?;
-    anyhow::ensure!(code == 0, "the program could write despite the sandbox");
-    Ok(())
+    match confined("(: > made) 2> /dev/null && exit 1; exit 0", &workspace.path, plan).await? {
+        0 => Ok(()),
+        1 => anyhow::bail!("the program could write despite the sandbox"),
+        code => anyhow::bail!("expected exit code 0, got {code}"),
+    }
 }
 
 async fn try_workspace_write(capabilities: &Capabilities) -> anyhow::Result<()> {

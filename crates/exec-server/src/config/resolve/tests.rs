@@ -296,7 +296,7 @@ fn errors_in_host_rules_have_a_position() {
         ("network = true", "1: network: expected a table such as [network], found true"),
         (
             "[network]\nallow = [\"*\"]",
-            "2: network.allow: \"*\" allows every host; name the hosts, such as example.org or \
+            "2: network.allow: \"*\" matches every host; name the hosts, such as example.org or \
              *.example.org",
         ),
         (

@@ -13,8 +13,8 @@ use tracing_subscriber::EnvFilter;
 use crate::terminal::Paint;
 use lines::Lines;
 
-/// These libraries log the URLs of HTTP requests, which are private to the client. Of two
-/// directives for one target the last applies, so these follow the user's.
+/// Directives for libraries that log the URLs of HTTP requests, which are private to the client. Of
+/// two directives for one target the last applies, so these follow the user's.
 const HTTP_LIBRARIES: [&str; 4] = ["reqwest=warn", "hyper_util=warn", "hyper=warn", "h2=warn"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
