@@ -29,7 +29,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("test paths are text")
 }
 
-/// Returns a token with the header and claims of an attacker, signed with `secret`.
+/// Returns a token with any header and claims, signed with `secret`.
 fn forged(secret: &str, header: &Value, claims: &Value) -> String {
     const SIGN: &str = r#"
 import sys, hmac, hashlib, base64
@@ -207,7 +207,7 @@ fn a_server_listens_on_several_addresses_and_local_commands_find_the_open_one() 
     assert_eq!(server.next_line(), unix);
     let url = server.url().to_owned();
     assert!(url.starts_with("ws://127.0.0.1:"));
-    // Over the Unix socket, which needs no token.
+    // The command uses the Unix socket, which needs no token.
     let outcome = server.run(&["run", "--", "echo", "hi"]);
     assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), "hi\n"), "{}", outcome.stderr);
     let outcome = server.run(&["ps", "--connect", &url]);
@@ -219,7 +219,7 @@ fn a_server_listens_on_several_addresses_and_local_commands_find_the_open_one() 
         server.run(&[&[*command], &credentials[..], rest].concat())
     };
     assert_eq!(with_token(&["run", "--", "echo", "hi"]).stdout, "hi\n");
-    // Each client lists only its own processes.
+    // Each principal lists only its own processes.
     server.run(&["run", "-d", "--name", "local-job", "--", "sleep", "1000"]);
     with_token(&["run", "-d", "--name", "remote-job", "--", "sleep", "1000"]);
     let local = server.run(&["ps"]).stdout;
@@ -311,7 +311,7 @@ print(client.makefile().readline().strip())
 fn a_unix_socket_refuses_other_users_unless_allowed() {
     const OTHER: u32 = 61_237;
     if !is_root() || !Path::new("/usr/bin/python3").exists() {
-        return skipped("only root can connect as another user");
+        return skipped("connecting as another user needs root and /usr/bin/python3");
     }
     let directory = tempfile::tempdir().unwrap();
     std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();

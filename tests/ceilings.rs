@@ -166,7 +166,7 @@ fn clients_with_a_ceiling_cannot_read_the_signing_secret() {
         let refused = client.refused("fs/open", json!({ "path": uri(&secret), "handleId": "h" }));
         assert!(refused.message.contains("ermission denied"), "{refused:?}");
     }
-    // Other methods cannot reach it either.
+    // Other methods cannot reach the secret either.
     let copy = uri(scene.workspace.path().join("copy"));
     for (method, params) in [
         (

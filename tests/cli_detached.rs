@@ -237,6 +237,22 @@ fn kill_ends_the_tree_or_sends_a_signal() {
 }
 
 #[test]
+fn descendants_of_a_finished_process_are_named() {
+    let server = Server::start();
+    detach(&server, "parent", "sleep 1000 > /dev/null 2>&1 &");
+    assert_eq!(server.run(&["wait", "parent"]).code, Some(0));
+    for (command, expected) in [
+        (&["forget", "parent"][..], "\"parent\" has exited, but its descendants (1) have not"),
+        (&["kill", "-s", "USR1", "parent"], "its descendants (1) cannot be signalled"),
+    ] {
+        let refused = server.run(command);
+        assert_eq!(refused.code, Some(1), "{command:?}");
+        assert!(refused.stderr.contains(expected), "{command:?}: {}", refused.stderr);
+    }
+    assert_eq!(server.run(&["forget", "-f", "parent"]).code, Some(0));
+}
+
+#[test]
 fn kill_continues_after_an_unknown_name() {
     let server = Server::start();
     detach(&server, "a", "sleep 1000");
@@ -385,11 +401,7 @@ fn process_commands_fail_without_a_server() {
     for arguments in [&["ps"][..], &["logs", "x"], &["kill", "x"], &["forget", "x"]] {
         let outcome = run_program(arguments);
         assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(1), ""));
-        assert!(
-            outcome.stderr.starts_with("exec-server: no server is running; "),
-            "{}",
-            outcome.stderr
-        );
+        assert!(outcome.stderr.starts_with("exec-server: found no server; "), "{}", outcome.stderr);
         assert_eq!(outcome.stderr.lines().count(), 1);
     }
     assert_eq!(run_program(&["wait", "x"]).code, Some(125));

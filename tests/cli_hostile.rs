@@ -20,10 +20,11 @@ use crate::support::{PROGRAM, command, encoded, run_program};
 const HOSTILE: &str = "H\x1b[2J\x1b]0;title\x07\r\n\u{8}\u{7f}\u{9b}31m\u{85}\u{202e}\u{2066}T";
 /// Percent-encoded escapes, for file names.
 const HOSTILE_NAME: &str = "%1B%5B2J%C2%9B%0D%0A";
-/// The session of a process that `run --detach` started.
+/// The id of a session that `run --detach` opened, and the name of its process.
 const DETACHED: &str = "D\x1b[2J\u{9b}";
 
-/// How the server responds to all requests except those that find sessions and processes.
+/// How the server responds. `initialize`, `session/list` and `process/list` get valid results,
+/// unless a variant says otherwise.
 #[derive(Clone, Copy, PartialEq)]
 enum Manner {
     /// With a valid result.
@@ -215,7 +216,7 @@ fn overview(method: &str, params: &Value) -> Value {
 
 fn metadata(path: &str) -> Value {
     let is_file = path.contains("-file");
-    // Too large to be read in one piece.
+    // A `large-file` is too large to be read in one piece.
     json!({"isDirectory": !is_file, "isFile": is_file, "isSymlink": false,
         "size": if path.contains("large-file") { 300_000 } else { 6 }})
 }
@@ -296,7 +297,10 @@ fn events(params: &Value, name: &str) -> Vec<Value> {
 const COMMANDS: &[(&str, &str)] = &[
     ("run true", "the sandbox seems to have denied H"),
     ("run denied-call", "denied the system call H"),
-    ("run lost", "lost contact with lost: the server broke the protocol"),
+    (
+        "run lost",
+        "lost contact with lost, which ends with its session: the server broke the protocol",
+    ),
     ("run --timeout 1 late", "the server stopped"),
     ("run --sandbox read-only true", "does not enforce sandboxes"),
     ("run NAME", "the sandbox seems to have denied H"),
@@ -375,7 +379,7 @@ fn is_harmless(letter: char) -> bool {
 
 fn expect_harmless(line: &str, shown: &str) {
     assert!(shown.chars().all(is_harmless), "{line}: {shown:?}");
-    // After a newline from the server, the next hostile character would be shown as U+FFFD.
+    // In the hostile text, a newline is followed by a character that would be shown as U+FFFD.
     assert!(!shown.contains("\n\u{fffd}"), "{line}: {shown:?}");
 }
 

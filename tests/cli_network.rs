@@ -58,9 +58,10 @@ fn only_allowed_hosts_are_reached() {
         assert_eq!(reached.stderr, "exec-server: network: 0 bytes up, 6 bytes down\n");
         let refused = run(&options, &greet("other.example", port));
         assert_eq!(refused.code, Some(1), "{sandbox:?}: {}", refused.stderr);
-        // The command only looked up the name.
+        // The remark names no port, since the program only looked up the name.
         let remark = "exec-server: network: other.example is not allowed; \
-                      allow it with --allow-host other.example\n";
+                      allow it with --allow-host other.example, \
+                      unless --deny-host or the server refuses it\n";
         assert!(refused.stderr.ends_with(remark), "{sandbox:?}: {}", refused.stderr);
     }
     let other = run(&["--allow-host", "a.example"], &greet("127.0.0.1", port));
@@ -72,13 +73,14 @@ fn only_allowed_hosts_are_reached() {
 #[test]
 fn invalid_options_are_refused_before_the_program_starts() {
     for (options, expected) in [
-        (&["--allow-host", "*"][..], "\"*\" allows every host"),
+        (&["--allow-host", "*"][..], "\"*\" matches every host"),
         (&["--allow-host", "https://a.example/"], "contains a slash"),
         (&["--deny-host", "a.example"], "name one with --allow-host, or use --ask-network"),
         (
             &["--sandbox", "read-only", "--network", "--allow-host", "a.example"],
             "--network allows every host; omit it, or omit --allow-host",
         ),
+        (&["-t", "--deny-host", "a.example"], "name one with --allow-host\n"),
         (&["-t", "--ask-network"], "name the hosts with --allow-host"),
     ] {
         let outcome = run(options, &["true".to_owned()]);
@@ -138,7 +140,7 @@ fn an_invalid_host_pattern_in_the_settings_is_reported_with_its_line() {
     server.arg("--config").arg(&path);
     let outcome = run_command(server);
     assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
-    let expected = format!("{}:2: network.allow: \"*\" allows every host", path.display());
+    let expected = format!("{}:2: network.allow: \"*\" matches every host", path.display());
     assert!(outcome.stderr.contains(&expected), "{}", outcome.stderr);
 }
 

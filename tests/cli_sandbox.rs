@@ -60,12 +60,13 @@ pub(crate) fn doctor(without: &str) -> (Option<i32>, Value) {
     (outcome.code, serde_json::from_str(&outcome.stdout).unwrap())
 }
 
-/// Returns the reason if this machine has no sandbox; `tests/sandbox` checks the refusals.
+/// Returns the reason if this machine cannot enforce every sandbox; `tests/sandbox` checks the
+/// refusals.
 pub(crate) fn no_sandbox() -> Option<String> {
     no_sandbox_without("")
 }
 
-/// Returns the reason if there is no sandbox without these mechanisms.
+/// Like `no_sandbox`, as if the machine lacked these mechanisms.
 fn no_sandbox_without(mechanisms: &str) -> Option<String> {
     let (_, report) = doctor(mechanisms);
     let tier = report["sandbox"]["tier"].as_str().unwrap();

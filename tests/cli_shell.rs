@@ -34,8 +34,8 @@ impl Terminal {
         Self { tmux, directory, before }
     }
 
-    /// Runs a command in the outer shell, which then prints its exit code. Both are on one line,
-    /// since a line typed too early would go to the command.
+    /// Runs a command in the outer shell, which then prints the command's exit code. The test types
+    /// both on one line, since a line typed too early would go to the command.
     fn run(&self, command: &str) {
         self.tmux.line(&format!("{command}; echo code-$?-end"));
     }

@@ -98,7 +98,7 @@ fn terminate_races_exit(rounds: u64) {
             client.call("environment/status", json!({}));
         }
         let terminate = client.request("process/terminate", json!({"processId": id}));
-        // The transcript asserts one exit, then one close, and no event after that.
+        // The transcript asserts that the exit comes once, and before the close.
         let end = client.finish_process(&id);
         assert!(matches!(end.exit_code, Some(3 | 137)), "{end:?}");
         client.answer(terminate).unwrap();

@@ -26,7 +26,6 @@ fn the_first_line_is_the_url_and_nothing_follows_it() {
     client.send_raw(b"garbage");
     assert_eq!(server.get("/nowhere"), 404);
     server.signal(rustix::process::Signal::TERM);
-    // Read first: a full pipe would block the server.
     assert!(!server.stderr().is_empty());
     assert_eq!(server.rest_of_stdout(), "");
     assert!(server.wait().success());

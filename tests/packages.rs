@@ -15,7 +15,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const NPM_CLIENT: &str = concat!("exec-server-", env!("CARGO_PKG_VERSION"), ".tgz");
 const NPM_PLATFORM: &str = concat!("exec-server-linux-x64-", env!("CARGO_PKG_VERSION"), ".tgz");
 
-/// Prints a greeting and the path of the server.
+/// Prints a greeting and the path of the server's program, which the keeper runs too.
 const FIRST_COMMAND: &str = "echo hello from; readlink /proc/$PPID/exe";
 
 const FIRST_PYTHON_PROGRAM: &str = "\
@@ -160,7 +160,7 @@ impl Packages {
         let outcome = run_command(pip);
         if outcome.code != Some(0) {
             skipped(format!(
-                "PyPI does not respond, no packages are installed: {}",
+                "pip cannot download websockets, so no packages are installed: {}",
                 outcome.stderr
             ));
             return false;
@@ -174,7 +174,7 @@ impl Packages {
         let outcome = run_command(npm);
         if outcome.code != Some(0) {
             skipped(format!(
-                "the npm registry does not respond, no packages are installed: {}",
+                "npm cannot look up ws, so no packages are installed: {}",
                 outcome.stderr
             ));
         }

@@ -85,7 +85,8 @@ fn the_exposure_of_the_units_does_not_grow() {
     // The unit of the server is less strict, because the server runs programs of a user.
     let (value, level) = exposure(UNITS[0]).unwrap();
     assert!(value <= 6.3, "{value} {level}");
-    // The unit of the server mentions every hardening option of the rendezvous.
+    // The unit of the server mentions every hardening option of the rendezvous, except those about
+    // files.
     let server = read(UNITS[0]);
     let rendezvous = read(UNITS[2]);
     let (_, hardening) = rendezvous.split_once("\nAmbientCapabilities=").unwrap();
@@ -365,7 +366,7 @@ fn metrics_of_the_code() -> BTreeMap<String, String> {
     metrics
 }
 
-/// Returns the names of metrics in a text; for a series of a histogram, the name of the histogram.
+/// Returns the names of metrics in a text; for a `_bucket` series, the name of the histogram.
 fn metrics_in(text: &str) -> BTreeSet<&str> {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let words = text.split(|c: char| !is_word(c));

@@ -52,6 +52,15 @@ fn a_claimed_name_is_unique_across_sessions() {
     let refused = second.refused("process/start", claim.params());
     assert_eq!(refused.kind.as_deref(), Some("nameTaken"), "{refused:?}");
     assert_eq!(refused.message, "the name \"job\" is taken by a running process");
+    first.start(&shell("left", "sleep 1000 &"));
+    first.call("process/wait", json!({"processId": "left"}));
+    let claim_left = shell("left", "exec sleep 1000").with("claimName", true);
+    let refused = second.refused("process/start", claim_left.params());
+    assert_eq!(
+        refused.message,
+        "the name \"left\" is taken by a process that has exited but still has descendants or \
+         unread output"
+    );
     // Unclaimed ids are unique only within their session.
     second.start(&shell("job", "exec sleep 1000"));
     for client in [&mut first, &mut second] {
@@ -99,7 +108,7 @@ fn soak_short_runs_leave_neither_zombies_nor_descriptors() {
 }
 
 fn short_runs(count: usize) {
-    // Any leak would hit this limit, which is far below the number of runs.
+    // The limit is below the number of runs, so a descriptor leaked by each run would exhaust it.
     let limit = "ulimit -n 200; exec \"$0\" \"$@\"";
     let server = ServerBuilder::new().through(&["/bin/sh", "-c", limit]).start();
     let mut client = server.client();

@@ -22,7 +22,7 @@ fn recipe(heading: &str, home: &Path) -> Outcome {
         true => "until grep -q SHA256 server.log; do sleep 0.05; done".to_owned(),
         false => format!("until {is_open}; do sleep 0.05; done"),
     };
-    // scripts/test has installed the package.
+    // scripts/test has installed PyJWT.
     let python = format!(
         "mkdir -p venv/bin && printf '#!/bin/sh\\nexec {} \"$@\"\\n' > venv/bin/python && \
          chmod +x venv/bin/python",

@@ -42,7 +42,7 @@ fn a_child_has_three_descriptors_and_the_environment_it_was_given() {
 fn a_child_of_the_same_user_reads_neither_memory_nor_environment() {
     let directory = tempfile::tempdir().unwrap();
     let builder = ServerBuilder::new().variable("SERVER_SECRET", SECRET);
-    // Root may read everything, so drop root.
+    // Root may read everything, so the server runs as another user.
     let builder = if is_root() { builder.with_user(65534, directory.path()) } else { builder };
     let server = builder.start();
     let mut client = server.client();

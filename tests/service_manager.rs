@@ -13,7 +13,8 @@ use crate::support::{
 };
 
 /// `pass.py SOCKETS VARIABLES PROGRAM…`: binds the sockets (`NAME=ADDRESS NAME=/PATH …`), passes
-/// them as descriptors from 3 on, sets the variables and executes the program.
+/// them as descriptors from 3 on, sets the variables and executes the program. `NAME=file`,
+/// `NAME=udp` and `NAME=connection` pass a descriptor that no server can use.
 pub(crate) const PASS: &str = r#"
 import fcntl, os, socket, sys
 names, high = [], []

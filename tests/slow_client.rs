@@ -143,7 +143,7 @@ fn a_process_that_must_not_lose_output_blocks_when_its_log_is_full() {
         machine::state(child) == Some('S') && bytes_written(child) > 65536
     });
     let mut written = 0;
-    // The process is blocked when no byte was read while the server ran ten other processes.
+    // The process is blocked if it wrote nothing while the server ran ten other processes.
     while written != bytes_written(child) {
         written = bytes_written(child);
         for n in 0..10 {
@@ -164,7 +164,7 @@ fn a_process_that_must_not_lose_output_blocks_when_its_log_is_full() {
 #[test]
 fn sessions_that_end_with_a_full_log_leave_no_files_behind() {
     if !machine::is_root() {
-        // The server is not dumpable, so its descriptors are hidden from other users.
+        // The server is not dumpable, so its descriptors are hidden even from its own user.
         return skipped("only root can list the descriptors of the server");
     }
     let limits = ["--spill-output-bytes-per-process", "1048576"];

@@ -87,7 +87,8 @@ fn a_write_that_is_impossible_is_refused() {
 #[test]
 fn the_output_cap_limits_retained_output_but_not_sent_output() {
     const LEN: usize = 4_000_000;
-    /// Whole chunks are retained, and the head of the stream.
+    /// The cap and one chunk: the log keeps whole chunks. A snapshot also has the head of the
+    /// stream.
     const KEPT: usize = 4096 + (256 << 10);
     let server = Server::start();
     let mut client = server.client();

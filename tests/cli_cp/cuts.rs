@@ -14,12 +14,12 @@ use crate::support::{eventually, random_file};
 const FILES: usize = 300;
 /// Files copied concurrently.
 const AT_ONCE: usize = 16;
-/// The size of a small file, which is sent as one message of about 27 KiB.
+/// The size of a small file, which is sent as one message of about 26 KiB.
 const SMALL: usize = 20_000;
 /// The size of a file that is copied in blocks.
 const MEDIUM: usize = 300_000;
-/// Bytes that a connection moves before it is cut: a medium block and some small files, or fewer
-/// than twenty small files.
+/// Bytes that the proxy moves in each direction of a connection before it holds the rest: the
+/// medium file and some small files, or fewer than twenty small files.
 const PER_CONNECTION: u64 = 512 << 10;
 const LARGE: usize = 32 << 20;
 const PART: usize = 2 << 20;
@@ -40,8 +40,8 @@ impl Told {
         told
     }
 
-    /// Returns how many copies have begun. After the first [`AT_ONCE`], a copy begins when another
-    /// has finished.
+    /// Returns how many files `cp` has begun to copy. After the first [`AT_ONCE`], it begins a file
+    /// when another has finished.
     fn begun(&self) -> usize {
         let lines = self.0.lock().unwrap();
         lines.iter().filter(|line| !line.contains(": ")).count()
@@ -93,7 +93,7 @@ fn every_file_survives_many_cuts(way: Way) {
         eventually("the command reconnects", || copy.proxy.connections() > cuts);
     };
     let mut begun = AT_ONCE;
-    // Once the last file has begun, no further file shows progress.
+    // Once the last file has begun, `-v` prints no more lines that show progress.
     while begun < FILES {
         eventually("another file is copied", || told.begun() > begun);
         cut();
@@ -182,6 +182,6 @@ fn cat_does_not_mix_two_files() {
     copy.proxy.resume();
     let (printed, code, errors) = printing.finish();
     assert_eq!((code, errors.lines().count()), (Some(1), 1), "{errors}");
-    assert!(errors.contains("changed while the connection was lost"), "{errors}");
+    assert!(errors.contains("has changed since it was opened"), "{errors}");
     assert!(before.starts_with(&printed), "{} bytes", printed.len());
 }

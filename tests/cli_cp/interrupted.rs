@@ -40,7 +40,7 @@ pub(super) enum Way {
 }
 
 impl OnTheWay {
-    /// Pauses in the middle of the file until the network is resumed.
+    /// Returns a copy that will pause in the middle of the file until the proxy is resumed.
     fn new(way: Way) -> Self {
         let copy = Self::with_bytes(way, LARGE);
         copy.proxy.hold_after(HALFWAY_ON_THE_WIRE);

@@ -55,7 +55,7 @@ fn tree(root: &Path) -> BTreeMap<PathBuf, Thing> {
     things
 }
 
-/// Creates a tree with one file of every kind.
+/// Creates a tree with every kind of file that `cp` copies.
 fn varied_tree(root: &Path) {
     let set_mode = |name: &str, mode| {
         fs::set_permissions(root.join(name), PermissionsExt::from_mode(mode)).unwrap();
@@ -138,7 +138,7 @@ impl Drop for Machines {
     }
 }
 
-/// Gives the owner all rights to the directories below a path.
+/// Gives the owner all rights to a directory and to all directories below it.
 fn open_directories(path: &Path) {
     let _ = fs::set_permissions(path, fs::Permissions::from_mode(0o755));
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
@@ -253,7 +253,7 @@ fn only_a_symlink_named_as_a_source_is_followed() {
     machines.copied(&["-r", &machines.local("to-directory"), &machines.remote("directory")]);
     assert_eq!(tree(&machines.there("directory")), tree(&machines.here("real")));
 
-    // No symlink below a destination leads out of it.
+    // A copy does not follow a symlink that leads out of its destination.
     let outside = machines.there("outside");
     fs::create_dir(&outside).unwrap();
     fs::create_dir_all(machines.there("into/real")).unwrap();

@@ -20,7 +20,7 @@ enum Fault {
     Kill,
     /// A node is stopped by its operator.
     Drain,
-    /// A node hangs until its peers have dropped it.
+    /// A node is stopped by SIGSTOP until all clients have continued.
     Hang,
     /// `kill -9` of a NATS server.
     KillNats,
@@ -105,8 +105,9 @@ fn run(routing: Routing, rounds: Rounds) {
         false => FAULTS.to_vec(),
     };
     if let Ok(chosen) = std::env::var("SOAK_FAULTS") {
+        let possible = faults.clone();
         faults.retain(|fault| chosen.split(',').any(|name| name == format!("{fault:?}")));
-        assert!(!faults.is_empty(), "SOAK_FAULTS={chosen} names none of {FAULTS:?} {PARTITIONS:?}");
+        assert!(!faults.is_empty(), "SOAK_FAULTS={chosen} names none of the possible {possible:?}");
     }
     let count = match rounds {
         Rounds::Each => faults.len(),

@@ -98,7 +98,7 @@ impl Site {
         self.nodes[number].running.signal(signal);
     }
 
-    /// Cuts a node off from its peers and from NATS.
+    /// Cuts a node off from NATS and from everything that connects to it.
     pub(super) fn isolate_node(&self, number: usize) {
         let (own, nats) = (self.node_address(number).ip(), nats_address(number));
         self.drop_packets(&format!(
@@ -194,7 +194,8 @@ impl Site {
         ["--cluster".to_owned(), self.nats.urls_at(address).join(",")]
     }
 
-    /// Starts a node, retrying like its unit: it exits while the NATS servers have no leader.
+    /// Starts a node, retrying as its systemd unit does: it exits while the NATS servers have no
+    /// leader.
     fn start_node(&self, number: usize) -> Running {
         let mut node = None;
         eventually("the node runs", || {

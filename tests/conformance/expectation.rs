@@ -15,7 +15,7 @@ pub(super) fn check(step: &Value, response: &Value) {
     assert!(ok.is_object(), "{step}: {response}");
     for (member, expected) in step["expect"].as_object().into_iter().flatten() {
         match member.as_str() {
-            // All output of a process: a text, the output of seq, or the content of a file.
+            // All output of a process, given as a text, as the last number of `seq`, or as a file.
             "output" => {
                 let output = output(expected);
                 let sha256: String =

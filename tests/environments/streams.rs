@@ -90,7 +90,8 @@ async fn a_new_file_is_invisible_until_it_is_committed(environment: Environment)
     assert_eq!(place.read("file"), b"allnew");
 }
 
-/// Waits until a directory contains only these names: dropped files are removed in the background.
+/// Waits until a directory contains only these names: the temporary file of a dropped handle is
+/// removed in the background.
 async fn until_only(environment: &Environment, place: &Place, names: &[&str]) {
     let params = FsReadDirectoryParams::new(place.uri(""));
     loop {

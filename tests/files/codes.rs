@@ -66,7 +66,7 @@ fn a_bad_value_is_an_invalid_request() {
             ("fs/create", json!({"path": path, "handleId": "h", "resumeKey": "a/b"})),
             ("fs/readBlock", json!({"handleId": "x".repeat(33), "offset": 0, "len": 1})),
             ("fs/writeBlock", json!({"handleId": long, "offset": 0, "chunk": ""})),
-            // The file is not of the required kind.
+            // The method cannot be applied to this kind of file.
             ("fs/readDirectory", json!({"path": file})),
             ("fs/readFile", json!({"path": uri(scene.root())})),
             ("fs/readLink", json!({"path": file})),

@@ -7,7 +7,8 @@ use serde_json::json;
 use super::{Scratch, uri};
 use crate::support::{Server, decoded, encoded};
 
-/// A client may then send a read without waiting for the write on which it depends.
+/// With `--concurrent-requests 1`, a client may send a read without waiting for the write on which
+/// it depends.
 #[test]
 fn requests_run_in_order_if_only_one_may_run_at_a_time() {
     let scene = Scratch::new();

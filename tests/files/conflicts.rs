@@ -46,7 +46,7 @@ fn count(mut client: Client, path: &str, atomic: bool) -> usize {
         let seen = client.call("fs/getMetadata", json!({"path": path}));
         let content = client.call("fs/readFile", json!({"path": path}));
         let content = String::from_utf8(decoded(&content["dataBase64"])).unwrap();
-        // Half of the content is new: the other client is writing, so this write would be refused.
+        // The content is incomplete: the other client is writing, so this write would be refused.
         let Ok(number) = content.parse::<usize>() else { continue };
         let written = client.try_call(
             "fs/writeFile",
@@ -92,7 +92,7 @@ fn a_conditional_write_returns_the_next_condition() {
     assert_eq!(std::fs::read(scene.path("file")).unwrap(), b"9");
 }
 
-/// Exactly one of many concurrent creations of a file wins, for each way to create one.
+/// Exactly one of many concurrent creations of a file wins, whether atomic or not.
 #[test]
 fn one_of_many_creates_a_file() {
     let scene = Scratch::new();

@@ -33,8 +33,8 @@ fn write(client: &mut Client, path: &str, content: impl AsRef<[u8]>) {
     client.call("fs/writeFile", json!({"path": path, "dataBase64": encoded(content)}));
 }
 
-/// The methods that act on the last component of a path, with params that would succeed on a file
-/// or directory.
+/// Returns calls of every method that takes a path. The other path of a copy or rename does not
+/// exist.
 fn calls_on(path: &str) -> Vec<(&'static str, Value)> {
     let content = encoded("new");
     vec![

@@ -103,7 +103,7 @@ fn every_method_refuses_symlinks_above_the_name_on_request() {
         for (member, missing) in
             [("sourcePath", "/nonexistent/source"), ("destinationPath", "/nonexistent/new")]
         {
-            // The other path of a rename is valid.
+            // Replaces the other path of a rename with a valid one.
             if params[member] == missing {
                 params[member] = scene.uri("a/b/file").into();
             }
@@ -157,7 +157,7 @@ fn a_symlink_loop_is_an_error_in_every_method() {
         }
     }
     assert_eq!(scene.names(), ["one", "two"]);
-    // The loop itself can be removed like any other name.
+    // A link of the loop can be removed like any other name.
     client.call("fs/remove", json!({"path": scene.uri("one")}));
     assert_eq!(scene.names(), ["two"]);
 }

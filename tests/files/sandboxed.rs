@@ -1,4 +1,4 @@
-//! `environment/info` reports whether streams work under a policy.
+//! `environment/info` reports whether files can be streamed under a policy.
 
 use serde_json::{Value, json};
 

@@ -23,7 +23,7 @@ fn special_files(scene: &Scratch) -> Vec<&'static str> {
     let tty = rustix::fs::makedev(5, 0);
     match is_root().then(|| make("device", FileType::CharacterDevice, tty)) {
         Some(Ok(())) => names.push("device"),
-        _ => skipped("device files: only root can create one"),
+        _ => skipped("device files: only root can create one, and not in every container"),
     }
     names
 }
@@ -91,8 +91,8 @@ fn a_special_file_is_listed_but_left_out_of_trees() {
     assert_eq!(copy.names_in("tree"), ["plain"]);
 }
 
-/// Each request gets a response although the FIFO has no other end. With 20 of each in flight, the
-/// server serves other clients.
+/// Each request gets a response although no process writes to the FIFO. With 20 of each in flight,
+/// other requests get responses too.
 #[test]
 fn no_request_on_a_special_file_blocks() {
     let scene = Scratch::new();

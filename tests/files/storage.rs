@@ -18,13 +18,13 @@ const SMALL: usize = 256 << 10;
 const TOO_MUCH: usize = 1 << 20;
 
 /// Runs a server that sees a file system of 256 KiB in a directory, in a private mount namespace.
-/// `None` if mounts are not allowed.
+/// `None` if it cannot be mounted.
 fn server_with_small_storage(directory: &Path) -> Option<Server> {
     server_with(&format!("mount -t tmpfs -o size={SMALL} tmpfs {}", directory.display()))
 }
 
 /// Runs a server that sees a file system of 1 MiB in a directory. The file system cannot reserve
-/// space. `None` if mounts are not allowed.
+/// space. `None` if it cannot be created or mounted.
 fn server_without_reservation(image: &Path, directory: &Path) -> Option<Server> {
     let (image, directory) = (image.display(), directory.display());
     let make = format!("mkfs.ext2 -q -F -b 1024 {image} 1024");
@@ -37,7 +37,7 @@ fn server_with(mount: &str) -> Option<Server> {
     attempt.args([namespace, "sh", "-c", mount]);
     let outcome = run_command(attempt);
     if outcome.code != Some(0) {
-        skipped(format_args!("cannot mount the storage: {}", outcome.stderr.trim()));
+        skipped(format_args!("cannot create or mount the storage: {}", outcome.stderr.trim()));
         return None;
     }
     let script = format!("{mount} && exec \"$@\"");
@@ -242,14 +242,15 @@ fn the_file_size_limit_is_an_error_and_does_not_kill_the_server() {
     assert_eq!(scene.names(), ["old"]);
     assert_eq!(std::fs::read(scene.path("old")).unwrap(), b"old content");
     write(&mut client, &path, "fits");
-    // Children get the default action of the signal.
+    // The server ignores SIGXFSZ. Children get the default action.
     let file = scene.path("child");
     let script = format!("exec head -c {TOO_MUCH} /dev/zero > {}", file.display());
     let transcript = client.run(&shell("large", &script));
     assert_eq!(transcript.exit_code, Some(128 + i64::from(Signal::XFSZ.as_raw())));
 }
 
-/// The start of a process's memory is unmapped; reading it returns EIO, as from a broken disk.
+/// The start of a process's memory is unmapped: reads and writes there fail with EIO, as on a
+/// broken disk.
 #[test]
 fn an_error_of_the_device_reaches_the_caller() {
     if !is_root() {
@@ -283,7 +284,7 @@ fn the_server_does_not_reveal_its_own_memory() {
     client.call("fs/readFile", json!({"path": "/proc/meminfo"}));
 }
 
-/// Starts a server as an ordinary user, who owns one of the directories.
+/// Starts a server as an ordinary user. If root runs the tests, that user owns only `own`.
 fn server_of_an_ordinary_user(scene: &Scratch) -> (Server, [TemporaryMode; 2]) {
     let mode = |name: &str, mode| {
         std::fs::set_permissions(scene.path(name), Permissions::from_mode(mode)).unwrap();
@@ -366,7 +367,7 @@ fn an_ordinary_user_gets_permission_denied() {
     assert_eq!(errors[0]["path"], scene.uri("unreadable"));
 }
 
-/// The server is killed once a certain part of the new content has been written.
+/// In each round the server is killed after a larger part of the new content has been written.
 #[test]
 fn a_server_killed_in_an_atomic_write_leaves_a_complete_file() {
     const LEN: usize = 4 << 20;

@@ -183,7 +183,7 @@ fn a_killed_server_leaves_the_old_file_and_a_temporary_file() {
     let mut client = server.client();
     assert_eq!(create(&mut client, &scene, &json!({})), 0);
     client.call("fs/close", json!({"handleId": "up", "discard": true}));
-    assert_eq!(scene.names().len(), 2, "the file without a key still exists");
+    assert_eq!(scene.names().len(), 2, "only the temporary file with a key is left");
     assert_eq!(create(&mut client, &scene, &json!({"resumeKey": "k"})), BLOCK as u64);
     write_block(&mut client, 1);
     client.call("fs/close", json!({"handleId": "up"}));

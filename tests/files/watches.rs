@@ -64,7 +64,7 @@ fn new_directories_of_a_tree_are_watched() {
     watch(&mut client, &uri(scene.root()), true);
     fs::write(scene.path("a/b/file"), "x").unwrap();
     assert_eq!(change_of(&mut client, &scene.uri("a/b/file"))["kind"], "created");
-    // Created in quick succession, so that each directory is watched only after its content exists.
+    // Created in quick succession: a directory may have content before the server watches it.
     fs::create_dir_all(scene.path("c/d/e")).unwrap();
     fs::write(scene.path("c/d/e/file"), "x").unwrap();
     change_of(&mut client, &scene.uri("c/d/e/file"));
@@ -141,7 +141,7 @@ fn changes_that_the_kernel_dropped_are_declared() {
     let queue = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
     let queue: usize = queue.trim().parse().unwrap();
     if queue > 100_000 {
-        return skipped(format_args!("the kernel queue is too large: {queue} events"));
+        return skipped(format_args!("the inotify queue is too large to overflow: {queue} events"));
     }
     let scene = Scratch::new();
     let server = Server::start();

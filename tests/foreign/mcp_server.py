@@ -51,7 +51,8 @@ class Server:
         elif method == "tools/call" and params["name"] in TOOLS:
             self.call(request, params["name"], params["arguments"])
         else:
-            error = {"code": METHOD_NOT_FOUND, "message": f"unknown method or tool: {method}"}
+            unknown = f"tool: {params['name']}" if method == "tools/call" else f"method: {method}"
+            error = {"code": METHOD_NOT_FOUND, "message": f"unknown {unknown}"}
             self.send({"id": request, "error": error})
 
     def call(self, request, tool, arguments):

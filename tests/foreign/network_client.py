@@ -41,7 +41,7 @@ class Client:
         self.decided = []
         self.output = {}
         self.ended = {}
-        # The response to the next policy request.
+        # The response to each policy request. With `NEVER`, none is sent.
         self.answer = NEVER
         self.call("initialize", {"clientName": "foreign"})
         self.send({"method": "initialized"})
@@ -114,7 +114,7 @@ class Client:
 
 
 def network(domains, timeout=None, **changed):
-    """Returns all fields, as some deployed clients send them."""
+    """Returns all fields of a start that concern the network, as some deployed clients send them."""
     proxy = {
         "enabled": True,
         "enableSocks5": True,

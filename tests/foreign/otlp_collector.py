@@ -1,7 +1,7 @@
 """An OpenTelemetry collector for tests: decodes each export with the official messages and prints it as
 a line of JSON.
 
-The first line is its URL.
+The first line of its output is its URL.
 """
 
 import argparse

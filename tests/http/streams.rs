@@ -62,7 +62,8 @@ fn an_incomplete_stream_ends_with_an_error() {
     assert!(last["error"].is_string(), "{last}");
 }
 
-/// The timeout of a stream covers only its headers. Another request shows when the timeout ends.
+/// The timeout of a stream covers only its headers. Another request with a slightly longer timeout
+/// shows that it has expired.
 #[test]
 fn a_stream_outlives_its_timeout() {
     let web = Web::start();
@@ -110,7 +111,7 @@ fn a_stream_ends_with_its_connection_or_when_it_is_cancelled() {
     client.call("http/request", streamed(&web, "/stall"));
     assert_eq!(client.call("http/cancel", json!({"requestId": "r"})), json!({}));
     eventually("the request to the web server is cancelled", || web.abandoned() == before + 1);
-    // Also cancels a request whose headers have not arrived.
+    // `http/cancel` also ends a request whose headers have not arrived.
     let asked = web.asked().len();
     let id = client.request("http/request", streamed(&web, "/never"));
     eventually("the web server received the request", || web.asked().len() > asked);
@@ -140,7 +141,7 @@ fn download_slowly(len: u64) {
     let (mut client, mut other) = (server.client(), server.client());
     client.request("http/request", streamed(&web, &format!("/pattern?{len}")));
     let mut sent = u64::MAX;
-    // The download has stopped if it made no progress despite every opportunity.
+    // The download has stopped if it made no progress during 50 other requests.
     while sent != web.sent() || sent == 0 {
         sent = web.sent();
         for _ in 0..50 {

@@ -1,4 +1,4 @@
-//! Without a policy, every attempt reaches a server; under its policy, only allowed servers.
+//! Without a policy, every attempt succeeds; under its policy, it reaches only allowed servers.
 
 use std::collections::BTreeSet;
 
@@ -83,7 +83,7 @@ kept.accept()";
 enum Verdict {
     Escaped,
     Refused,
-    /// No response is expected; the servers' records decide.
+    /// The program cannot tell whether it reached a server; the servers' records decide.
     Sent,
     Impossible,
     Mistaken,
@@ -142,7 +142,7 @@ fn attack_in(world: Result<World, String>, attempts: &[Attempt]) {
 /// The outcome of a run without a policy. An attempt that does not work is an error instead.
 enum Control {
     Succeeded,
-    /// Reaches a server only as root, even without a policy.
+    /// Succeeds only as root, even without a policy.
     OnlyForRoot,
     /// This machine lacks a requirement.
     Impossible,

@@ -1,5 +1,5 @@
-//! The client, the session or the server disappears while a question is open: the access is refused
-//! in time, and other processes are not affected.
+//! The client, the session or the server disappears while a question is open, or there are too many
+//! questions: no access is granted without an answer, and other processes are not affected.
 
 use exec_server_test_support::skipped;
 use rustix::process::Signal;
@@ -20,7 +20,7 @@ fn world() -> Option<World> {
     }
 }
 
-/// A process that connects to a host that no rule names.
+/// Returns a start of a process whose client is asked about all hosts but `allowed.test`.
 fn asking(world: &mut World, code: &str, timeout_ms: u64) -> Start {
     let program = format!("{PRELUDE}\n{code}");
     let fields =

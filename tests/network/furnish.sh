@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # furnish.sh DIRECTORY: creates what the servers of a world offer to programs: a git repository, and
-# packages for pip, npm and cargo, below DIRECTORY/www.
+# packages for pip, npm and cargo, below DIRECTORY/www. Creates keys for SSH and a Java program in
+# DIRECTORY.
 set -euo pipefail
 cd -- "$1"
 www="$PWD/www"

@@ -24,8 +24,8 @@ with socket.create_connection((os.environ["HOST"], int(os.environ["PORT"])), 30)
     blocked(data)
 "#;
 
-/// Through the gate, the connection would come from the server, which would have no reason to
-/// refuse it.
+/// A connection through the gate comes from the server's own process. The server must refuse it
+/// nevertheless.
 #[test]
 fn a_process_cannot_reach_its_server_through_the_gate() {
     try_to_reach_the_server("");
@@ -67,7 +67,7 @@ fn try_to_reach_the_server(without: &str) {
     }
 }
 
-/// A process cannot use the synthetic addresses of another, nor its proxies.
+/// A process cannot use the synthetic addresses, proxies or listeners of another.
 #[test]
 fn a_process_cannot_use_the_network_of_another() {
     let Some(mut world) = made(World::new()) else { return };

@@ -1,5 +1,5 @@
-# Shared by the attempts. Exit codes: 0 escaped, 42 refused, 43 sent without expecting a response,
-# 77 impossible on this machine.
+# Shared by the attempts. Exit codes: 0 escaped, 42 refused, 43 sent (the records of the servers
+# show whether it arrived), 77 impossible on this machine.
 import errno, os, socket, struct, sys
 
 V4, V6, TCP, UDP = socket.AF_INET, socket.AF_INET6, socket.SOCK_STREAM, socket.SOCK_DGRAM
@@ -75,7 +75,7 @@ def proxy(data):
 
 
 def through(target, data=GET, host=None):
-    """Sends CONNECT with any `target`."""
+    """Sends CONNECT with any `target`, then data, and returns the response to the data."""
     with socket.create_connection(PROXY, 30) as connection:
         host = target if host is None else host
         connection.sendall(b"CONNECT " + target + b" HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::world::{World, allow};
 use crate::support::{command, eventually, run_command};
 
-/// A use of `allowed.test` by a program.
+/// A use of the network by a program.
 struct Use {
     name: &'static str,
     needs: &'static [&'static str],
@@ -202,13 +202,13 @@ fn programs_reach_only_allowed_hosts() {
         let allowed = run(&mut world, allow(one.allow));
         let seen = !world.contacts().is_empty();
         if !seen || !allowed.output.contains(one.expected) {
-            failures.push(format!("{}: {seen} {allowed:?}", one.name));
+            failures.push(format!("{}: reached a server: {seen}; {allowed:?}", one.name));
             continue;
         }
         let refused = run(&mut world, allow(&["unrelated.test", "unrelated.test:22"]));
         let leaks = world.contacts();
         if !leaks.is_empty() || refused.output.contains(one.expected) {
-            failures.push(format!("{} without a rule: {leaks:?} {refused:?}", one.name));
+            failures.push(format!("{} without a rule: leaks {leaks:?}; {refused:?}", one.name));
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
@@ -255,7 +255,8 @@ fn a_database_receives_its_clients_packet() {
     assert_eq!(facts, json!(["allowed.test", 5432, "allow", "socks5_tcp"]));
 }
 
-/// `cargo` may be a rustup proxy, which looks below the home directory.
+/// Returns variables for `cargo`, which may be a rustup proxy: without them it would look for its
+/// toolchain below `HOME`, which is another directory here.
 fn toolchain() -> Vec<(&'static str, String)> {
     let variable = |name: &str| std::env::var(name).ok();
     let below_home = || Some(format!("{}/.rustup", variable("HOME")?));

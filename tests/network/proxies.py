@@ -20,7 +20,8 @@ def http_proxy(connection):
             connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
             goal.sendall(rest)
             return relay(connection, goal)
-        # A second request, and data that does not look like one: both are forwarded.
+        # A second request to a proxy gets a connection of its own. All other data after the first
+        # request is forwarded with it.
         request, _, following = data.partition(b"\r\n\r\n")
         if following.startswith((b"GET http:", b"POST http:")):
             request, data = request + b"\r\n\r\n", following
@@ -47,7 +48,7 @@ def target_of(words, request):
 
 
 def dial(target, default_port):
-    """Parses like C code: after the last `@`, up to a NUL."""
+    """Connects to a target, parsed like in C code: after the last `@`, up to a NUL."""
     target = target.rsplit(b"@")[-1].split(b"\0")[0].split(b"%00")[0]
     if target.startswith(b"["):
         host, _, port = target[1:].partition(b"]")
@@ -116,7 +117,7 @@ def exactly(connection, count):
 
 
 def relay(one, other):
-    """Copies until both ends have closed their direction."""
+    """Copies in both directions until both ends have closed theirs."""
     ends = {one: other, other: one}
     with other:
         while ends:

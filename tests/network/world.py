@@ -56,7 +56,7 @@ class Records:
         thread.start()
 
     def wait(self):
-        """Waits until all connections are closed: their clients have exited."""
+        """Waits until all connections are closed, up to 20 s for each. Their clients must have exited."""
         while True:
             with self.lock:
                 threads, self.threads = self.threads, []
@@ -114,7 +114,7 @@ class World:
             receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
             receiver.bind((host, 53))
             self.selector.register(receiver, selectors.EVENT_READ, ("dns", None))
-        # Like the Docker socket: fetches any URL it is given.
+        # Like the Docker socket: connects to any host and port that it is given.
         for name in [f"{self.directory}/fetcher.sock", "\0fetcher"]:
             listener = socket.socket(socket.AF_UNIX)
             listener.bind(name)
@@ -131,7 +131,7 @@ class World:
                         return
                     self.settle()
                     print(json.dumps(self.records.take()), flush=True)
-                    # The other sockets of this round have been handled by now, and would block.
+                    # `settle` has handled the other sockets of this round; they would block.
                     break
                 else:
                     self.handle(key)
@@ -251,7 +251,7 @@ class World:
         return received
 
     def finish(self, connection):
-        """Continues to read, so that data after a request is recorded too."""
+        """Ends the response, but continues to read: data after a request is recorded too."""
         if isinstance(connection, ssl.SSLSocket):
             connection = connection.unwrap()
         connection.shutdown(socket.SHUT_WR)

@@ -31,12 +31,13 @@ const OWN_LOOKUPS: [&str; 14] = [
     "second.test",
 ];
 
-/// The name of a contacted test server, such as "dns", and the data that it received.
+/// A contacted test server, such as "dns" or "10.0.0.5:80", and the data that it received, or
+/// "connected".
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 pub(crate) struct Contact(pub(crate) String, pub(crate) String);
 
 pub(super) struct World {
-    /// First, so that it is dropped before its network.
+    /// First, so that it is dropped before `servers`, whose namespaces it is in.
     server: Option<Server>,
     servers: Running,
     directory: TempDir,
@@ -45,7 +46,7 @@ pub(super) struct World {
 }
 
 impl World {
-    /// Creates a world with a server. Returns the reason if this machine cannot.
+    /// Creates a world with a server. Returns the reason if this machine cannot have one.
     pub(super) fn new() -> Result<Self, String> {
         Self::build(&[], "")
     }
@@ -154,7 +155,7 @@ impl World {
     }
 }
 
-/// The end of a process, and the decisions and records about its network.
+/// The exit code of a process, its output, and the decisions about its network.
 #[derive(Debug)]
 pub(super) struct Ending {
     pub(super) code: Option<i64>,
@@ -194,13 +195,14 @@ pub(crate) fn start_servers() -> Result<(Running, TempDir), String> {
     let namespaces: &[&str] =
         if is_root() { &["--net", "--mount"] } else { &["-U", "-r", "--net", "--mount"] };
     let mut probe = command("unshare");
-    probe.args(namespaces).args(["sh", "-c", "command -v ip nsenter mount > /dev/null"]);
+    let tools = "for tool in ip nsenter mount; do command -v $tool > /dev/null && continue
+        echo \"$tool is missing (Debian: apt-get install iproute2 util-linux)\" >&2
+        exit 1
+        done";
+    probe.args(namespaces).args(["sh", "-c", tools]);
     let probed = run_command(probe);
     if probed.code != Some(0) {
-        return Err(format!(
-            "namespaces, iproute2 or nsenter are missing: {}",
-            probed.stderr.trim()
-        ));
+        return Err(format!("cannot create a test network: {}", probed.stderr.trim()));
     }
     let directory = tempfile::tempdir().unwrap();
     let own = directory.path();

@@ -41,7 +41,8 @@ impl Collector {
     pub(super) fn server(&self) -> ServerBuilder {
         exporting_to(&self.url)
             .variable("OTEL_BSP_SCHEDULE_DELAY", "10")
-            // The collector blocks while the test does not read.
+            // The collector prints an export before it responds, and may block until the test reads
+            // it.
             .variable("OTEL_EXPORTER_OTLP_TIMEOUT", "600000")
             .variable("OTEL_BSP_EXPORT_TIMEOUT", "600000")
             .variable("OTEL_METRIC_EXPORT_TIMEOUT", "600000")

@@ -31,8 +31,8 @@ fn named<'a>(spans: &'a [Value], name: &str) -> Vec<&'a Value> {
     spans.iter().filter(|span| span["name"] == name).collect()
 }
 
-/// Makes two starts and two reads; the second of each fails. Every text that the client chooses
-/// contains SECRET.
+/// Makes two starts and two reads; the second of each fails. Their ids, arguments, variables and
+/// paths contain SECRET.
 fn traced_requests(client: &mut Client, readable: &Path) {
     let traceparent = format!("00-{TRACE_ID}-{PARENT_ID}-01");
     let trace = json!({"traceparent": traceparent, "tracestate": "a=1"});
@@ -52,8 +52,8 @@ fn traced_requests(client: &mut Client, readable: &Path) {
     }
 }
 
-/// Checks the spans of two requests of a method, each with a part: the first succeeded, the second
-/// failed.
+/// Checks the spans of two requests of a method, each with a child span named `part`: the first
+/// request succeeded, the second failed.
 fn check_tree(spans: &[Value], method: &str, part: &str, failure: &str) {
     let (requests, parts) = (named(spans, method), named(spans, part));
     assert_eq!((requests.len(), parts.len()), (2, 2), "{spans:#?}");
@@ -91,7 +91,7 @@ fn a_span_has_the_parent_of_its_request_and_no_secret() {
         .stderr(File::create(&log).unwrap());
     let mut server = server.start();
     traced_requests(&mut server.client(), &readable);
-    // The handshake, and four requests with one part each.
+    // One span of the handshake, and four requests with one child span each.
     let spans = collector.spans(9);
     let initialize = named(&spans, "initialize")[0];
     assert_eq!((&initialize["parentSpanId"], &initialize["traceState"]), (&json!(""), &json!("")));
@@ -180,7 +180,7 @@ fn exported_metrics_equal_those_for_prometheus() {
         let lines = text.lines().filter(|line| !line.starts_with('#'));
         let pairs = lines.map(|line| line.rsplit_once(' ').unwrap());
         let pairs = pairs.filter(|(name, _)| {
-            // Metrics of the process change all the time; OTLP has no bucket without a bound.
+            // The `process_` metrics change all the time; OTLP has no bucket without a bound.
             !name.starts_with("process_") && !name.contains("le=\"+Inf\"")
         });
         pairs.map(|(name, number)| (name.to_owned(), number.parse().unwrap())).collect()

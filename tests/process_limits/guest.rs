@@ -16,7 +16,7 @@ use crate::support::{PROGRAM, command, run_command};
 const QEMU: &str = "qemu-system-x86_64";
 const BUSYBOX: &str = "/bin/busybox";
 
-/// Files from Debian's packages systemd and dbus-daemon that only the second guest has.
+/// Programs and files of Debian's packages systemd and dbus-daemon. Only the second guest has them.
 const SYSTEMD_PROGRAMS: [&str; 4] = [
     "/usr/lib/systemd/systemd",
     "/usr/bin/systemd-run",
@@ -163,7 +163,7 @@ impl Results {
             .arg("-initrd")
             .arg(&initramfs);
         let outcome = run_command(qemu);
-        // The firmware prints escapes before the first line.
+        // The firmware prints escape sequences before the first line.
         let results = outcome.stdout.lines().filter_map(|line| line.split_once("RESULT "));
         let pairs = results.map(|(_, result)| result.split_once(' ').unwrap_or((result, "")));
         let results: HashMap<_, _> =

@@ -96,7 +96,7 @@ fn settings_and_tokens_lower_limits() {
     assert_eq!(granted(&mut agent, "a", &greedy), by_token);
     let by_default = json!({ "tier": "rlimit", "memoryBytes": 1024 * MEBIBYTE, "pids": 200 });
     assert_eq!(granted(&mut developer, "b", &json!({})), by_default);
-    // The limit is enforced, not only reported.
+    // The default limit of `pids` is enforced, not only reported.
     let bomb = shell("bomb", "while :; do sleep 1000 & done").with("limits", json!({}));
     agent.start(&bomb);
     let exit = agent.call("process/wait", json!({ "processId": "bomb" }));

@@ -127,7 +127,7 @@ fn every_command_that_takes_an_environment_is_tested() {
     });
     let mut with_environment: Vec<_> =
         names.filter(|name| help(&[name, "--help"]).contains("--on ")).collect();
-    // Its operands name the environment.
+    // The operands of `cp` name the environment.
     with_environment.push("cp");
     with_environment.sort_unstable();
     with_environment.dedup();

@@ -113,7 +113,7 @@ impl<'a> Site<'a> {
 
     /// Kills the rendezvous and starts it with the same data.
     fn restart_rendezvous(&mut self) {
-        // `ip netns exec` becomes the program, so this is the rendezvous itself.
+        // `ip netns exec` executes the program, so its pid is that of the rendezvous.
         self.rendezvous.signal(Signal::KILL);
         // Its port and its store are free only after its end.
         eventually("the rendezvous has ended", || self.rendezvous.has_ended());

@@ -42,7 +42,8 @@ pub(super) struct Ending {
     pub(super) verdict: Verdict,
     /// The output of the program.
     pub(super) said: String,
-    /// Forbidden changes and connections.
+    /// Signs of an escape, whatever the verdict: forbidden changes and connections, or a dead
+    /// victim. Also mechanisms other than those of the tier. Always empty without a sandbox.
     pub(super) damage: Vec<String>,
 }
 
@@ -50,9 +51,9 @@ pub(super) struct Ending {
 pub(super) enum Verdict {
     Escaped,
     Blocked,
-    /// The attempt needs a writable workspace.
+    /// The attempt needs a writable workspace, and this one is not writable.
     Unprepared,
-    /// This machine lacks a feature that the attempt needs.
+    /// The attempt cannot work on this machine or as this user, or must not be tried.
     Impossible,
     /// The attempt did not run as intended.
     Mistaken,
@@ -177,7 +178,8 @@ impl Arena {
         Scene::build(self.directory.path().join(self.scenes.to_string()), self.user)
     }
 
-    /// Returns the params of `process/start` without a sandbox and without a victim.
+    /// Returns a start without a sandbox, and without the variables that name the victim and the
+    /// spawner.
     fn start_of(&self, attempt: Attempt, scene: &Scene) -> Start {
         let executable = self.program(attempt.name);
         let id = format!("{}-{}", attempt.name, self.scenes);

@@ -56,8 +56,9 @@ fn a_denied_pattern_applies_to_matching_symlinks() {
     }
 }
 
-/// A process can plant a matching symlink. It must not hide the workspace from later processes.
-/// Where only bubblewrap could hide the symlink, their start is refused instead.
+/// A sandboxed process can create a symlink whose name the pattern denies. Later sandboxes hide the
+/// symlink, but not its target, which may be or contain the workspace. Bubblewrap could only hide
+/// the target, so there the start of later processes is refused.
 #[test]
 fn a_planted_symlink_that_a_pattern_denies_hides_no_workspace() {
     let tiers = [Tier::Namespaces, Tier::Bubblewrap];
@@ -85,7 +86,7 @@ fn a_planted_symlink_that_a_pattern_denies_hides_no_workspace() {
         for (index, target) in targets.into_iter().enumerate() {
             let (plant, id) = (format!("plant{index}"), format!("later{index}"));
             let script = format!("rm -f sub/a.pem; ln -s {target} sub/a.pem");
-            // Runs without a sandbox, which would not allow replacing an existing link.
+            // Runs without a sandbox, in which the pattern would deny replacing the previous link.
             let end = client.run(&shell(&plant, &script).with("cwd", uri(&work)));
             assert_eq!(end.exit_code, Some(0), "{}", end.text());
             let later = start(&id, "cat file && ! ls sub/a.pem/.");
@@ -101,7 +102,7 @@ fn a_planted_symlink_that_a_pattern_denies_hides_no_workspace() {
             client.try_call("fs/readFile", read("file")).unwrap();
             refused(&mut client, "fs/getMetadata", read("sub/a.pem/."));
         }
-        // A pattern that starts elsewhere does not hide the workspace either.
+        // The same holds for a link outside the workspace that leads to it.
         let elsewhere = directory.path().join("elsewhere");
         fs::create_dir(&elsewhere).unwrap();
         symlink(&work, elsewhere.join("a.pem")).unwrap();

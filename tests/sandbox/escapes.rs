@@ -114,12 +114,12 @@ fn attack(user: User, tier: Tier) {
     }
     println!("{blocked} attempts that succeed without a sandbox were blocked in one");
     assert!(failures.is_empty(), "{} attempts:\n{}", failures.len(), failures.join("\n"));
-    assert!(blocked >= 100, "only {blocked} could be tried");
+    assert!(blocked >= 100, "only {blocked} attempts were blocked, fewer than 100");
 }
 
 enum Held {
     Blocked,
-    /// The first step of the attempt needs write access that this policy does not grant.
+    /// A preparation of the attempt needs write access that this policy does not grant.
     NotTried,
     /// The attempt fails without a sandbox as well, for this user or on this machine.
     NothingToHold,

@@ -19,7 +19,8 @@ use crate::support::{
     Client, PROGRAM, Running, ServerBuilder, command, eventually, run_command, shell,
 };
 
-/// First shows that the sandbox may write next to the file.
+/// Writes next to the directory of the discovery file, which the sandbox allows, and then to the
+/// file.
 const ATTEMPT: &str =
     "cd \"$RUNTIME\" && : > free && mkdir -p exec-server && : > exec-server/server.json";
 
@@ -61,7 +62,7 @@ impl Place {
         self.expect_kept(end.exit_code);
     }
 
-    /// Returns a command that runs this test program again with other environment variables.
+    /// Returns a command that runs an ignored test of this program with this runtime directory.
     fn itself(&self, test: &str) -> Command {
         let mut command = command(std::env::current_exe().unwrap().to_str().unwrap());
         let name = format!("{}::{test}", module_path!().split_once("::").unwrap().1);

@@ -1,4 +1,4 @@
-//! The minimal policy starts programs and shows no other processes.
+//! Under the minimal policy, programs start and see no processes outside their sandbox.
 
 use exec_server_test_support::skipped;
 use serde_json::{Value, json};
@@ -34,7 +34,7 @@ fn neighbours(server: &Server, client: &mut Client, sandbox: Option<&Value>, cwd
     assert_eq!(end.exit_code, Some(0), "{}", end.text());
     let seen = end.text();
     assert!(seen.lines().count() > 0);
-    // In a private namespace the shell may have any small pid, and the server's pid does not exist.
+    // A private PID namespace has few processes, and the server's pid does not exist in it.
     let server = server.pid().to_string();
     seen.lines().count() > 3 || seen.lines().any(|pid| pid == server)
 }

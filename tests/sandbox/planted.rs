@@ -7,8 +7,8 @@ use super::{NOBODY, User, directory_outside_of_tmp, ordinary_workspace, uri};
 use crate::support::machine::is_root;
 use crate::support::shell;
 
-/// Runs the given command with a private `/tmp`, in which another user and a dead process have left
-/// files. The resulting process holds the locks.
+/// Runs the given command with a private `/tmp`, in which another user and a killed keeper of this
+/// user have left files. The command inherits the locks on `.git` and `.agents`.
 const PLANT: &str = r#"
 mount -t tmpfs -o mode=1777 planted /tmp || exit 99
 ln -s /etc "/tmp/exec-server-$OWNER" && chown -h daemon: "/tmp/exec-server-$OWNER"

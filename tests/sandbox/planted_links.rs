@@ -17,10 +17,11 @@ use crate::support::{
     Client, HISTORY_VARIABLE, PROGRAM, Server, ServerBuilder, command, encoded, run_command, shell,
 };
 
-pub(super) const NO_PLACE: &str = "only root has a directory that is neither temporary nor in use";
+pub(super) const NO_PLACE: &str =
+    "this needs root and /srv: other places are temporary or in a workspace";
 
-/// A home directory with a project, where only the write history shows to which directories a
-/// sandbox could write.
+/// A home directory with a project. If possible, only the write history shows to which directories
+/// a sandbox could write ([`Self::needs_memory`]).
 pub(super) struct Home {
     directory: TempDir,
     pub(super) user: User,
@@ -86,7 +87,7 @@ impl Home {
         self.count.get().to_string()
     }
 
-    /// Runs a script in a sandbox that may write in a directory.
+    /// Runs a script in a sandbox that may write in its working directory, and expects success.
     #[track_caller]
     pub(super) fn run(&self, client: &mut Client, cwd: &str, script: &str) {
         let start = shell(&self.fresh(), script).with("cwd", uri(&self.path(cwd)));
@@ -101,8 +102,8 @@ impl Home {
         assert_eq!(fs::read_to_string(self.path("home/.ssh/id")).unwrap(), "secret");
     }
 
-    /// Whether only the history shows which directories a sandbox could write. Not so in a
-    /// temporary directory, in which links are never followed.
+    /// Whether only the history shows which directories a sandbox could write. This is certain only
+    /// in `/srv`: links in temporary directories and workspaces are never followed.
     pub(super) fn needs_memory(&self) -> bool {
         self.directory.path().starts_with("/srv")
     }
@@ -159,7 +160,7 @@ fn ways(home: &Home, link: &Path) -> Vec<(PathBuf, Value)> {
     std::iter::once((link.to_owned(), ordinary_workspace())).chain(elsewhere).collect()
 }
 
-/// Tries to read and write the target of the link in every way.
+/// Expects that no way to name the link gives access to its target.
 pub(super) fn attack(home: &Home, client: &mut Client, link: &Path) {
     for (index, (cwd, sandbox)) in ways(home, link).into_iter().enumerate() {
         let script = format!("cat {0}/id; echo planted > {0}/id", link.display());
@@ -198,7 +199,7 @@ fn no_later_request_is_granted_the_target_of_a_planted_link() {
         attack(&home, &mut client, &link);
         drop((client, server));
 
-        // A later server refuses it as well.
+        // A later server refuses the link as well, also in `TMPDIR`.
         let next = home.server().start();
         attack(&home, &mut next.client(), &link);
         let tmpdir = home.server().variable("TMPDIR", link.to_str().unwrap()).start();
@@ -269,7 +270,7 @@ fn protected_names_do_not_become_implicit_roots() {
         let start = start.with("cwd", uri(&home.path("home/proj"))).with("sandbox", sandbox);
         refused(&mut client, "process/start", start.params());
         assert_eq!(fs::read_dir(&hooks).unwrap().count(), 0);
-        // An explicit entry grants the write.
+        // An explicit writable root grants the write.
         let start = shell("meant", "echo x > pre-commit").with("cwd", uri(&hooks));
         let sandbox = json!({"type": "workspace-write", "cwd": uri(&home.path("home/elsewhere")),
             "writable_roots": [uri(&hooks)]});
@@ -277,7 +278,8 @@ fn protected_names_do_not_become_implicit_roots() {
     }
 }
 
-/// Whether a process can start and write in a directory. Checks that a refusal names the directory.
+/// Whether a process can start and write in a directory. Checks that a refusal names a path in the
+/// home.
 pub(super) fn works_in(home: &Home, server: &Server, cwd: &Path) -> bool {
     let start = shell("p", ": > made").with("cwd", uri(cwd));
     let start = start.with("sandbox", ordinary_workspace());
@@ -304,7 +306,7 @@ fn a_link_of_the_user_is_followed_until_a_sandbox_could_have_created_it() {
         }
         let code = home.path("home/code");
         symlink("../data/code", &code).unwrap();
-        // Tools keep their settings in this directory.
+        // The settings of a tool do not make the home directory a workspace.
         fs::create_dir(home.path("home/.codex")).unwrap();
         user.own(&home.path("home"));
         let home_variable = home.path("home").to_str().unwrap().to_owned();

@@ -12,7 +12,7 @@ pub(super) fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/sandbox/escapes")
 }
 
-/// Returns the names of all attempts that have a program.
+/// Returns the names of all programs in `escapes/`.
 pub(super) fn names() -> Vec<String> {
     let mut names: Vec<String> = files_with_extension(&sources(), "c")
         .iter()

@@ -19,12 +19,12 @@ fn no_own_mounts() -> Option<&'static str> {
     let mut unshare = command("unshare");
     unshare.args(["--mount", "true"]);
     let works = is_root() && run_command(unshare).code == Some(0);
-    (!works).then_some("only root can mount")
+    (!works).then_some("only root can mount, and not in every container")
 }
 
-/// Returns a server that chooses its own state directories, none of them real directories of this
-/// machine: the home directory of root and `/tmp` are part of `home`. Further mounts may use
-/// `$STATE`.
+/// Returns a server that chooses its state directories itself. In its mount namespace all of them
+/// are in `home`: root's home directory and `/tmp` are mounted from there. The shell command
+/// `mounts` may add mounts on `$STATE`.
 fn by_itself(home: &Home, mounts: &str) -> ServerBuilder {
     let path = |name: &str| home.path(name).to_str().unwrap().to_owned();
     let script = format!(

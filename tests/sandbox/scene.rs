@@ -49,7 +49,7 @@ impl Scene {
         fs::write(scene.path("outside/directory/file"), "the outside\n").unwrap();
         scene.furnish("workspace");
         scene.furnish("wide/upper/workspace");
-        // Not every file system supports attributes; the attempt that needs one detects that.
+        // Not every file system supports such attributes. The attempts that need this one check it.
         let kept = scene.path("outside/file");
         let _ = rustix::fs::setxattr(&kept, "user.kept", b"x", XattrFlags::empty());
         user.own(&scene.root);

@@ -165,8 +165,8 @@ impl Workshop {
         (transcript.exit_code, String::from_utf8_lossy(&transcript.output()).into_owned())
     }
 
-    /// Passes on the environment of the tests, so that tools are found. The home directory is a
-    /// different one: tools leave files there, and root's is not accessible to other users.
+    /// Passes on the variables by which tools are found. The home directory is a different one:
+    /// tools leave files there, and root's is not accessible to other users.
     fn start(&self, id: &str, script: &str, workspace: &Path) -> Start {
         let mut start = shell(id, script).with("cwd", uri(workspace));
         for name in ["PATH", "RUSTUP_TOOLCHAIN", "LANG"] {
@@ -183,7 +183,7 @@ impl Workshop {
         start.variable("HOME", home.to_str().unwrap()).variable("TMPDIR", "/tmp")
     }
 
-    /// Creates a workspace that is a git repository with a crate in it.
+    /// Creates a workspace with a crate. If git is installed, the workspace is a repository.
     fn new_workspace(&mut self) -> PathBuf {
         self.workspaces += 1;
         let workspace = self.directory.path().join(self.workspaces.to_string());

@@ -34,7 +34,7 @@ static void give(int connection, int descriptor) {
 }
 
 int main(void) {
-    // With Yama, only descendants of a tracer may be traced unless the process permits more.
+    // With Yama, a process is traced only by its ancestors unless it permits others.
     prctl(PR_SET_PTRACER, -1UL, 0, 0, 0);
     int file = open(outside("file"), O_RDWR);
     char *stream = outside("stream"), *datagram = outside("datagram");

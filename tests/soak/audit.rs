@@ -63,8 +63,9 @@ impl AuditLog {
         }
     }
 
-    /// Checks that every start has an exit, except for records lost by a full disk. All processes
-    /// have ended.
+    /// Checks, once all processes have ended, that every start has an exit. `exits` is the number
+    /// of exits that the server has counted. Records may be missing if the server could not write
+    /// them.
     pub(super) fn check(&self, exits: f64, metrics: &Metrics) {
         let failures = metrics.of("exec_server_audit_failures_total");
         let missing = (self.running.len() + self.ended_early.len()) as f64;

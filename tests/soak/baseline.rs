@@ -10,7 +10,7 @@ use crate::support::{HANG, eventually};
 /// Memory that allocators may keep beyond the baseline.
 const MEMORY_TOLERANCE: u64 = 32 << 20;
 
-/// The lowest figures at rest so far, of server, spawner and rendezvous.
+/// Figures of server, spawner and rendezvous at rest.
 #[derive(Debug, Clone)]
 pub(super) struct Baseline {
     processes: [Footprint; 3],
@@ -102,7 +102,7 @@ fn pids(site: &Site) -> [u32; 3] {
     [server, descendants(server)[0], site.rendezvous_pid()]
 }
 
-/// Describes what clients have left behind. Empty at rest.
+/// Describes why server or rendezvous are not at rest. Empty at rest.
 fn restlessness(site: &Site) -> String {
     let server = site.server_metrics();
     let rendezvous = site.rendezvous_metrics();

@@ -75,7 +75,7 @@ fn refuse_to_start(client: &mut Client, directory: &Path) {
     assert!(!witness.exists(), "the refused program was started");
 }
 
-/// A completely full disk. Dropping this frees it.
+/// A completely full disk, if the place has disks that can be filled. Dropping this frees it.
 struct FullDisk {
     ballast: Option<PathBuf>,
 }

@@ -50,7 +50,8 @@ struct Shared {
 }
 
 impl Load {
-    /// Starts the load and waits for all streams: a first connection would not be retried.
+    /// Starts the load and waits for progress of all streams and jobs: a failed first connection
+    /// would not be retried.
     pub(super) fn start(site: &Site) -> Self {
         let stop = site.place.path("stop");
         let _ = std::fs::remove_file(&stop);
@@ -148,7 +149,7 @@ impl Worker {
     }
 
     fn done(&self) -> u64 {
-        assert!(!self.thread.is_finished(), "a job of {} had a wrong result", self.name);
+        assert!(!self.thread.is_finished(), "the thread of the {} has panicked", self.name);
         self.counts.done.load(Ordering::SeqCst)
     }
 }

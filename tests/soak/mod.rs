@@ -1,7 +1,8 @@
 //! Load and faults on a server with every feature enabled: no data is lost, and afterwards the
 //! server uses no more resources than before.
 //!
-//! `just soak MINUTES` runs [`soak_everything`]. A failure prints the seed; `SOAK_SEED` repeats it.
+//! `just soak MINUTES` runs [`soak_everything`]. It prints its seed first; `SOAK_SEED=SEED` repeats
+//! the same faults.
 
 mod audit;
 mod baseline;

@@ -177,7 +177,7 @@ fn own_user() -> u32 {
     62_000 + std::process::id() % 3_000
 }
 
-/// Returns a runtime whose threads are in the network namespace of this process.
+/// Returns a runtime whose threads are in the network namespace of the process `world`.
 fn runtime_in(world: Option<u32>) -> Runtime {
     let mut builder = Builder::new_multi_thread();
     builder.worker_threads(1).enable_all();

@@ -82,7 +82,8 @@ impl Site {
         site
     }
 
-    /// Returns a command with this environment, in the network of the server.
+    /// Returns a command in the network of the server. Its environments.toml lists the server as
+    /// [`DIRECT`] and [`RELAYED`].
     pub(super) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = self.place.command(PROGRAM);
         command
@@ -159,7 +160,7 @@ impl Site {
         (self.rendezvous, _) = start_rendezvous(&self.place, &listen, Some(&public));
     }
 
-    /// Gives the server another certificate of the same authority.
+    /// Writes another certificate of the same authority, which the server loads on SIGHUP.
     pub(super) fn renew_certificate(&self) {
         let home = self.place.path("home");
         let Issued { certificate, key } = self.authority.issue(&home, &NAMES, Validity::Now);
@@ -284,7 +285,7 @@ fn start_rendezvous(place: &Place, listen: &str, public: Option<&str>) -> (Runni
     let mut rendezvous = Running::start(program);
     let url = rendezvous.line();
     drop(rendezvous.collect_errors());
-    (rendezvous, url.trim().strip_prefix("http://").expect("its URL").parse().unwrap())
+    (rendezvous, url.trim().strip_prefix("http://").expect("it prints its URL").parse().unwrap())
 }
 
 fn start_server(

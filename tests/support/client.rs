@@ -56,7 +56,7 @@ impl Client {
         self.rpc.notify(method, params);
     }
 
-    /// Sends a request. Its response can be awaited later.
+    /// Sends a request. Returns its id, with which `answer` awaits the response.
     pub(crate) fn request(&mut self, method: &str, params: Value) -> u64 {
         self.rpc.request(method, params)
     }
@@ -126,7 +126,8 @@ impl Client {
         self.finish_process(start.id())
     }
 
-    /// Returns the transcript of all events of a process, from the first to the last.
+    /// Waits for the close of a process. Returns the transcript of all its events, of which the
+    /// test must not have taken any.
     pub(crate) fn finish_process(&mut self, process: &str) -> Transcript {
         let mut inbox = AckingInbox::new(process);
         while !inbox.transcript().closed {
@@ -154,7 +155,7 @@ impl Client {
         self.rpc.notification()
     }
 
-    /// Returns the next message of any kind, or `None` at the end of the connection.
+    /// Receives one more message, of any kind. Returns `None` at the end of the connection.
     pub(crate) fn receive(&mut self) -> Option<Value> {
         self.rpc.receive()
     }

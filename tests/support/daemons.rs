@@ -18,7 +18,7 @@ pub(crate) fn leave_daemons(count: usize) -> String {
     )
 }
 
-/// Returns a value for the environment of the process, which all its descendants inherit.
+/// Returns the `EXEC_SERVER_TEST` of a process, which all its descendants inherit.
 pub(crate) fn marker(id: &str) -> String {
     format!("{}-{id}", std::process::id())
 }

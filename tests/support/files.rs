@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::Choices;
 
-/// Creates a file of pseudo-random bytes. The length determines the contents.
+/// Creates the file `random` of pseudo-random bytes. Files of one length have the same contents.
 pub(crate) fn random_file(directory: &Path, len: usize) -> PathBuf {
     let path = directory.join("random");
     let mut file = std::io::BufWriter::new(fs::File::create(&path).unwrap());

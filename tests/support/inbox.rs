@@ -45,7 +45,8 @@ impl Transcript {
         }
     }
 
-    /// Returns all streams, one after another; for processes that use one.
+    /// Returns the output of all streams, one stream after another: for processes that write to one
+    /// only.
     pub(crate) fn output(&self) -> Vec<u8> {
         [self.stdout.as_slice(), &self.stderr, &self.pty].concat()
     }
@@ -150,8 +151,9 @@ impl Inbox for AckingInbox {
     }
 }
 
-/// Behaves like some deployed clients: never confirms, reads missed events once, keeps early events
-/// in a small window and fails at a hole.
+/// Behaves like some deployed clients: never confirms, reads missed events once after a resume,
+/// keeps events that arrive ahead of missing ones in a small window, and fails if one stays
+/// missing.
 pub(crate) struct OldStyleInbox {
     process: String,
     transcript: Transcript,
@@ -188,7 +190,8 @@ impl OldStyleInbox {
         );
     }
 
-    /// Inserts exit and close. Their numbers are the holes in a response to `process/read`.
+    /// Inserts exit and close if a response to `process/read` covers them: their numbers are the
+    /// holes in it.
     fn insert_end(&mut self, read: &Value) {
         let next = read["nextSeq"].as_u64().unwrap();
         let is_hole = |seq: &u64| !self.early.contains_key(seq);

@@ -64,7 +64,7 @@ pub(crate) fn parent(pid: u32) -> u32 {
     living_parent(pid).expect("the process lives")
 }
 
-/// Returns the parent of a process, or `None` if the process has ended.
+/// Returns the parent of a process, which may be a zombie. `None` if no process has this pid.
 pub(crate) fn living_parent(pid: u32) -> Option<u32> {
     stat(pid).map(|stat| stat.parent)
 }
@@ -115,7 +115,7 @@ pub(crate) fn descriptors(pid: u32) -> Option<usize> {
     fs::read_dir(format!("/proc/{pid}/fd")).ok().map(Iterator::count)
 }
 
-/// Counts the deleted files that a process has open.
+/// Counts the open files of a process that have no name, such as spill files.
 pub(crate) fn spill_files(pid: u32) -> usize {
     let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
     let targets = descriptors.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());

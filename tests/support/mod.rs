@@ -36,7 +36,7 @@ use std::time::Duration;
 /// The timeout of every wait. No event takes this long, so a timeout means that it never arrives.
 pub(crate) const HANG: Duration = Duration::from_secs(120);
 
-/// A small pseudo-random generator with the same choices in every run.
+/// A small pseudo-random generator. A seed gives the same numbers in every run.
 pub(crate) struct Choices(u64);
 
 impl Choices {

@@ -16,7 +16,7 @@ const PACE: Duration = Duration::from_millis(1);
 
 /// Returns a script for [`Printing`] that ends when this file exists.
 pub(crate) fn numbered_lines_until(stop: &Path) -> String {
-    // Not one process per line, which is slow on a busy machine.
+    // In Perl: a shell would start a process for each pause, which is slow on a busy machine.
     format!(
         "exec perl -e '$| = 1; my $i = 0; until (-e \"{}\") {{ print $i++, \"\\n\"; \
          select undef, undef, undef, 0.002 }} print \"end $i\\n\"'",

@@ -52,11 +52,11 @@ pub(crate) fn command(program: &str) -> Command {
     }
     command
         .env_remove("RUST_LOG")
-        // Programs create a missing directory; here, not even root can.
+        // A program would create a missing directory; in /proc, not even root can.
         .env("XDG_CONFIG_HOME", "/proc/nonexistent")
         // Not the home directory of the user, in which shells write their history.
         .env("HOME", env!("CARGO_TARGET_TMPDIR"))
-        // Not the history of the user.
+        // Not the sandbox history of the user.
         .env(HISTORY_VARIABLE, concat!(env!("CARGO_TARGET_TMPDIR"), "/sandbox-history"))
         // Hides a running server of the user.
         .env("XDG_RUNTIME_DIR", env!("CARGO_TARGET_TMPDIR"));

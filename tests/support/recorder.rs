@@ -10,7 +10,7 @@ pub(crate) struct Recorder {
     recorded: Recorded,
 }
 
-/// One entry for each direction.
+/// One entry for each direction of each connection.
 type Recorded = Arc<Mutex<Vec<Vec<u8>>>>;
 
 impl Recorder {
@@ -19,7 +19,8 @@ impl Recorder {
         Self { listener, recorded: Recorded::default() }
     }
 
-    /// Forwards connections to the service at this URL until the test ends. Returns its own URL.
+    /// Forwards connections to the service at this URL until the test ends. Returns the proxy's
+    /// URL.
     pub(crate) fn pass_on_to(&self, url: &str) -> String {
         let target = url.strip_prefix("http://").unwrap().to_owned();
         let (listener, recorded) = (self.listener.try_clone().unwrap(), self.recorded.clone());

@@ -50,7 +50,7 @@ impl RelayBuilder {
         self
     }
 
-    /// Sets a variable of the environment.
+    /// Sets a variable for the program of the environment.
     pub(crate) fn variable(mut self, name: &str, value: &str) -> Self {
         self.variables.push((name.to_owned(), value.to_owned()));
         self
@@ -195,7 +195,7 @@ impl Relay {
     }
 }
 
-/// Waits for the log line of the environment. Returns the log so far.
+/// Waits until the environment has logged that it is online. Returns its log so far.
 pub(crate) fn wait_until_online(environment: &mut Running) -> String {
     let mut log = String::new();
     loop {

@@ -73,7 +73,8 @@ impl Running {
         line
     }
 
-    /// Reads the rest of its standard error in a thread, so that the command never blocks on it.
+    /// Reads the rest of the command's standard error in a thread, so that the command never blocks
+    /// on it.
     pub(crate) fn collect_errors(&mut self) -> JoinHandle<String> {
         let mut stderr = self.stderr.take().expect("stderr is collected once");
         thread::spawn(move || {

@@ -32,7 +32,7 @@ pub(crate) struct ServerBuilder {
 }
 
 impl Server {
-    /// Listens on an ephemeral port of the loopback interface.
+    /// Starts a server on an ephemeral port of the loopback interface.
     pub(crate) fn start() -> Self {
         ServerBuilder::new().start()
     }
@@ -54,7 +54,7 @@ impl Server {
         self.runtime_directory.path()
     }
 
-    /// Returns a command of the user of this server.
+    /// Returns a command that finds this server, as other commands of its user do.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = command(PROGRAM);
         command.args(arguments).env("XDG_RUNTIME_DIR", self.runtime_directory());
@@ -116,7 +116,7 @@ impl Server {
         client
     }
 
-    /// Sends a request verbatim, and returns the status and the whole response.
+    /// Sends a request verbatim, and returns the status and the head of the response.
     pub(crate) fn http(&self, request: &str) -> (u16, String) {
         let mut stream = tcp(&self.url).unwrap();
         stream.write_all(request.as_bytes()).unwrap();
@@ -206,7 +206,7 @@ impl ServerBuilder {
         self
     }
 
-    /// Sets a wrapper program, which changes limits or descriptors and then executes the server.
+    /// Adds a wrapper, such as `prlimit` with its arguments, which executes the server.
     pub(crate) fn through(mut self, wrapper: &[&str]) -> Self {
         self.wrapper.extend(wrapper.iter().map(ToString::to_string));
         self
@@ -225,10 +225,11 @@ impl ServerBuilder {
 
     /// Makes the server run as another user; only root can.
     pub(crate) fn with_user(mut self, uid: u32, directory: &Path) -> Self {
-        // The target directory may be closed to others.
+        // The user may have no access to Cargo's target directory, so the program is copied.
         std::fs::set_permissions(directory, PermissionsExt::from_mode(0o755)).unwrap();
         self = self.copied_to(directory);
-        // That user cannot write to the directory of the history or to the runtime directory.
+        // The user cannot write to the directory of the sandbox history or to the runtime
+        // directory.
         self = self.variable(HISTORY_VARIABLE, "");
         self.arguments.extend(["--discoverable", "false"].map(str::to_owned));
         let ids = [format!("--reuid={uid}"), format!("--regid={uid}")];
@@ -254,7 +255,7 @@ impl ServerBuilder {
         Server { child, url, stdout: Some(stdout), runtime_directory }
     }
 
-    /// Starts a server that prints nothing on its standard output.
+    /// Starts a server and does not wait for its URL, which some servers never print.
     pub(crate) fn start_silent(self) -> Server {
         let (mut child, runtime_directory) = self.spawn(&["--log", "warn"], Stdio::null());
         let stdout = child.stdout.take().map(BufReader::new);

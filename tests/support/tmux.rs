@@ -33,7 +33,7 @@ impl Tmux {
             .env("X", PROGRAM)
             .env(name, value);
         let started = run_command(start);
-        assert_eq!(started.code, Some(0), "tmux must be installed: {}", started.stderr);
+        assert_eq!(started.code, Some(0), "tmux cannot open a session: {}", started.stderr);
         tmux.wait_for("outer>");
         tmux
     }

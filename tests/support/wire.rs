@@ -204,10 +204,11 @@ fn receive_line(stdout: &mut BufReader<ChildStdout>) -> Arrival {
 pub(crate) fn wait_readable(descriptor: BorrowedFd<'_>) {
     let patience = Timespec::try_from(HANG).unwrap();
     let ready = poll(&mut [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)], Some(&patience));
-    assert_ne!(ready.unwrap(), 0, "the server sent nothing within {HANG:?}");
+    assert_ne!(ready.unwrap(), 0, "nothing arrived within {HANG:?}");
 }
 
-/// Returns whether data arrives within a moment, for tests that expect none or must probe.
+/// Returns whether data arrives within a moment: for tests that expect none, or that act again
+/// until some arrives.
 pub(crate) fn is_readable_soon(descriptor: BorrowedFd<'_>) -> bool {
     let moment = Timespec::try_from(Duration::from_millis(100)).unwrap();
     let ready = poll(&mut [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)], Some(&moment));

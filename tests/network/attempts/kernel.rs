@@ -261,7 +261,7 @@ escaped([os.readlink(f'{path}/{name}') for name in os.listdir(path)])",
     attempt(
         "inherited_descriptors",
         "
-# Without a policy this program makes one itself: reading the table is the attempt.
+# Without a policy this program opens the socket itself: finding it is the attempt.
 if os.environ.get('CONTROL'):
     kept = socket.create_connection((OTHER, 80))
 for name in os.listdir('/proc/self/fd'):
@@ -273,7 +273,7 @@ for name in os.listdir('/proc/self/fd'):
         found = socket.socket(fileno=int(name))
         if found.family in (V4, V6, socket.AF_UNIX):
             escaped(found)
-blocked('there is none')",
+blocked('no socket is inherited')",
     )
     .proved_by(Word),
     attempt(

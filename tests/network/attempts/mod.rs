@@ -1,5 +1,5 @@
-//! Attempts to bypass a network policy. Each is a small program that reaches a server without a
-//! policy. Under its policy, it reaches only servers that the policy allows.
+//! Attempts to bypass a network policy. Each is a small program that succeeds without a policy.
+//! Under its policy, it reaches only servers that the policy allows.
 
 mod addresses;
 mod kernel;
@@ -47,11 +47,12 @@ pub(super) enum Proof {
 pub(super) enum Policy {
     /// `allowed.test`
     Allowed,
-    /// Names whose addresses must not be reached.
+    /// Mostly names whose addresses must not be reached, such as private ones.
     Misleading,
     /// The subdomains of `allowed.test`
     Subdomains,
-    /// All of `allowed.test` except one subdomain and one address.
+    /// `allowed.test` with its subdomains, `mixed.test` and an address, except one subdomain, one
+    /// port and two addresses.
     Denied,
     /// One port of `allowed.test`
     OnePort,
@@ -60,7 +61,7 @@ pub(super) enum Policy {
     /// `allowed.test`, with datagrams over SOCKS5.
     Datagrams,
     Nothing,
-    /// Only one port of the client's own proxy.
+    /// Only one port on loopback, as for a client that runs its own proxy there.
     LoopbackPort,
 }
 

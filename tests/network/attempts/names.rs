@@ -31,7 +31,7 @@ pub(in super::super) const NAMES: &[Attempt] = &[
         "rebinding",
         "
 if b'reached' not in named('rebind.test'):
-    blocked('even the first time')
+    blocked('not even the first request reached a server')
 judge(named('rebind.test'))",
     )
     .under(Misleading)

@@ -164,7 +164,7 @@ sent(proxy(b'GET http://allowed.test/ HTTP/1.1\\r\\nHost: allowed.test\\r\\nTran
         "
 answer = named('allowed.test', data=b'GET / HTTP/1.1\\r\\nHost: allowed.test\\r\\n\\r\\n'
                b'POST /smuggled HTTP/1.1\\r\\nHost: allowed.test\\r\\nConnection: close\\r\\n\\r\\n')
-# A server that closes at once answers once.
+# The policy refuses the second request with 403. The test server itself responds only once.
 leave(43, 'sent') if b'403' in answer else judge(answer)",
     )
     .under(Limited)

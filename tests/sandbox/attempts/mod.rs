@@ -11,15 +11,16 @@ pub(super) struct Attempt {
     pub(super) goal: Goal,
     /// Without a sandbox, the attempt succeeds only as root.
     pub(super) root_only: bool,
-    /// The kernel, the file system or a setting may lack the feature that the attempt uses. Then
-    /// the run without a sandbox reports that, and the attempt must still fail in the sandbox.
+    /// The kernel or the file system may lack the feature that the attempt uses, or a setting may
+    /// turn it off. Then the run without a sandbox reports that, and the attempt must still fail in
+    /// the sandbox.
     pub(super) may_lack: bool,
     pub(super) at_a_terminal: bool,
     /// The sandbox allows the attempt to use the network.
     pub(super) with_network: bool,
     /// Why Landlock and seccomp alone do not block the attempt. No policy promises that they do:
-    /// such an attempt affects the CPU time of another process of the same user, not its memory,
-    /// files or the network.
+    /// such an attempt affects the CPU and I/O time of another process of the same user, not its
+    /// memory, files or the network.
     pub(super) loose_without_namespaces: Option<&'static str>,
 }
 
@@ -32,7 +33,7 @@ pub(super) enum Goal {
     CarveOut,
     /// A protected name in a workspace that has writable directories above it.
     CarveOutFromAbove,
-    /// A file in the workspace that the policy denies.
+    /// A path in the workspace that the policy denies.
     Denied,
 }
 

@@ -15,7 +15,8 @@ pub(in crate::sandbox) const AT_SERVER_SOCKET: Attempt = outside("server_socket"
 pub(in crate::sandbox) const GONE_BEFORE_ASKED: Attempt =
     outside("server_listener_gone").with_network();
 
-/// Ways to create, change or remove files that no restricted policy allows writing to.
+/// Ways to create, change or remove files that no restricted policy allows writing to, and to reach
+/// into other processes through `/proc`.
 const WRITES: &[Attempt] = &[
     outside("open_create"),
     outside("open_write"),
@@ -107,7 +108,7 @@ const METADATA: &[Attempt] = &[
     outside("file_setattr").may_lack(),
 ];
 
-/// Ways to mount other files at a path.
+/// Ways to change which files a path leads to.
 const MOUNTS: &[Attempt] = &[
     outside("mount_tmpfs").of_root(),
     outside("mount_bind").of_root(),
@@ -124,7 +125,8 @@ const MOUNTS: &[Attempt] = &[
     outside("fspick").of_root(),
 ];
 
-/// The same write, made by another process or program.
+/// Attempts to shed the restrictions: by another process, thread or program, a received descriptor,
+/// or a ruleset that allows more.
 const DETOURS: &[Attempt] = &[
     outside("double_fork"),
     outside("after_the_leader"),
@@ -242,7 +244,8 @@ const NETWORK: &[Attempt] = &[
     outside("io_uring_socket").may_lack(),
     outside("int80_socket").may_lack(),
     outside("x32_socket").may_lack(),
-    // Other socket families stay denied when the network is enabled.
+    // These stay denied when the network is enabled: unusual sockets, abstract sockets of processes
+    // outside, and the server itself.
     outside("raw_socket").of_root().with_network(),
     outside("packet_socket").of_root().may_lack().with_network(),
     outside("vsock").may_lack().with_network(),

@@ -1,4 +1,4 @@
-// Uses the crypto API of the kernel, which has had many vulnerabilities.
+// Creates a socket to the crypto API of the kernel, which has had many vulnerabilities.
 #include "network.h"
 
 int main(void) {

@@ -1,8 +1,9 @@
 // Shared by the attempts: reporting and the paths of files.
 //
 // Exit codes: 0 the escape worked, 42 it was blocked, 43 another process reports the outcome on
-// stdout, 44 the workspace is not writable, 77 it cannot work on this machine even without a
-// sandbox; any other code is a bug in the attempt.
+// stdout, 44 the workspace is not writable, 77 the attempt cannot work here even without a sandbox,
+// or must not be tried; 159 (a death by SIGSYS) counts as blocked. Any other code is a bug in the
+// attempt.
 #ifndef ATTEMPT_H
 #define ATTEMPT_H
 
@@ -35,14 +36,14 @@ static inline _Noreturn void escaped(const char *what) { end(ESCAPED, "escaped",
 static inline _Noreturn void blocked(const char *what) { end(BLOCKED, "blocked", what, errno); }
 static inline _Noreturn void impossible(const char *what) { end(IMPOSSIBLE, "impossible", what, errno); }
 
-// Errors for a call that is permitted but has invalid arguments or uses a feature that the kernel
-// lacks.
+// Whether the error says that the arguments are invalid or the kernel lacks a feature, and not that
+// the call is forbidden.
 static inline int is_lack(int error) {
     return error == EINVAL || error == EFAULT || error == EBADF || error == ENOSYS || error == EAFNOSUPPORT ||
            error == EPROTONOSUPPORT || error == ESOCKTNOSUPPORT || error == EOPNOTSUPP || error == ENODEV;
 }
 
-// A step of the escape: returns the result or ends the attempt.
+// A step of the escape: returns the result, or ends the attempt if the step failed.
 static inline long step(long result, const char *what) {
     if (result >= 0) return result;
     if (is_lack(errno)) impossible(what);
@@ -56,8 +57,8 @@ static inline long prepare(long result, const char *what) {
     end(UNPREPARED, "unprepared", what, errno);
 }
 
-// For calls with arguments that cannot work: either of the two errors shows that the call was let
-// through.
+// For calls with arguments that cannot work: either of the expected errors shows that the call was
+// let through.
 static inline _Noreturn void judge_harmless(long result, int expected, int or_expected, const char *what) {
     if (result >= 0 || errno == expected || errno == or_expected) escaped(what);
     if (errno == ENOSYS) impossible(what);
@@ -100,7 +101,7 @@ static inline _Noreturn void create(const char *where) {
     write_through(open(where, O_WRONLY | O_CREAT, 0600), where);
 }
 
-// Succeeds if the descriptor shows the secret of the scene.
+// Ends the attempt: it has escaped if the content of a denied file can be read from the descriptor.
 static inline _Noreturn void read_secret(long descriptor, const char *what) {
     char text[16] = {0};
     step(descriptor, what);
@@ -109,7 +110,7 @@ static inline _Noreturn void read_secret(long descriptor, const char *what) {
     escaped(what);
 }
 
-// Passes on the exit code of a child that made the attempt.
+// Exits with the code of a child that made the attempt. A child killed by a signal was blocked.
 static inline _Noreturn void adopt(pid_t child) {
     int status;
     if (waitpid(child, &status, __WALL) != child) impossible("waitpid");
@@ -117,7 +118,7 @@ static inline _Noreturn void adopt(pid_t child) {
     end(BLOCKED, "blocked", "the child was killed", 0);
 }
 
-// A new user namespace in which this process may mount.
+// Enters new user and mount namespaces, in which this process may mount.
 static inline void enter_new_namespaces(void) {
     uid_t uid = geteuid();
     step(unshare(CLONE_NEWUSER | CLONE_NEWNS), "unshare");

@@ -1,4 +1,4 @@
-// Loads a BPF program into the kernel.
+// Creates a BPF map in the kernel.
 #include <linux/bpf.h>
 
 #include "attempt.h"

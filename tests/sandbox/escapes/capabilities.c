@@ -1,4 +1,4 @@
-// Looks for a capability that it has, or can regain, and that allows leaving every sandbox.
+// Looks for a capability that it has or can regain, and that reaches beyond a sandbox.
 #include <linux/capability.h>
 
 #include "attempt.h"

@@ -1,4 +1,4 @@
-// Changes its working directory to the outside and creates a file by its bare name.
+// Changes its working directory to one outside the sandbox and creates a file by its bare name.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Opens a disk, through which denied files could be read past the file system (an unused loop device).
+// Opens a disk (here: a loop device): denied files could be read from it without their file system.
 #include "attempt.h"
 
 int main(void) {

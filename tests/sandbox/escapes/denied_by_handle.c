@@ -1,4 +1,4 @@
-// Opens a denied file by a handle known beforehand.
+// Gets the handle of a denied file and opens the file by it.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Removes the cover from a denied directory in its own mount namespace.
+// Removes the cover of a denied directory in a new mount namespace.
 #include "attempt.h"
 
 int main(void) {

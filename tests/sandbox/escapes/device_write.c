@@ -1,4 +1,4 @@
-// Opens a disk for writing (an unused loop device).
+// Opens a disk for writing (a loop device; nothing is written to it).
 #include "attempt.h"
 
 int main(void) {

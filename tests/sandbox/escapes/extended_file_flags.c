@@ -1,4 +1,4 @@
-// Sets an inode flag of a file outside that is open for reading, with the newer of two requests.
+// Sets an inode flag of a file outside that is open for reading, with the newer of the two ioctls for it.
 #include <linux/fs.h>
 #include <sys/ioctl.h>
 

@@ -1,4 +1,4 @@
-// Watches, and could block, the file accesses of every process.
+// Creates a fanotify group, which could watch and block the file accesses of every process.
 #include <sys/fanotify.h>
 
 #include "attempt.h"

@@ -1,4 +1,4 @@
-// Resolves a numeric address, as programs do before they connect.
+// Resolves a numeric address, as programs do, and connects to it.
 #include <netdb.h>
 
 #include "network.h"

@@ -17,6 +17,6 @@ int main(void) {
     entry->addr = (uintptr_t) ".git/HEAD";
     __atomic_store_n((unsigned *)(queue + params.sq_off.tail), 1, __ATOMIC_RELEASE);
     step(syscall(SYS_io_uring_enter, ring, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0), "io_uring_enter");
-    if (access(".git/HEAD", F_OK) == 0) blocked("the file is there");
+    if (access(".git/HEAD", F_OK) == 0) blocked("the file is still there");
     escaped("io_uring");
 }

@@ -1,4 +1,4 @@
-// Removes the cover from `.git` in its own mount namespace.
+// Removes the cover of `.git` in a new mount namespace.
 #include "attempt.h"
 
 int main(void) {

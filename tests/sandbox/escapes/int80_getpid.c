@@ -1,4 +1,4 @@
-// Makes a 32-bit system call: its numbers mean other calls than those of 64-bit programs.
+// Makes a system call of 32-bit programs, where each number means another call than in 64-bit programs.
 #include "int80.h"
 
 int main(void) {

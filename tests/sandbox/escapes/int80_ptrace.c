@@ -1,4 +1,4 @@
-// Lets its parent trace it, with a 32-bit system call.
+// Forks a child that lets its parent trace it, with a 32-bit system call.
 #include "int80.h"
 
 int main(void) {

@@ -19,6 +19,6 @@ int main(void) {
     entry->len = 0600;
     __atomic_store_n((unsigned *)(queue + params.sq_off.tail), 1, __ATOMIC_RELEASE);
     step(syscall(SYS_io_uring_enter, ring, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0), "io_uring_enter");
-    step(access(outside("new"), F_OK), "the file is there");
+    step(access(outside("new"), F_OK), "access to the new file");
     escaped("io_uring");
 }

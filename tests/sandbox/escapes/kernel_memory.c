@@ -1,4 +1,4 @@
-// Reads kernel memory.
+// Opens kernel memory for reading.
 #include "attempt.h"
 
 int main(void) {

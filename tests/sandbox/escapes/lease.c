@@ -1,4 +1,4 @@
-// Takes a lease that blocks every process that opens the file for writing, even the server.
+// Takes a lease on a file outside, which delays every process that opens it for writing, even the server.
 #include "attempt.h"
 
 int main(void) {

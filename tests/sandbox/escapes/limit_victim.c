@@ -1,4 +1,4 @@
-// Takes all CPU time from another process by a resource limit, so that the kernel kills it.
+// Limits the CPU time of another process, so that the kernel kills it.
 #include <sys/resource.h>
 
 #include "attempt.h"

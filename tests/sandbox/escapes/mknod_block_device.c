@@ -1,4 +1,4 @@
-// Creates a disk device in the workspace. (The loop device is unused: harmless.)
+// Creates a disk device in the workspace. (It is a loop device, and is not opened: harmless.)
 #include <sys/sysmacros.h>
 
 #include "attempt.h"

@@ -1,4 +1,4 @@
-// Bind-mounts the outside into the workspace and writes to it there.
+// Bind-mounts a directory outside into the workspace and writes to it there.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Bind-mounts the outside into the workspace, in its own mount namespace, and writes to it there.
+// Bind-mounts a directory outside into the workspace, in a new mount namespace, and writes to it there.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Listens to the events that the kernel sends to the device manager.
+// Opens a netlink socket for the events that the kernel sends to the device manager.
 #include "network.h"
 
 int main(void) {

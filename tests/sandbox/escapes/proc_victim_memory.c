@@ -1,4 +1,4 @@
-// Opens the memory of another process.
+// Writes to the memory of another process through /proc.
 #include "attempt.h"
 
 int main(void) {

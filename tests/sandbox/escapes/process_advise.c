@@ -1,4 +1,4 @@
-// Gives the kernel advice about the memory of another process.
+// Gives the kernel advice about its own memory, with the call for the memory of other processes.
 #include <sys/mman.h>
 #include <sys/uio.h>
 

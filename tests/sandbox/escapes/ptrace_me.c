@@ -1,4 +1,4 @@
-// Lets its parent trace it: in a sandbox that is the keeper.
+// Forks a child that lets its parent trace it.
 #include <sys/ptrace.h>
 
 #include "attempt.h"

@@ -8,5 +8,5 @@ int main(void) {
     if (syscall(SYS_mq_unlink, name) == 0) escaped("mq_open");
     errno = error;
     step(queue, "mq_open");
-    escaped("mq_open, and it stays");
+    escaped("mq_open, and the queue cannot be removed");
 }

@@ -1,4 +1,4 @@
-// Changes disk quotas of users. (The disk is missing: harmless.)
+// Calls quotactl, which can change disk quotas. (It only queries, on a missing disk: harmless.)
 #include <sys/quota.h>
 
 #include "attempt.h"

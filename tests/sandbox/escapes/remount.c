@@ -1,4 +1,4 @@
-// Makes a read-only mount writable again.
+// Makes the mount of `.git` writable again. (If it is not a mount, EINVAL shows that the call was let through.)
 #include "attempt.h"
 
 int main(void) {

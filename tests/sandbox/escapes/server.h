@@ -1,4 +1,4 @@
-// A minimal client of the server that starts one process.
+// A minimal client that asks the server to start one process.
 #ifndef SERVER_H
 #define SERVER_H
 

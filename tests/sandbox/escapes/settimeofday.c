@@ -1,4 +1,4 @@
-// Sets the time zone of the kernel (to UTC, its current value: harmless).
+// Sets the time zone of the kernel (to UTC, its usual value: harmless).
 #include <sys/time.h>
 
 #include "attempt.h"

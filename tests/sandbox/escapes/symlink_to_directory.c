@@ -1,4 +1,4 @@
-// Creates a file outside through a symlink to the directory.
+// Creates a file outside through a symlink in the workspace to its directory.
 #include "attempt.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-// Creates a socket file outside, with network access and without.
+// Creates a socket file outside. The table lists this attempt twice: with network access and without.
 #include <sys/socket.h>
 #include <sys/un.h>
 

@@ -1,4 +1,4 @@
-// Lets its parent trace it, with the x32 number of ptrace.
+// Forks a child that lets its parent trace it, with the x32 number of ptrace.
 #include "attempt.h"
 
 int main(void) {
