@@ -139,6 +139,21 @@ fn a_cut_during_a_detached_start_leaves_no_process() {
 }
 
 #[test]
+fn the_beginning_and_the_end_of_a_long_outage_are_reported() {
+    let far = Far::new();
+    let mut run = far.run(&[], "echo up; read line; echo $line");
+    assert_eq!(run.line(), "up\n");
+    far.network.refuse();
+    far.cut();
+    assert_eq!(run.error_line(), "exec-server: connection lost, reconnecting… (Ctrl-C gives up)\n");
+    far.network.resume();
+    assert_eq!(run.error_line(), "exec-server: connected again\n");
+    run.say("back\n");
+    assert_eq!(run.line(), "back\n");
+    assert_eq!(run.finish().0.code(), Some(0));
+}
+
+#[test]
 fn an_outage_during_a_detached_start_warns_that_the_process_may_run() {
     let far = Far::new();
     let spawner = far.stop_spawner();

@@ -143,7 +143,9 @@ impl Foreground {
         };
         let performing = perform(client, process, queue, &is_blocked);
         let tell = |text: &str| show(&format!("exec-server: {text}\n"));
-        let outages = outage::report(client.connection_state(), tell);
+        // In raw mode the text would be drawn over the screen of the program, whose output shows by
+        // itself that the connection is back.
+        let outages = outage::report(client.connection_state(), tell, raw_mode.is_none());
         tokio::pin!(output, input, performing, outages);
         let mut input_ended = false;
         let mut limit = TimeLimit::new(self.timeout);

@@ -333,7 +333,7 @@ impl TargetSession {
         tokio::select! {
             is_closed = closing => is_closed,
             () = soon_after(hurry) => false,
-            never = outage::report(self.client.connection_state(), say) => match never {},
+            never = outage::report(self.client.connection_state(), say, true) => match never {},
         }
     }
 

@@ -86,7 +86,8 @@ pub(super) async fn run(servers: &Servers<'_>, cp: &Cp) -> anyhow::Result<ExitSt
 /// Never returns, even without connections.
 async fn report_outages(endpoints: &Endpoints<'_>, progress: &Progress) -> Infallible {
     let tell = |text: &str| progress.warn(text);
-    join_all(endpoints.connections().into_iter().map(|state| outage::report(state, tell))).await;
+    let reports = endpoints.connections().into_iter();
+    join_all(reports.map(|state| outage::report(state, tell, true))).await;
     std::future::pending().await
 }
 
