@@ -107,7 +107,7 @@ def imports(statements: list[ast.stmt]) -> Iterator[str]:
 
 
 def defined(statement: ast.stmt) -> list[str]:
-    """The constant or type that a statement defines."""
+    """The public constant or type that a statement defines, if any."""
     match statement:
         case ast.Assign(targets=[ast.Name(id=name)]) if not name.startswith("_"):
             return [name]

@@ -99,7 +99,7 @@ class Proxy:
         self._bytes_left = size
 
     async def refuse(self) -> None:
-        """Cuts, and waits until the client was refused once."""
+        """Cuts, refuses connections until `resume`, and waits until one was refused."""
         self._refuses = True
         self.cut()
         await self.until(lambda: self.refusals > 0)

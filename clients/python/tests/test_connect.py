@@ -78,6 +78,13 @@ async def test_certificates_are_checked(binary: str, tmp_path: Path) -> None:
             with pytest.raises(ConnectFailed, match="certificate") as refused:
                 await Machine.connect(server.url, **options)  # type: ignore[arg-type]
             assert refused.value.permanent
+        for invalid, complaint in [
+            ({"tls_fingerprint": fingerprint}, f"is '{fingerprint}'; expected SHA256:"),
+            ({"tls_ca": "/absent"}, "cannot load tls_ca /absent: "),
+            ({"tls_client_cert": "/absent"}, "cannot load tls_client_cert /absent: "),
+        ]:
+            with pytest.raises(ConnectFailed, match=f"cannot connect to wss://.*{complaint}"):
+                await Machine.connect(server.url, **invalid)  # type: ignore[arg-type]
     arguments = [*own, "--tls-client-ca=ca.pem"]
     with Server(binary, tmp_path, *arguments, listen="wss://127.0.0.1:0") as server:
         async with Machine.connect(
@@ -201,6 +208,11 @@ async def test_environments_are_read_from_a_file(
         id = "both"
         url = "ws://127.0.0.1:1"
         sandbox = {{ mode = "read-only", writable = ["/tmp"] }}
+
+        [[environments]]
+        id = "relative"
+        url = "ws://127.0.0.1:1"
+        sandbox = {{ mode = "workspace-write", writable = ["cache"] }}
     """)
     async with from_environments(None, file) as m:
         result = await m.run("pwd; echo $MARK; touch denied")
@@ -216,6 +228,7 @@ async def test_environments_are_read_from_a_file(
         "modeless": "mode is None; expected 'read-only' or 'workspace-write'",
         "online": "supports network only with mode = 'workspace-write'",
         "both": "writable needs mode = 'workspace-write'",
+        "relative": "writable path 'cache' is not absolute",
     }.items():
         with pytest.raises(ConnectFailed, match=rf"'{name}' in .*: sandbox: .*{complaint}"):
             from_environments(name, file)
@@ -283,7 +296,40 @@ class Receiver:
         pass
 
     def handle_end(self, error: ExecServerError, *, too_big: bool) -> None:
+        self.error, self.too_big = str(error), too_big
         self.ended.set()
+
+
+async def upgraded(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> ServerProtocol:
+    """Accepts a WebSocket."""
+    protocol = ServerProtocol()
+    protocol.receive_data(await reader.readuntil(b"\r\n\r\n"))
+    (request,) = protocol.events_received()
+    assert isinstance(request, Request)
+    protocol.send_response(protocol.accept(request))
+    writer.writelines(protocol.data_to_send())
+    return protocol
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason", "too_big"),
+    [
+        (b"\x88\x09\x03\xf1too big", "the server closed the connection with 1009 too big", True),
+        (b"\x8f\x00", "the server sent an invalid WebSocket frame: ", False),
+    ],
+)
+async def test_the_end_of_a_link_has_its_reason(frame: bytes, reason: str, too_big: bool) -> None:
+    async def send_frame(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await upgraded(reader, writer)
+        writer.write(frame)
+
+    listener = await asyncio.start_server(send_frame, "127.0.0.1", 0)
+    url = f"ws://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    receiver = Receiver()
+    await _websocket.dial(url, None, _websocket.Tls(), receiver)
+    await receiver.ended.wait()
+    assert receiver.error.startswith(reason) and receiver.too_big is too_big
+    listener.close()
 
 
 async def test_a_dead_link_keeps_no_output_buffered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,12 +340,7 @@ async def test_a_dead_link_keeps_no_output_buffered(monkeypatch: pytest.MonkeyPa
     async def upgrade_and_fall_silent(
         reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        protocol = ServerProtocol()
-        protocol.receive_data(await reader.readuntil(b"\r\n\r\n"))
-        (request,) = protocol.events_received()
-        assert isinstance(request, Request)
-        protocol.send_response(protocol.accept(request))
-        writer.writelines(protocol.data_to_send())
+        await upgraded(reader, writer)
         assert isinstance(writer.transport, asyncio.ReadTransport)
         writer.transport.pause_reading()
 

@@ -10,6 +10,7 @@ import pytest
 
 from exec_server import (
     Closed,
+    ConnectFailed,
     ExecServerError,
     Exited,
     Gap,
@@ -20,6 +21,8 @@ from exec_server import (
     RecoveryPolicy,
     SessionLost,
 )
+from exec_server._connection import Connection, Options
+from exec_server._link import Link, Receiver
 from support import Fifo, Proxy, Server, environment
 
 QUICK = RecoveryPolicy(first_pause=0.01)
@@ -207,6 +210,43 @@ async def test_the_deadline_names_the_last_failure(server: Server) -> None:
         with pytest.raises(SessionLost) as lost:
             await p.wait()
         assert "did not answer" not in str(lost.value)
+
+
+class SilentAfterTheFirst:
+    """A connector, and the link that its first attempt opens. Later attempts hang."""
+
+    can_redial = True
+    url: str | None = "ws://box"
+    receiver: Receiver | None = None
+
+    async def dial(self, receiver: Receiver) -> Link:
+        if self.receiver is not None:
+            await asyncio.Event().wait()
+        self.receiver = receiver
+        return self
+
+    def send(self, message: bytes) -> None:
+        call = json.loads(message)
+        if self.receiver is not None and call["method"] == "initialize":
+            response = {"id": call["id"], "result": {"sessionId": "s"}}
+            self.receiver.handle_message(json.dumps(response).encode())
+
+    def close(self) -> None:
+        pass
+
+    async def wait_closed(self) -> None:
+        pass
+
+
+async def test_an_attempt_cut_short_by_the_deadline_names_no_time() -> None:
+    connector = SilentAfterTheFirst()
+    policy = RecoveryPolicy(deadline=0.05, first_pause=0.0)
+    connection = Connection(connector, Options(recovery=policy))
+    await connection.open()
+    assert connector.receiver is not None
+    connector.receiver.handle_end(ConnectFailed("cut"), too_big=False)
+    with pytest.raises(SessionLost, match=r"for 0\.05 s; .*: ws://box did not answer$"):
+        await connection.call("environment/info", {})
 
 
 async def test_a_closed_machine_attaches_to_nothing(url: str) -> None:

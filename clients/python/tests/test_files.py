@@ -9,7 +9,7 @@ import pytest
 from exec_server import Change, Interrupted, Machine, NotFound, RecoveryPolicy, ServerError
 from support import Proxy, Server
 
-BIG = bytes(range(256)) * (80 << 10)  # 20 MiB: more than one message
+BIG = bytes(range(256)) * (80 << 10)  # 20 MiB: written in blocks
 
 
 async def test_files_are_read_and_written(url: str, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from exec_server import Machine
+from exec_server import Interrupted, Machine
 from support import Proxy, Server
 
 BODY = b"x" * (5 << 20)
@@ -71,6 +71,16 @@ async def test_bodies_arrive_in_pieces(url: str, site: str) -> None:
         assert await anext(left_early)
         await left_early.close()
         assert [piece async for piece in left_early] == []
+
+
+async def test_a_body_ends_with_its_connection(server: Server, site: str) -> None:
+    async with Proxy(server.port) as network, Machine.connect(network.url) as m:
+        response = await m.http.stream("GET", f"{site}/big")
+        await anext(response)
+        network.cut()
+        with pytest.raises(Interrupted, match="during the response to http/request"):
+            while True:
+                await anext(response)
 
 
 async def test_a_request_cancelled_during_recovery_is_not_made(server: Server, site: str) -> None:

@@ -74,6 +74,8 @@ async def test_signals_are_sent_by_number_or_name(url: str) -> None:
         assert await p.stdout.readline() == b"hup\n"
         with pytest.raises(ValueError, match="expected one of interrupt"):
             await p.send_signal(signal.SIGWINCH)
+        with pytest.raises(ValueError, match="signal 99 is not supported"):
+            await p.send_signal(99)
         assert p.returncode is None
 
 

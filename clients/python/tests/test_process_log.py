@@ -131,6 +131,7 @@ def test_a_gap_is_fatal_unless_gaps_are_declared() -> None:
     strict = ProcessLog("p")
     strict.handle_read(0, read([5], 6, droppedBytes=9))
     assert isinstance(strict.failure, OutputGap) and strict.failure.dropped_bytes == 9
+    assert "it is terminated" in str(strict.failure)
     unsaid = ProcessLog("p")
     unsaid.handle_read(0, read([5], 6))
     assert isinstance(unsaid.failure, OutputGap), "even if its size is unknown"

@@ -112,6 +112,10 @@ async def test_check_raises_with_the_result(url: str) -> None:
             await m.run("echo reason >&2; exit 4", check=True)
         assert failed.value.result.stderr == "reason\n"
         assert isinstance(failed.value, ExecServerError)
+        with pytest.raises(CommandFailed, match="killed by signal 9"):
+            await m.run("kill -9 $$", check=True)
+        with pytest.raises(CommandFailed, match="ended at its timeout"):
+            await m.run("sleep 1000", timeout=0.05, check=True)
 
 
 async def test_long_output_is_cut_in_the_middle(url: str) -> None:

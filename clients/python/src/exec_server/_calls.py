@@ -45,8 +45,7 @@ class Call:
         self.reply = reply
         self.replay = replay
         self.losses = 0
-        #: The lease that the call opens. It lasts from when the call is sent until the connection
-        #: ends.
+        #: The lease that the call opens. The connection delivers to it once the call is sent.
         self.lease: Lease | None = None
         self.size = 0
 
@@ -96,7 +95,8 @@ class PendingCalls:
         return calls
 
     def withdraw(self, call: Call) -> bool:
-        """Drops a call whose caller is gone, unless it was sent. Returns whether it was dropped."""
+        """Drops a call whose caller is gone, if the call waits to be sent. Returns whether it was
+        dropped."""
         if call not in self._waiting:
             return False
         self._waiting.remove(call)
@@ -104,7 +104,7 @@ class PendingCalls:
 
 
 def resolve(future: asyncio.Future[Any]) -> Reply:
-    """Returns a `Reply` that settles the future, unless the caller is gone."""
+    """Returns a `Reply` that settles the future, unless the caller has cancelled it."""
 
     def reply(result: Any, error: Exception | None) -> None:
         if future.done():

@@ -299,12 +299,16 @@ class Connection:
                 call.reply(None, Interrupted(call.method))
         leases, self._leases = self._leases, {}
         for lease in leases.values():
-            lease.fail(Interrupted(lease.method))
+            lease.fail(Interrupted(lease.method, during_response=True))
 
     def _timed_out(self) -> ConnectFailed:
-        options = self._options
-        limit = options.recovery.attempt if self._opened.done() else options.connect_timeout
-        return ConnectFailed(f"{self._peer()} did not answer within {limit:g} s")
+        text = f"{self._peer()} did not answer"
+        if not self._opened.done():
+            text += f" within {self._options.connect_timeout:g} s"
+        elif self._recovery.recovering is not None:
+            text += f" within {self._options.recovery.attempt:g} s"
+        # Otherwise the deadline of the recovery cut the attempt short.
+        return ConnectFailed(text)
 
     def _peer(self) -> str:
         return without_secrets(self.url) if self.url else "the server"
@@ -336,7 +340,8 @@ class Connection:
             await self._connector.wait_closed()
 
     def end(self, error: ExecServerError) -> None:
-        """Ends the connection, and fails all waiting calls and processes with this error."""
+        """Ends the connection. Calls that were sent and cannot be repeated fail with `Interrupted`,
+        all other calls and the processes with this error."""
         if self._final is not None:
             return
         self._final = error

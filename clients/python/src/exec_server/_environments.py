@@ -28,7 +28,7 @@ class Environment(NamedTuple):
 
 def find(name: str | None, path: str | None) -> Environment:
     """Returns the environment of this name, or the default one. Raises `ConnectFailed` if the file
-    cannot be read or has no such environment."""
+    is unreadable or invalid, or has no such environment."""
     path = path or _user_file()
     config = _load(path) if path is not None else {}
     entries = {entry["id"]: entry for entry in _tables(config, path)}
@@ -137,7 +137,10 @@ def _sandbox(entry: dict[str, Any], path: str) -> Sandbox | None:
         )
     mode, writable, network = table.get("mode"), table.get("writable"), table.get("network", False)
     if mode == "workspace-write":
-        return Sandbox.workspace_write(writable or (), network=network)
+        try:
+            return Sandbox.workspace_write(writable or (), network=network)
+        except ValueError as error:
+            raise ConnectFailed(f"{where}: {error}") from None
     if mode != "read-only":
         raise ConnectFailed(f"{where}: mode is {mode!r}; expected 'read-only' or 'workspace-write'")
     if writable is not None:

@@ -12,7 +12,8 @@ MAX_MESSAGE = 64 << 20
 
 
 class Receiver(Protocol):
-    """Gets the messages of a link. Called on the event loop, and never after `handle_end`."""
+    """Gets the messages of a link. Called on the event loop, and never after `handle_end` or
+    `Link.close`."""
 
     def handle_message(self, message: bytes | bytearray) -> None: ...
 
@@ -44,7 +45,7 @@ class Connector(Protocol):
 
 
 def without_secrets(url: str) -> str:
-    """The URL without the parts that may hold a secret: user, password and query."""
+    """The URL without the parts that may hold a secret: user, password, query and fragment."""
     try:
         parts = urlsplit(url)
     except ValueError:

@@ -60,7 +60,8 @@ class ProcessLog:
         #: Whether the server may have events that it sends only in response to `process/read`.
         self._unsure = attached
         self._pulling = False
-        #: Whether the last read brought nothing new. Then the next read waits for the timer.
+        #: Whether the last read brought nothing new. Then the next read waits for the timer, a
+        #: notification or a resume.
         self._stalled = False
         self._closed = False
         self._unacked_bytes = 0
@@ -259,7 +260,7 @@ class ProcessLog:
         if seq <= self._next:
             return
         if not (self.gaps_declared or self.discarding):
-            raise OutputGap(self.process_id, dropped_bytes)
+            raise OutputGap(self.process_id, dropped_bytes, fatal=True)
         self._push(Gap(self._next, dropped_bytes), seq)
 
     def _output_bytes_after(self, seq: int) -> int:

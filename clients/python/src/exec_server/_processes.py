@@ -26,8 +26,8 @@ class Processes:
         self.acks = False
 
     def track(self, log: ProcessLog, changed: Callable[[], None]) -> None:
-        """Sends the events of a process to its log. `changed` is called when there is something
-        new."""
+        """Passes the events of a process to its log. `changed` is called when there may be
+        something new."""
         if self._connection.failure is not None:
             raise self._connection.failure
         known = self._tracked.get(log.process_id)
@@ -66,7 +66,7 @@ class Processes:
         return started
 
     def abandon(self, log: ProcessLog) -> None:
-        """Ends a process that has no handle."""
+        """Terminates a process and drops its output: no handle will read it."""
         if not log.is_over:
             log.discard()
             self._connection.send_and_forget("process/terminate", {"processId": log.process_id})
@@ -78,7 +78,7 @@ class Processes:
         self.settle(log)
 
     def settle(self, log: ProcessLog) -> None:
-        """Sends a due acknowledgement, or a read that fetches missing events."""
+        """Sends a due acknowledgement, and a read if events are missing. Forgets a drained log."""
         tracked = self._tracked.get(log.process_id)
         if tracked is None or tracked.log is not log or not self._connection.is_connected:
             return
@@ -153,7 +153,8 @@ class Processes:
         tracked.changed()
 
     def _drain(self, log: ProcessLog) -> None:
-        """Ends a process whose output cannot be trusted, and acknowledges its remaining events."""
+        """Terminates a process whose log has failed, and acknowledges its remaining events, so that
+        the server can forget it."""
         rest = ProcessLog(log.process_id, after=log.next_seq - 1, gaps_declared=True, attached=True)
         rest.discarding = True
         self._tracked[log.process_id] = _Tracked(rest, lambda: None)

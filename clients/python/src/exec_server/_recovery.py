@@ -14,18 +14,20 @@ from typing import NamedTuple
 class RecoveryPolicy(NamedTuple):
     """How a lost connection is recovered; times are in seconds."""
 
-    #: How long to try after the loss; `None`: forever. A server keeps a session for 30 s unless
-    #: it was asked for more, so a longer deadline needs a longer `detached_ttl` too.
+    #: How long to try after the loss; `None`: forever. By default a server keeps a session for
+    #: 30 s, so a longer deadline needs a longer `detached_ttl` too.
     deadline: float | None = 25.0
-    #: The pause after the first failed attempt. It doubles with each further one.
+    #: The pause after the first failed attempt. It doubles with each further one, up to
+    #: `longest_pause`. The first attempt is immediate, unless the connection lived for less than
+    #: this.
     first_pause: float = 0.1
     longest_pause: float = 2.0
-    #: How long one attempt may take, from dialling to the response to `initialize`.
+    #: How long one attempt to reconnect may take, from dialling to the response to `initialize`.
     attempt: float = 5.0
 
 
 class Dial(NamedTuple):
-    """Connect and ask for the session."""
+    """Connect, and open or resume the session."""
 
     generation: int
 
@@ -49,7 +51,7 @@ class Admit(NamedTuple):
 
 
 class GiveUp(NamedTuple):
-    """Fail every waiting call. The reason is `never connected`, `deadline` or `permanent`."""
+    """Fail every call and process. The reason is `never connected`, `deadline` or `permanent`."""
 
     reason: str
 
@@ -90,7 +92,7 @@ _State = _Opening | _Connected | _Pausing | _Attempting | _CatchingUp | _GivenUp
 
 
 class Recovery:
-    """Counts connections (generations). Events of an old generation change nothing."""
+    """Numbers the attempts to connect (generations). Events of an old generation change nothing."""
 
     def __init__(
         self,
@@ -112,7 +114,8 @@ class Recovery:
 
     @property
     def recovering(self) -> tuple[float, int] | None:
-        """When the recovery began, and how many attempts have failed since."""
+        """When the recovery began, and how many attempts have failed since, counting a connection
+        that was lost at once."""
         match self._state:
             case _Pausing(since, failed, _) | _Attempting(since, failed, _):
                 return since, failed
@@ -121,7 +124,7 @@ class Recovery:
         return None
 
     def handle_lost(self, generation: int, now: float, *, permanent: bool = False) -> None:
-        """A connection ended, or an attempt failed."""
+        """A connection ended, or an attempt failed. `permanent`: another attempt is useless."""
         if generation != self._generation:
             return
         match self._state:

@@ -32,7 +32,7 @@ class Result(NamedTuple):
     truncated: bool
     #: The signal that killed the command; then `exit_code` is 128 + signal.
     signal: int | None
-    #: The limit that ended the command, such as `memory` or `wallTime`.
+    #: A limit that the command reached, such as `memory` or `wallTime`; the first of several.
     limit: str | None
     #: The access that the sandbox denied, if that is probably why the command failed.
     denied: Denied | None

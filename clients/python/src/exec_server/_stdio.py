@@ -135,7 +135,10 @@ class _StdioLink(asyncio.SubprocessProtocol):
 
     def process_exited(self) -> None:
         status = self._child.get_returncode()
-        self._end(f"the server {self._program} exited with {status}")
+        if status is not None and status < 0:
+            self._end(f"the server {self._program} was killed by signal {-status}")
+        else:
+            self._end(f"the server {self._program} exited with {status}")
 
     def _end(self, reason: str) -> None:
         receiver, self._receiver = self._receiver, None

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from ._generated import WriteParams
     from .process import Process
 
-#: How many bytes of an unread stream are kept while another stream is read.
+#: How many bytes of one stream are kept while the other is read. At this size, the oldest bytes of
+#: a stream without a reader are dropped, and a stream with a reader holds back the other.
 STREAM_LIMIT = 1 << 20
 #: The largest piece of input in one message, and how many pieces may wait for their responses.
 MAX_PIECE = 256 << 10
@@ -66,7 +67,7 @@ class StreamBuffer:
             return gap
 
     def take(self, limit: int) -> bytes | None:
-        """At most `limit` bytes of the first item; `None` if there is no item."""
+        """At most `limit` bytes of the first item; `None` if there is no item. Raises a gap."""
         first = self._first()
         if first is None:
             return None
@@ -246,7 +247,7 @@ class StreamWriter:
             reason = {
                 "stdinClosed": "its stdin is closed",
                 "unknownProcess": "the server no longer knows it",
-            }.get(status, status)
+            }.get(status, f"the server answered {status!r}")
             error = BrokenPipeError(f"cannot write to process {name!r}: {reason}")
         self._settle(result, error)
 

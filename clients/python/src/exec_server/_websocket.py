@@ -44,20 +44,36 @@ class Tls(NamedTuple):
     client_key: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        context = ssl.create_default_context(cafile=self.ca)
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+        except OSError as error:
+            raise ConnectFailed(f"cannot load tls_ca {self.ca}: {error}") from error
         if self.fingerprint is not None:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         if self.client_cert is not None:
-            context.load_cert_chain(self.client_cert, self.client_key)
+            try:
+                context.load_cert_chain(self.client_cert, self.client_key)
+            except OSError as error:
+                files = f"tls_client_cert {self.client_cert}"
+                if self.client_key is not None:
+                    files += f" and tls_client_key {self.client_key}"
+                raise ConnectFailed(f"cannot load {files}: {error}") from error
         return context
 
     def check(self, certificate: bytes | None) -> None:
         if self.fingerprint is None:
             return
         algorithm, _, wanted = self.fingerprint.partition(":")
+        wanted = wanted.replace(":", "").lower()
+        if algorithm.upper() != "SHA256" or len(wanted) != 64:
+            raise ConnectFailed(
+                f"tls_fingerprint is {self.fingerprint!r}; "
+                "expected SHA256: and 64 hexadecimal digits",
+                permanent=True,
+            )
         found = hashlib.sha256(certificate or b"").hexdigest()
-        if algorithm.upper() != "SHA256" or wanted.replace(":", "").lower() != found:
+        if wanted != found:
             raise ConnectFailed(
                 f"the server's certificate is SHA256:{found}, not {self.fingerprint}; "
                 "use the new fingerprint only if the server's operator confirms it",
@@ -91,6 +107,10 @@ async def dial(url: str, token: str | None, tls: Tls, receiver: Receiver) -> Lin
     except InvalidStatus as refusal:
         link.close()
         raise _refused(where, refusal.response) from None
+    except ConnectFailed as error:
+        link.close()
+        text = f"cannot connect to {where}: {error}"
+        raise ConnectFailed(text, permanent=error.permanent) from error
     except (OSError, WebSocketException) as error:
         link.close()
         permanent = isinstance(error, ssl.SSLCertVerificationError)
@@ -195,7 +215,10 @@ class _WebSocketLink(asyncio.Protocol):
         if failure is not None:
             self._fail_opening(failure)
         self._flush()
-        if self._protocol.close_expected() or self._protocol.parser_exc is not None:
+        broken = self._protocol.parser_exc
+        if broken is not None and not isinstance(broken, EOFError):
+            self._end(f"the server sent an invalid WebSocket frame: {broken}")
+        elif self._protocol.close_expected() or broken is not None:
             self._end("the server closed the connection")
 
     def _handle_frame(self, frame: Frame) -> None:
@@ -228,7 +251,8 @@ class _WebSocketLink(asyncio.Protocol):
             self._last_pong = self._last_heard = now
         patience = PONG_TIMEOUT + self._bytes_since_pong / SLOWEST_LINK
         if now - self._last_pong > patience or now - self._last_heard > SILENCE_TIMEOUT:
-            # `close` would keep the socket open until the peer has received all buffered data.
+            # `transport.close` would keep the socket open until the peer has received all buffered
+            # data.
             self.transport.abort()
             self._end(f"no ping was answered for {now - self._last_pong:.0f} s")
             return
@@ -242,9 +266,10 @@ class _WebSocketLink(asyncio.Protocol):
         receiver, self._receiver = self._receiver, None
         self._stop()
         if receiver is not None:
-            code, why = self._protocol.close_code, self._protocol.close_reason
-            if code not in (None, 1005, 1006):
-                reason = f"the server closed the connection with {code} {why}".rstrip()
+            close = self._protocol.close_rcvd
+            code = None if close is None else close.code
+            if close is not None and code != 1005:
+                reason = f"the server closed the connection with {code} {close.reason}".rstrip()
             error: ExecServerError = ConnectFailed(reason)
             receiver.handle_end(error, too_big=code == MESSAGE_TOO_BIG)
 
@@ -253,7 +278,7 @@ class _WebSocketLink(asyncio.Protocol):
         if not self.opened.done():
             self._receiver = None
             self.opened.set_exception(error)
-            self.opened.exception()  # Marks it as retrieved: the attempt may have been given up.
+            self.opened.exception()  # Marks it as retrieved: `dial` may have been cancelled.
 
     def _stop(self) -> None:
         if self._timer is not None:

@@ -24,19 +24,21 @@ class ConnectFailed(ExecServerError):
 
 
 class SessionLost(ExecServerError):
-    """The server no longer has the session, or could not be reached in time. Connect again."""
+    """The session is over: the server has exited, no longer has it, refuses this client, or could
+    not be reached in time. Connect again."""
 
 
 class Interrupted(ExecServerError):
-    """The connection was lost before the response.
+    """The connection was lost before the response, or before the end of a streamed response.
 
     The request may or may not have been carried out, and repeating it could carry it out twice. The
     machine itself recovers: check the outcome, then decide whether to call again.
     """
 
-    def __init__(self, method: str) -> None:
+    def __init__(self, method: str, *, during_response: bool = False) -> None:
+        moment = "during" if during_response else "before"
         super().__init__(
-            f"the connection was lost before the response to {method}; "
+            f"the connection was lost {moment} the response to {method}; "
             "it may have taken effect: check, then call again"
         )
         self.method = method
@@ -64,18 +66,21 @@ class NotFound(ServerError):
 class OutputGap(ExecServerError):
     """Output of a process is missing here: the server, or this client, could not keep it."""
 
-    def __init__(self, process_id: str, dropped_bytes: int) -> None:
+    def __init__(self, process_id: str, dropped_bytes: int, *, fatal: bool = False) -> None:
         amount = f"{dropped_bytes} bytes" if dropped_bytes else "an unknown amount"
-        super().__init__(
-            f"process {process_id!r} lost {amount} of its output; "
-            "use events() to receive gaps as events instead"
+        advice = (
+            "it is terminated, because it was not started with on_full='discard'"
+            if fatal
+            else "use events() to receive gaps as events instead"
         )
+        super().__init__(f"process {process_id!r} lost {amount} of its output; {advice}")
         self.process_id = process_id
         self.dropped_bytes = dropped_bytes
 
 
 class MessageTooLarge(ExecServerError):
-    """A request does not fit into a message and was not carried out."""
+    """A request exceeds the message limit of this client or of the server, and was not carried
+    out."""
 
 
 class ProtocolViolation(ExecServerError):
@@ -91,7 +96,14 @@ class CommandFailed(ExecServerError):
 
     def __init__(self, result: Result) -> None:
         end = result.stderr[-500:].strip()
-        text = f"the command exited with {result.exit_code}"
+        if result.timed_out:
+            text = "the command was ended at its timeout"
+        elif result.signal is not None:
+            text = f"the command was killed by signal {result.signal}"
+        else:
+            text = f"the command exited with {result.exit_code}"
+        if result.limit is not None and not result.timed_out:
+            text += f" (limit reached: {result.limit})"
         super().__init__(f"{text}: {end}" if end else text)
         self.result = result
 

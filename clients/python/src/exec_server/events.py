@@ -23,7 +23,7 @@ class Exit(NamedTuple):
     signal: int | None = None
     denied: Denied | None = None
     timed_out: bool = False
-    #: The limits that were hit, such as `memory`.
+    #: The limits that were reached, such as `memory`.
     limits: tuple[str, ...] = ()
     #: Other figures from the server, such as durations and memory.
     details: dict[str, Any] = {}  # noqa: RUF012 (the field of a tuple)

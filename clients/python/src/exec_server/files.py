@@ -65,7 +65,9 @@ class FileInfo(NamedTuple):
 class Files:
     """Paths are absolute, or relative to the working directory of the server.
 
-    Calls that only read are repeated when the connection is lost. Others raise `Interrupted`.
+    When the connection is lost, calls that only read are repeated, and `upload` and a `write` of
+    more than 16 MiB continue until the last step, which puts the file in place. That step and all
+    other calls raise `Interrupted`.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -182,7 +184,8 @@ class Files:
 
     async def upload(self, local: AnyPath, path: AnyPath) -> None:
         """Copies a local file to the machine. It appears there complete, or not at all.
-        After a lost connection the upload continues where it stopped."""
+        After a lost connection the upload continues where it stopped. If the connection is lost as
+        the file is put in place, this raises `Interrupted`."""
         with open(local, "rb") as file:
             await self._write_blocks(await self._uri(path), _reader(file))
 
@@ -244,7 +247,8 @@ class Files:
         create_new: bool = False,
         mode: int | None = None,
     ) -> None:
-        """Writes a file in blocks. Its `resumeKey` lets it continue after a lost connection."""
+        """Writes a file in blocks. The `resumeKey` lets the upload continue after a lost
+        connection."""
         key = self._connection.unique_id()
         released_by = 0.0
         while True:
@@ -273,7 +277,8 @@ class Files:
                     raise
                 await asyncio.sleep(RELEASE_PAUSE)
                 continue
-            # `fs/close` is not repeated: the caller must check whether it took effect.
+            # `fs/close` is not repeated: after a lost connection, the caller must check whether the
+            # file is in place.
             self._connection.forget_lease(lease)
             await self._connection.call("fs/close", {"handleId": lease.id})
             return

@@ -87,10 +87,10 @@ class Http:
         follow_redirects: bool = True,
         header_env: Mapping[str, str] | None = None,
     ) -> HttpResponse:
-        """Makes a request and returns the whole response. A body of more than 47 MiB is an error.
+        """Makes a request and returns the whole response, whose body may have at most 47 MiB.
 
-        `header_env` maps a header to an environment variable of the server, whose value is appended
-        to the header's."""
+        `timeout` bounds the whole exchange, in seconds. `header_env` maps a header to an
+        environment variable of the server, whose value is appended to that of the header."""
         lease = self._lease()
         params = _params(lease, method, url, headers, body, timeout, follow_redirects, header_env)
         try:
@@ -113,7 +113,9 @@ class Http:
         follow_redirects: bool = True,
         header_env: Mapping[str, str] | None = None,
     ) -> HttpStream:
-        """Sends a request and returns once the response head arrives; the body is a stream."""
+        """Sends a request and returns once the response head arrives; the body is a stream.
+
+        `timeout` bounds the time until then, in seconds."""
         lease = self._lease()
         params = _params(lease, method, url, headers, body, timeout, follow_redirects, header_env)
         params["streamResponse"] = params["acks"] = True

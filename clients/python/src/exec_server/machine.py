@@ -107,8 +107,8 @@ class Machine:
     ) -> Opening[Process]:
         """Continues a process after `Process.save()`, even in another program, at the next byte.
 
-        The session must have no other connection; `process.machine` gives access to it. `url` is
-        needed if the server has a different URL here. Leaving `async with` ends the session.
+        The session must have no other connection; `process.machine` is its machine. `url` is needed
+        if the server has a different URL here. Leaving `async with` ends the session.
         """
         saved = read_state(state)
         connector = LazyWebSocket(
@@ -197,7 +197,7 @@ class Machine:
         if background and (check or input is not None or on_stdout or on_stderr):
             raise ValueError(
                 "input, on_stdout, on_stderr and check cannot be combined with background=True; "
-                "use the process that it returns"
+                "use start() and the process that it returns"
             )
         started = await self.start(
             command,
@@ -283,7 +283,8 @@ class Machine:
         return load(self, saved)
 
     def watch(self, path: AnyPath, *, recursive: bool = True) -> Watch:
-        """Changes below a path, until `async with` is left."""
+        """Changes of a file, or of a directory and its entries, until `async with` is left. With
+        `recursive` of the whole tree."""
         return Watch(self._connection, self._base, path, recursive)
 
     def search(
@@ -337,7 +338,8 @@ class Machine:
         return info
 
     async def detach(self) -> None:
-        """Closes the connection. Until the session expires, it and its processes can be resumed."""
+        """Closes the connection. Until the session expires, it and its processes can be resumed. A
+        server that this client started ends."""
         self._connection.end(Closed("the machine was detached"))
 
     async def close(self) -> None:

@@ -92,7 +92,7 @@ class Process:
             if self._log.failure is not None:
                 raise self._log.failure
             if self._log.is_behind:
-                # Events are missing here, perhaps because the log is full, so ask the server.
+                # Events may be missing in this log, perhaps because it is full, so ask the server.
                 params = {"processId": self.process_id}
                 result: WaitResponse = await self._connection.call("process/wait", params)
                 code = result["exitCode"]
@@ -103,7 +103,8 @@ class Process:
         return self._log.exit.code
 
     async def communicate(self, input: bytes | str | None = None) -> tuple[bytes, bytes]:
-        """Writes `input`, closes stdin, and returns all of stdout and stderr."""
+        """Writes `input`, closes stdin, and returns the rest of stdout and stderr. With a terminal,
+        all output is in the first."""
         if self.stdin is not None:
             if input is not None:
                 self.stdin.write(input)
@@ -119,9 +120,10 @@ class Process:
         return b"".join(parts["stdout"] + parts["pty"]), b"".join(parts["stderr"])
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """All events, each once and in order. Use it instead of `stdout` and `stderr`."""
+        """The events that were not handed out yet, each once and in order. Use it instead of
+        `stdout` and `stderr`."""
         for name, buffer in self._buffers.items():
-            # One by one, so that the rest stays unread if the consumer stops.
+            # Take items one by one, so that the rest stays unread if the consumer stops.
             while (item := buffer.take_item()) is not None:
                 if isinstance(item, bytes):
                     yield Output(self._log.taken, name, item)
@@ -148,10 +150,10 @@ class Process:
 
         It is not repeated: a lost connection raises `Interrupted`.
         """
-        name = signal if isinstance(signal, str) else _SIGNALS.get(signals.Signals(signal))
+        name = signal if isinstance(signal, str) else _SIGNALS.get(signal)
         if name is None:
             known = ", ".join(_SIGNALS.values())
-            raise ValueError(f"signal {signal} is not supported; expected one of {known}")
+            raise ValueError(f"signal {int(signal)} is not supported; expected one of {known}")
         params: SignalParams = {"processId": self.process_id, "signal": name}
         await self._connection.call("process/signal", params)
 
@@ -219,7 +221,8 @@ class Process:
             self._loop.call_soon_threadsafe(self._connection.processes.discard, log)
 
     async def _more(self, wanted: StreamBuffer) -> bool:
-        """Moves events to the streams until `wanted` gets one. Returns false at the end."""
+        """Moves events to the streams until `wanted` gets output or a gap. Returns false at the end
+        of the log."""
         size = wanted.size
         while True:
             others = [b for b in self._buffers.values() if b is not wanted]

@@ -27,8 +27,9 @@ class Sandbox:
     def workspace_write(
         cls, writable: Sequence[AnyPath] = (), *, network: bool = False, temporary: bool = True
     ) -> Sandbox:
-        """Like `read_only`, but the working directory, `writable` (absolute paths) and, unless
-        `temporary` is false, the temporary directories may be written."""
+        """Like `read_only`, but the command may write to its working directory, to `writable`
+        (absolute paths) and, unless `temporary` is false, to the temporary directories. `.git` and
+        similar names in them stay read-only. `network` allows the network."""
         for path in writable:
             if not os.fsdecode(path).startswith("/"):
                 raise ValueError(f"writable path {os.fsdecode(path)!r} is not absolute")
@@ -44,7 +45,8 @@ class Sandbox:
 
     @classmethod
     def none(cls) -> Sandbox:
-        """No sandbox, even if the environment has one. The operator's ceiling still applies."""
+        """No sandbox, even if `environments.toml` names one for the machine. The operator's ceiling
+        still applies."""
         return cls({"type": "danger-full-access"})
 
     @classmethod

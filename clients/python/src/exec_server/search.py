@@ -35,6 +35,7 @@ class Match(NamedTuple):
 class Summary(NamedTuple):
     matches: int
     files_searched: int
+    #: How many files and directories could not be read.
     unreadable: int
     #: Whether the search ended early, because a bound was reached.
     truncated: bool
@@ -70,7 +71,7 @@ class Search:
         return self._summary
 
     async def all(self) -> list[Match]:
-        """Every match."""
+        """All matches. `summary.truncated` says whether the search ended early."""
         return [match async for match in self]
 
     async def close(self) -> None:

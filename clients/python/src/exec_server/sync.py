@@ -155,7 +155,9 @@ class StreamWriter:
 class Files:
     """Paths are absolute, or relative to the working directory of the server.
 
-    Calls that only read are repeated when the connection is lost. Others raise `Interrupted`.
+    When the connection is lost, calls that only read are repeated, and `upload` and a `write` of
+    more than 16 MiB continue until the last step, which puts the file in place. That step and all
+    other calls raise `Interrupted`.
     """
 
     def __init__(self, original: _files.Files) -> None:
@@ -212,7 +214,8 @@ class Files:
 
     def upload(self, local: AnyPath, path: AnyPath) -> None:
         """Copies a local file to the machine. It appears there complete, or not at all.
-        After a lost connection the upload continues where it stopped."""
+        After a lost connection the upload continues where it stopped. If the connection is lost as
+        the file is put in place, this raises `Interrupted`."""
         return run(self._async.upload(local, path))
 
     def download(self, path: AnyPath, local: AnyPath) -> None:
@@ -276,10 +279,10 @@ class Http:
         follow_redirects: bool = True,
         header_env: Mapping[str, str] | None = None,
     ) -> HttpResponse:
-        """Makes a request and returns the whole response. A body of more than 47 MiB is an error.
+        """Makes a request and returns the whole response, whose body may have at most 47 MiB.
 
-        `header_env` maps a header to an environment variable of the server, whose value is appended
-        to the header's."""
+        `timeout` bounds the whole exchange, in seconds. `header_env` maps a header to an
+        environment variable of the server, whose value is appended to that of the header."""
         return run(
             self._async.request(
                 method,
@@ -306,7 +309,9 @@ class Http:
         follow_redirects: bool = True,
         header_env: Mapping[str, str] | None = None,
     ) -> HttpStream:
-        """Sends a request and returns once the response head arrives; the body is a stream."""
+        """Sends a request and returns once the response head arrives; the body is a stream.
+
+        `timeout` bounds the time until then, in seconds."""
         return HttpStream(
             run(
                 self._async.stream(
@@ -392,8 +397,8 @@ class Machine:
     ) -> Process:
         """Continues a process after `Process.save()`, even in another program, at the next byte.
 
-        The session must have no other connection; `process.machine` gives access to it. `url` is
-        needed if the server has a different URL here. Leaving `with` ends the session.
+        The session must have no other connection; `process.machine` is its machine. `url` is needed
+        if the server has a different URL here. Leaving `with` ends the session.
         """
         return Process(
             run(
@@ -553,7 +558,8 @@ class Machine:
         return Process(run(self._async.attach(state)))
 
     def watch(self, path: AnyPath, *, recursive: bool = True) -> Watch:
-        """Changes below a path, until `with` is left."""
+        """Changes of a file, or of a directory and its entries, until `with` is left. With
+        `recursive` of the whole tree."""
         return Watch(call(self._async.watch, path, recursive=recursive))
 
     def search(
@@ -605,7 +611,8 @@ class Machine:
         return run(self._async.info())
 
     def detach(self) -> None:
-        """Closes the connection. Until the session expires, it and its processes can be resumed."""
+        """Closes the connection. Until the session expires, it and its processes can be resumed. A
+        server that this client started ends."""
         return run(self._async.detach())
 
     def close(self) -> None:
@@ -674,11 +681,13 @@ class Process:
         return run(self._async.wait())
 
     def communicate(self, input: bytes | str | None = None) -> tuple[bytes, bytes]:
-        """Writes `input`, closes stdin, and returns all of stdout and stderr."""
+        """Writes `input`, closes stdin, and returns the rest of stdout and stderr. With a terminal,
+        all output is in the first."""
         return run(self._async.communicate(input))
 
     def events(self) -> Iterator[Event]:
-        """All events, each once and in order. Use it instead of `stdout` and `stderr`."""
+        """The events that were not handed out yet, each once and in order. Use it instead of
+        `stdout` and `stderr`."""
         return iterate(self._async.events())
 
     def send_signal(self, signal: int | SignalName) -> None:
@@ -727,7 +736,7 @@ class Search:
         return self._async.summary
 
     def all(self) -> list[Match]:
-        """Every match."""
+        """All matches. `summary.truncated` says whether the search ended early."""
         return run(self._async.all())
 
     def close(self) -> None:
