@@ -23,6 +23,11 @@ if (binary) {
     }
     process.exitCode = code ?? 1;
   });
+} else if (PLATFORM_PACKAGE !== "@exec-server/linux-x64") {
+  fail(
+    `there is no ${PLATFORM_PACKAGE}: the program needs Linux on x86-64; ` +
+      `from here, use Machine.connect to reach a server on another machine`,
+  );
 } else {
   fail(
     `${PLATFORM_PACKAGE} is not installed; it is an optional dependency: run npm install without --omit=optional`,

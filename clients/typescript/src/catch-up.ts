@@ -9,7 +9,10 @@ import type { ReadResponse } from "./generated.js";
 import type { ExitStatus, ProcessLog } from "./process-log.js";
 import { decodeBase64 } from "./wire.js";
 
-/** Appends the result of a read whose `afterSeq` was `after`. Throws at a gap if gaps are fatal. */
+/**
+ * Appends the result of a read whose `afterSeq` was `after`. Throws at impossible numbers, and at a
+ * gap if gaps are fatal.
+ */
 export function applyRead(log: ProcessLog, after: number, response: ReadResponse): void {
   checkNumbers(log, response);
   const knownExit = log.exit?.seq;

@@ -220,7 +220,7 @@ export class Connection {
       const { recovering, policy } = this.#recovery;
       const seconds = (recovering ? policy.attempt : this.options.connectTimeout) / 1000;
       this.#lastFailure = new ConnectError(
-        `the server did not answer initialize within ${seconds} s`,
+        `the server did not answer within ${seconds} s`,
       );
       this.#dropTransport();
     } else if (action.type === "catchUp") {
@@ -310,7 +310,7 @@ export class Connection {
     this.#perform();
   }
 
-  /** Processes whose events the server sends unasked after a resume. */
+  /** Processes whose position the server returned: after a resume it sends their events unasked. */
   #known = new Set<string>();
 
   #refused(generation: number, error: Error): void {
@@ -485,7 +485,7 @@ export class Connection {
     return new SessionLostError(`session ${this.sessionId} is lost: ${cause}`, { cause: last });
   }
 
-  /** Fails all pending calls, processes and leases. Called once. */
+  /** Ends the connection, and fails all pending calls, processes and leases. Called once. */
   #end(error: Error, state: ConnectionState): void {
     this.#over = error;
     clearTimeout(this.#timer);

@@ -18,26 +18,31 @@ export class ConnectError extends ExecServerError {
 }
 
 /**
- * The connection was lost before the response. The request may or may not have been carried out.
+ * The connection was lost before the response, or before the end of a file stream or an HTTP body.
+ * The request may or may not have been carried out.
  */
 export class DisconnectedError extends ExecServerError {
   readonly method: string;
-  constructor(method: string) {
-    super(
-      `${method}: the connection was lost before the response, and the request may or may not ` +
-        `have been carried out; check, then decide whether to repeat it`,
-    );
+  constructor(
+    method: string,
+    reason = "the connection was lost before the response, and the request may or may not have " +
+      "been carried out; check, then decide whether to repeat it",
+  ) {
+    super(`${method}: ${reason}`);
     this.method = method;
   }
 }
 
-/** The server no longer has the session, or the recovery timed out. Connect again. */
+/**
+ * The session is over: the server has exited, no longer has it, refuses this client, or could not
+ * be reached in time. Connect again.
+ */
 export class SessionLostError extends ExecServerError {}
 
 /** This program has closed or disconnected the machine. */
 export class ClosedError extends ExecServerError {
   constructor() {
-    super("the machine is closed; call Machine.connect again");
+    super("this program has closed or disconnected the machine; connect again");
   }
 }
 
@@ -69,12 +74,12 @@ export class ServerError extends ExecServerError {
 export class GapError extends ExecServerError {
   readonly processId: string;
   readonly droppedBytes: number;
-  constructor(processId: string, droppedBytes: number) {
+  constructor(processId: string, droppedBytes: number, options: { fatal?: boolean } = {}) {
     const amount = droppedBytes > 0 ? `${droppedBytes} bytes` : "an unknown amount";
-    super(
-      `process "${processId}" lost ${amount} of its output; ` +
-        `use events() to receive gaps as events instead`,
-    );
+    const advice = options.fatal
+      ? 'it is terminated, because it was not started with onFull: "discard"'
+      : "use events() to receive gaps as events instead";
+    super(`process "${processId}" lost ${amount} of its output; ${advice}`);
     this.processId = processId;
     this.droppedBytes = droppedBytes;
   }
@@ -85,12 +90,15 @@ export class ProtocolError extends ExecServerError {}
 
 /** The process takes no input. */
 export class StdinClosedError extends ExecServerError {
-  constructor(processId: string, isKnown: boolean) {
-    super(
-      isKnown
-        ? `process "${processId}": stdin is closed; spawn with stdin: "pipe" and write before ` +
-            `the process exits`
-        : `cannot write to process "${processId}": the server no longer knows it`,
-    );
+  /** `status` is that of the response to `process/write`. */
+  constructor(processId: string, status: string) {
+    const reason =
+      status === "stdinClosed"
+        ? 'its stdin is closed; spawn with stdin: "pipe", and write before closeStdin and before ' +
+          "the process exits"
+        : status === "unknownProcess"
+          ? "the server no longer knows it"
+          : `the server answered "${status}"`;
+    super(`cannot write to process "${processId}": ${reason}`);
   }
 }

@@ -32,8 +32,8 @@ export interface ExecResult<T = string> {
   /** The number of the signal that killed the command. */
   signal: number | null;
   /**
-   * The limit that ended the command: `wallTime` (also for the option `timeout`), `memory`,
-   * `pids`, `cpuTime` or `fileSize`.
+   * A limit that the command reached: `wallTime` (also for the option `timeout`), `memory`, `pids`,
+   * `cpuTime` or `fileSize`; the first of several.
    */
   limit: string | null;
   /** The access that the sandbox denied, if that seems to be why the command failed. */
@@ -63,7 +63,7 @@ export async function collect(
       if (event.type === "gap") dropped = true;
     });
   } catch (error) {
-    // The callback failed, or output is missing: the result is of no use.
+    // The callback failed, or the process can no longer be followed: the result is of no use.
     process.terminate().catch(() => {});
     throw error;
   }

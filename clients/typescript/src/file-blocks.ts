@@ -27,7 +27,11 @@ abstract class Handle {
     } catch (error) {
       // The connection that had the handle was replaced between two blocks.
       const gone = error instanceof ServerError && error.kind === "unknownHandle";
-      if (gone) throw new DisconnectedError(method);
+      if (gone)
+        throw new DisconnectedError(
+          method,
+          "the connection was lost, and the handle of the file with it; start over",
+        );
       // Streams call neither `close` nor `abort` after a failure, so close the handle here.
       if (error instanceof ServerError && method !== "fs/close") void this.closeHandle(true);
       throw error;
@@ -101,13 +105,14 @@ export class FileWriter extends Handle {
   async commit(): Promise<void> {
     const { committed } = await this.call("fs/close", { handleId: this.handleId });
     // The server answers {} for a handle that it does not know: the connection was replaced.
-    if (!committed)
+    if (!committed) {
+      const reason =
+        `${fromUri(this.params.path)} was not written: the connection was lost before the file ` +
+        "was closed; write it again";
       throw this.#offset > 0
-        ? new DisconnectedError("fs/close")
-        : new ExecServerError(
-            `${fromUri(this.params.path)} was not written: the connection was lost before its ` +
-              "first block; write it again",
-          );
+        ? new DisconnectedError("fs/close", reason)
+        : new ExecServerError(reason);
+    }
   }
 
   discard(): Promise<void> {

@@ -76,8 +76,8 @@ export class FileSystem {
   }
 
   /**
-   * Replaces the content. With `ifModifiedAtMs` and `ifSize`, only if the file still has that
-   * modification time and size.
+   * Replaces the content, or creates the file. With `ifModifiedAtMs` or `ifSize`, only if the file
+   * still has that modification time or size.
    */
   async writeFile(
     path: PathLike,
@@ -152,7 +152,7 @@ export class FileSystem {
     return new Stats({ ...metadata, isSymlink: false });
   }
 
-  /** Describes the symlink itself. */
+  /** Like `stat`, but describes a symlink itself, not its target. */
   async lstat(path: PathLike, options: FsOptions = {}): Promise<Stats> {
     try {
       const metadata = await this.#call("fs/getMetadata", path, {}, options);
@@ -248,7 +248,10 @@ export class FileSystem {
     await this.#call("fs/setPermissions", path, { mode }, options);
   }
 
-  /** Files below `path` that match: `**` crosses directories, a leading `!` excludes. */
+  /**
+   * Paths below `path` that match: `**` crosses directories, a leading `!` excludes. The list ends
+   * early at `maxEntries` and at the limits of the server.
+   */
   async glob(
     patterns: string | string[],
     path: PathLike,

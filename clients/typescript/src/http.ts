@@ -94,7 +94,12 @@ class Body implements Lease {
   }
 
   lost(error: Error): void {
-    this.end(error instanceof DisconnectedError ? new DisconnectedError("http/request") : error);
+    const reason =
+      "the connection was lost before the end of the response body; " +
+      "check, then decide whether to repeat the request";
+    this.end(
+      error instanceof DisconnectedError ? new DisconnectedError("http/request", reason) : error,
+    );
   }
 
   stream(): ReadableStream<Uint8Array> {

@@ -36,7 +36,10 @@ export interface ConnectOptions {
    */
   detachedTtl?: number;
   recovery?: Partial<RecoveryPolicy>;
-  /** Called when the connection is made, lost, restored, given up or closed. */
+  /**
+   * Called when the connection is made, restored, given up or closed, and before each attempt to
+   * restore it.
+   */
   onState?: (state: ConnectionState) => void;
 }
 
@@ -98,7 +101,7 @@ export class Machine {
    */
   static async connect(url: string | URL, options: ConnectOptions = {}): Promise<Machine> {
     const dialer = new WebSocketDialer(url, options.token);
-    return Machine.#open(dialer, dialer.url, options);
+    return Machine.#open(dialer, dialer.shown, options);
   }
 
   /**
@@ -119,7 +122,7 @@ export class Machine {
   ): Promise<Process & { machine: Machine }> {
     const dialer = new WebSocketDialer(state.url, options.token);
     const connection = Machine.#prepare(dialer, options, state.sessionId);
-    const machine = new Machine(connection, dialer.url);
+    const machine = new Machine(connection, dialer.shown);
     const process = machine.#attach(state);
     await connection.open();
     return Object.assign(process, { machine });
@@ -210,12 +213,18 @@ export class Machine {
     return this.http.fetch(url, init);
   }
 
-  /** Ends the session and its processes. */
+  /**
+   * Ends the session, its processes and the connection. While the connection is lost, the server
+   * keeps the session and its processes for `detachedTtl`.
+   */
   close(): Promise<void> {
     return this.#connection.close(true);
   }
 
-  /** Ends the connection only. The server keeps the session and its processes for `detachedTtl`. */
+  /**
+   * Ends the connection only. The server keeps the session and its processes for `detachedTtl`; the
+   * server of `Machine.local()` ends.
+   */
   disconnect(): Promise<void> {
     return this.#connection.close(false);
   }

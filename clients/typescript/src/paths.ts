@@ -14,7 +14,7 @@ export function toUri(path: PathLike): string {
   return "file://" + text.split("/").map(encodeURIComponent).join("/");
 }
 
-/** The native path, or the URI itself if the name is not UTF-8. `toUri` accepts both. */
+/** The native path, or the URI itself if the path is not UTF-8. `toUri` accepts both. */
 export function fromUri(uri: string): string {
   if (!uri.startsWith("file://")) return uri;
   try {

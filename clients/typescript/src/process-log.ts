@@ -2,8 +2,8 @@
  * The client's copy of a process's log: in order, each event once, bounded. No I/O and no clock.
  *
  * Events are accepted only in sequence. Output that a subscriber has not consumed, or that the
- * first subscriber may still want, is never evicted. While that leaves no room, new events are
- * refused, and `ProcessSync` reads them from the server once there is room.
+ * first subscriber may still want, is never evicted. While that leaves no room, new output is
+ * refused, and `ProcessSync` reads it from the server once there is room.
  */
 import { GapError } from "./errors.js";
 
@@ -62,7 +62,7 @@ interface Stored {
 
 /** The maximum size of a log: its output, plus `COST_OF_AN_EVENT` for each event. */
 export const CAPACITY = 4 << 20;
-/** Consumed output that is kept for late subscribers. */
+/** How much consumed output is kept for late subscribers. */
 const RETAINED = 1 << 20;
 const COST_OF_AN_EVENT = 64;
 
@@ -72,7 +72,7 @@ export class ProcessLog {
   exit: ({ seq: number } & ExitStatus) | null = null;
   closed = false;
   failure: Error | null = null;
-  /** Called after a subscriber consumed this many bytes of output. */
+  /** Called when a subscriber took an event with `bytes` of output (or 0), or left. */
   onConsumed: (bytes: number) => void = () => {};
   onFailed: (error: Error) => void = () => {};
 
@@ -82,7 +82,7 @@ export class ProcessLog {
   #cost = 0;
   readonly #evictedBytes = { stdout: 0, stderr: 0 };
   #subscribers = new Set<Subscriber>();
-  /** Whether there was no subscriber yet. Then everything is kept for the first one. */
+  /** Whether the first subscriber is still to come. Until then everything is kept for it. */
   #awaitsSubscriber = true;
   readonly #after: number;
 
@@ -133,10 +133,13 @@ export class ProcessLog {
     return "accepted";
   }
 
-  /** Continues at `seq` although `droppedBytes` of output before it are missing. */
+  /**
+   * Continues at `seq` although `droppedBytes` of output before it are missing. Throws if gaps are
+   * fatal.
+   */
   skipTo(seq: number, droppedBytes: number): void {
     if (this.over || seq <= this.next) return;
-    if (this.gaps === "fatal") throw new GapError(this.processId, droppedBytes);
+    if (this.gaps === "fatal") throw new GapError(this.processId, droppedBytes, { fatal: true });
     this.#push({ type: "gap", droppedBytes }, seq);
   }
 

@@ -8,7 +8,10 @@ import type { AckParams, ReadParams, ReadResponse, TerminateParams } from "./gen
 import { ProcessLog, type ExitStatus, type StreamName } from "./process-log.js";
 import { decodeBase64 } from "./wire.js";
 
-/** Consumed output is confirmed once it reaches `ACK_BYTES`, or after `ACK_DELAY` milliseconds. */
+/**
+ * Consumed output is confirmed once it reaches `ACK_BYTES`, at the end of the log, or after
+ * `ACK_DELAY` milliseconds.
+ */
 const ACK_BYTES = 256 << 10;
 const ACK_DELAY = 100;
 /**
@@ -32,9 +35,9 @@ export class ProcessSync {
   log: ProcessLog;
   /** Called once, as soon as the exit is known: it may be far ahead of the output that is here. */
   onExit: (exit: ExitStatus) => void = () => {};
-  /** Called when a reader consumed something: `collect` may have something to send. */
+  /** Called when a reader consumed something or left: `collect` may have something to send. */
   onConsumed: () => void = () => {};
-  /** The last event that the server has announced, taken or not. */
+  /** The last event that the server has announced, whether or not the log has it. */
   #announced: number;
   /** Whether the server may have events that it sends only in response to `process/read`. */
   #unsure: boolean;
@@ -128,7 +131,7 @@ export class ProcessSync {
     this.#confirmedEnd = false;
   }
 
-  /** There is no handle: terminates the process, and consumes its remaining events. */
+  /** No reader will come: terminates the process, and counts its remaining events as consumed. */
   abandon(): void {
     this.#terminates = true;
     this.log.expectNoSubscriber();

@@ -6,7 +6,7 @@ import { ProcessSync } from "./process-sync.js";
 import { wireSignal, type SignalName } from "./signals.js";
 import { encodeBase64, toBytes, uniqueId } from "./wire.js";
 
-/** The state from which another client continues. It can be stored as JSON, and has no secret. */
+/** The state from which another client continues. It can be stored as JSON, and has no token. */
 export interface ProcessState {
   version: 1;
   url: string;
@@ -14,11 +14,12 @@ export interface ProcessState {
   processId: string;
   /** The last event that each reader consumed; null without a reader. */
   consumed: { stdout: number | null; stderr: number | null; all: number | null };
+  /** The last event that every reader consumed. */
   after: number;
   gaps: "fatal" | "declared";
   /** The exit, if it was consumed. */
   exit: ProcessLog["exit"];
-  /** Whether the last event was consumed. */
+  /** Whether the event `closed` was consumed. */
   closed: boolean;
 }
 
@@ -27,7 +28,10 @@ const MAX_WRITE = 1 << 20;
 
 export class Process {
   readonly id: string;
-  /** Resolves when the process has exited, whether its output was read or not. */
+  /**
+   * Resolves when the process has exited, whether its output was read or not. Rejects if this
+   * client can no longer follow the process.
+   */
   readonly exited: Promise<ExitStatus>;
   readonly #connection: Connection;
   readonly #log: ProcessLog;
@@ -65,7 +69,7 @@ export class Process {
 
   /**
    * Output to stdout, or to the terminal. A reader that does not read blocks the process once the
-   * server's log is full.
+   * server's log is full, unless the process was started with `onFull: "discard"`.
    */
   get stdout(): ReadableStream<Uint8Array> {
     return (this.#stdout ??= this.#stream("stdout"));
@@ -182,7 +186,9 @@ export class Process {
     }
   }
 
-  /** Nothing may get between the pieces of a long write. Short ones do not wait for each other. */
+  /**
+   * Sends input at once, unless a long write is not finished: nothing may get between its pieces.
+   */
   #inOrder(long: boolean, send: () => Promise<void>): Promise<void> {
     const before = this.#longWrite;
     if (before === null && !long) return send();
@@ -202,7 +208,7 @@ export class Process {
       const writeId = `${this.#writer}-${this.#writes++}`;
       const params = { processId: this.id, chunk, writeId };
       const { status } = await this.#connection.call("process/write", params);
-      if (status !== "accepted") throw new StdinClosedError(this.id, status !== "unknownProcess");
+      if (status !== "accepted") throw new StdinClosedError(this.id, status);
     }
   }
 

@@ -7,12 +7,15 @@
 
 /** How a lost connection is recovered; times are in milliseconds. */
 export interface RecoveryPolicy {
-  /** How long to try after the loss. A server keeps a session for 30 s unless asked for more. */
+  /** How long to try after the loss. By default a server keeps a session for 30 s. */
   deadline: number;
-  /** The pause after the first failed attempt. It doubles with each further one. */
+  /**
+   * The pause after the first failed attempt. It doubles with each further one, up to
+   * `longestPause`. The first attempt is immediate, unless the connection lived for less than this.
+   */
   firstPause: number;
   longestPause: number;
-  /** How long one attempt may take, from dialling to the response to `initialize`. */
+  /** How long one attempt to reconnect may take, from dialling to the response to `initialize`. */
   attempt: number;
 }
 
@@ -23,7 +26,7 @@ export const DEFAULT_RECOVERY: RecoveryPolicy = {
   attempt: 5_000,
 };
 
-/** Numbers the connections. Events of earlier ones are ignored. */
+/** Numbers the attempts to connect. Events of earlier ones are ignored. */
 export type Generation = number;
 
 export type Action =
@@ -75,7 +78,10 @@ export class Recovery {
     return this.#generation;
   }
 
-  /** When the connection was lost, and how many attempts have failed since. */
+  /**
+   * When the connection was lost, and how many attempts have failed since, counting a connection
+   * that was lost at once.
+   */
   get recovering(): { since: number; failed: number } | null {
     return this.#state.type === "recovering"
       ? { since: this.#state.since, failed: this.#state.failed }

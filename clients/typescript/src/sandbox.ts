@@ -3,8 +3,9 @@ import type { SandboxProfile, SandboxRequest } from "./generated.js";
 import { toUri, type PathLike } from "./paths.js";
 
 /**
- * `"read-only"`, `"workspace-write"` (the working directory and the temporary directories may be
- * written), one of these with details, or a profile as in docs/sandbox.md.
+ * `"none"` (the default), `"read-only"`, `"workspace-write"` (the working directory and the
+ * temporary directories may be written), one of the last two with details, or a profile as in
+ * docs/sandbox.md.
  */
 export type Sandbox =
   "none" | "read-only" | "workspace-write" | ReadOnly | Workspace | SandboxProfile;

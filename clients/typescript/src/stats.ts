@@ -39,7 +39,7 @@ export class Stats extends FileKind {
   readonly mode: number;
   readonly mtimeMs: number;
   readonly mtime: Date;
-  /** 0 if the file system does not record it. */
+  /** 0 if the file system does not record it, and for a symlink. */
   readonly birthtimeMs: number;
   readonly birthtime: Date;
 

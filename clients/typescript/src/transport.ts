@@ -15,6 +15,6 @@ export interface TransportEvents {
 export interface Dialer {
   /** Whether a lost connection can be dialled again. */
   readonly canRedial: boolean;
-  /** Rejects with a `ConnectError`. An abort ends the attempt. */
+  /** Rejects with a `ConnectError`. An abort ends the attempt, and the connection that it made. */
   dial(events: TransportEvents, signal: AbortSignal): Promise<Transport>;
 }

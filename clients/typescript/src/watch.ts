@@ -1,4 +1,4 @@
-/** File changes. A watch that its connection ended is established again, and reports `rescan`. */
+/** File changes. A watch that is lost with its connection is established again: see `rescan`. */
 import type { Connection } from "./connection.js";
 import { DisconnectedError } from "./errors.js";
 import type { ChangedNotification, FileChange, FsWatchParams } from "./generated.js";

@@ -1,6 +1,6 @@
 /**
  * WebSocket connections: the global `WebSocket`, or the package `ws` for Unix sockets and in
- * Node 20, which has no global `WebSocket`.
+ * runtimes without a global `WebSocket`, such as Node 20.
  */
 import type { Socket } from "node:net";
 import { ConnectError } from "./errors.js";
@@ -27,7 +27,7 @@ export type Token = string | (() => string | Promise<string>);
 export class WebSocketDialer implements Dialer {
   readonly canRedial = true;
   /** The URL without the token. */
-  readonly url: string;
+  readonly #url: string;
   readonly #token: Token | undefined;
   /** The path of the socket, for a `unix:` URL. */
   readonly #socketPath: string | undefined;
@@ -36,7 +36,7 @@ export class WebSocketDialer implements Dialer {
     this.#token = token;
     this.#socketPath = socketPathOf(url);
     if (this.#socketPath !== undefined) {
-      this.url = UNIX + this.#socketPath;
+      this.#url = UNIX + this.#socketPath;
       return;
     }
     let parsed: URL;
@@ -49,13 +49,13 @@ export class WebSocketDialer implements Dialer {
       throw new TypeError(`unsupported URL scheme "${parsed.protocol}"; ${EXPECTED_URL}`);
     this.#token ??= parsed.searchParams.get("token") ?? undefined;
     parsed.searchParams.delete("token");
-    this.url = parsed.href;
+    this.#url = parsed.href;
   }
 
-  /** The URL for messages, without user, password and query. */
-  get #shown(): string {
-    if (this.#socketPath !== undefined) return this.url;
-    const { protocol, host, pathname } = new URL(this.url);
+  /** The URL for messages and saved states: without user, password and query. */
+  get shown(): string {
+    if (this.#socketPath !== undefined) return this.#url;
+    const { protocol, host, pathname } = new URL(this.#url);
     return `${protocol}//${host}${pathname}`;
   }
 
@@ -65,10 +65,10 @@ export class WebSocketDialer implements Dialer {
       token = typeof this.#token === "function" ? await this.#token() : this.#token;
     } catch (cause) {
       const reason = (cause as Error).message;
-      throw new ConnectError(`cannot get the token for ${this.#shown}: ${reason}`, { cause });
+      throw new ConnectError(`cannot get the token for ${this.shown}: ${reason}`, { cause });
     }
     if (signal.aborted)
-      throw new ConnectError(`the attempt to connect to ${this.#shown} was given up`);
+      throw new ConnectError(`the attempt to connect to ${this.shown} was given up`);
     if (globalThis.WebSocket !== undefined && this.#socketPath === undefined)
       return this.#dialGlobal(token, events, signal);
     return this.#dialNode(token, events, signal);
@@ -80,7 +80,7 @@ export class WebSocketDialer implements Dialer {
     events: TransportEvents,
     signal: AbortSignal,
   ): Promise<Transport> {
-    const url = new URL(this.url);
+    const url = new URL(this.#url);
     const protocols = [PROTOCOL];
     if (token !== undefined && SUBPROTOCOL.test(token)) protocols.push(`bearer.${token}`);
     else if (token !== undefined) url.searchParams.set("token", token);
@@ -107,7 +107,7 @@ export class WebSocketDialer implements Dialer {
         const text = `the connection ended with code ${code}${reason ? ` (${reason})` : ""}`;
         const remedy =
           "check that the server runs, that the token is right and that the origin is allowed";
-        reject(new ConnectError(`cannot connect to ${this.#shown}: ${text}; ${remedy}`));
+        reject(new ConnectError(`cannot connect to ${this.shown}: ${text}; ${remedy}`));
         if (opened && !ended) events.onClosed(text);
         ended = true;
       };
@@ -122,7 +122,10 @@ export class WebSocketDialer implements Dialer {
     // Not a literal, or bundlers for browsers would include it.
     const name = "ws";
     const { WebSocket: NodeWebSocket } = (await import(name).catch((cause) => {
-      const use = this.#socketPath === undefined ? "Node 20 needs" : "unix: URLs need";
+      const use =
+        this.#socketPath === undefined
+          ? "a runtime without a global WebSocket, such as Node 20, needs"
+          : "unix: URLs need";
       throw new ConnectError(`${use} the package ws: npm install ws`, {
         permanent: true,
         cause,
@@ -130,10 +133,10 @@ export class WebSocketDialer implements Dialer {
     })) as typeof import("ws");
     const headers = token === undefined ? {} : { authorization: `Bearer ${token}` };
     const path = this.#socketPath;
-    const url = path === undefined ? this.url : "ws://localhost/";
+    const url = path === undefined ? this.#url : "ws://localhost/";
     const createConnection = path === undefined ? undefined : await connectTo(path);
     if (signal.aborted)
-      throw new ConnectError(`the attempt to connect to ${this.#shown} was given up`);
+      throw new ConnectError(`the attempt to connect to ${this.shown} was given up`);
     const socket = new NodeWebSocket(url, [PROTOCOL], {
       headers,
       createConnection,
@@ -161,7 +164,7 @@ export class WebSocketDialer implements Dialer {
         const permanent = status === 401 || status === 403;
         const remedy = REMEDIES[status] ?? "";
         reject(
-          new ConnectError(`${this.#shown} refused the connection with HTTP ${status}${remedy}`, {
+          new ConnectError(`${this.shown} refused the connection with HTTP ${status}${remedy}`, {
             permanent,
           }),
         );
@@ -170,14 +173,14 @@ export class WebSocketDialer implements Dialer {
       socket.on("error", (cause) => {
         reject(
           new ConnectError(
-            `cannot connect to ${this.#shown}: ${cause.message || (cause as { code?: string }).code}`,
+            `cannot connect to ${this.shown}: ${cause.message || (cause as { code?: string }).code}`,
             { cause },
           ),
         );
       });
       socket.on("close", (code) => {
         reject(
-          new ConnectError(`cannot connect to ${this.#shown}: the connection ended with code ${code}`),
+          new ConnectError(`cannot connect to ${this.shown}: the connection ended with code ${code}`),
         );
         if (opened && !ended) events.onClosed(`the connection ended with code ${code}`);
         ended = true;

@@ -4,6 +4,7 @@ import test from "node:test";
 import { Connection } from "../dist/connection.js";
 import { ClosedError, ProtocolError, ServerError, StdinClosedError } from "../dist/errors.js";
 import { FileWriter } from "../dist/file-blocks.js";
+import { Http } from "../dist/http.js";
 import { Process } from "../dist/process.js";
 import { ProcessSync } from "../dist/process-sync.js";
 import { uniqueId } from "../dist/wire.js";
@@ -70,6 +71,17 @@ test("a write to a process that the server has forgotten says so", async () => {
   await connection.close();
 });
 
+test("a body ends with its connection", async () => {
+  const head = { status: 200, headers: [], bodyBase64: "" };
+  const { server, connection } = await connected((_, method) =>
+    method === "http/request" ? head : session,
+  );
+  const response = await new Http(connection).fetch("http://box/");
+  server.cut();
+  await assert.rejects(response.text(), /http\/request: .* before the end of the response body/);
+  await connection.close(false);
+});
+
 test("a close while initialize is unanswered is reported as closed", async () => {
   const { server, connection, states } = await connected((number, method) =>
     number === 1 && method === "initialize" ? session : undefined,
@@ -119,6 +131,15 @@ test("a file whose write has failed is closed", async () => {
     ["fs/writeBlock", undefined],
     ["fs/close", true],
   ]);
+});
+
+test("a file whose handle is gone at its end was not written", async () => {
+  for (const content of ["", "x"]) {
+    const writer = new FileWriter({ call: async () => ({}) }, { path: "file:///x" });
+    await writer.write(Buffer.from(content));
+    const message = /\/x was not written: the connection was lost/;
+    await assert.rejects(writer.commit(), { message });
+  }
 });
 
 test("ids need no randomUUID, which pages on plain http lack", (context) => {

@@ -124,6 +124,7 @@ test("missing output ends the process, or is reported if gaps are declared", () 
   const { log } = fatal.made;
   fatal.made.pulled(0, response([5], 6, { droppedBytes: 9 }), 0);
   assert.ok(log.failure instanceof GapError);
+  assert.match(log.failure.message, /it is terminated/);
   assert.ok(fatal.made.collect(true, 0).some(({ method }) => method === "process/terminate"));
   const declared = sync("declared");
   declared.made.pulled(0, response([5], 6, { droppedBytes: 9 }), 0);
