@@ -242,8 +242,8 @@ fn descendants_of_a_finished_process_are_named() {
     detach(&server, "parent", "sleep 1000 > /dev/null 2>&1 &");
     assert_eq!(server.run(&["wait", "parent"]).code, Some(0));
     for (command, expected) in [
-        (&["forget", "parent"][..], "\"parent\" has exited, but its descendants (1) have not"),
-        (&["kill", "-s", "USR1", "parent"], "its descendants (1) cannot be signalled"),
+        (&["forget", "parent"][..], "\"parent\" has exited, but has running descendants (1)"),
+        (&["kill", "-s", "USR1", "parent"], "its descendants (1 running) cannot be signalled"),
     ] {
         let refused = server.run(command);
         assert_eq!(refused.code, Some(1), "{command:?}");

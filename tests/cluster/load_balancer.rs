@@ -33,7 +33,7 @@ struct Node {
 }
 
 impl LoadBalancer {
-    /// Starts in this network namespace, or in that of the test.
+    /// Starts in `namespace` or, without one, in the network namespace of the test.
     pub(super) fn start(namespace: Option<&Namespace>) -> Self {
         let nodes = Arc::<Nodes>::default();
         let (checks, ended) = sync_channel(0);

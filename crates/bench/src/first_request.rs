@@ -17,7 +17,7 @@ use super::server::BenchServer;
 const WARM_UP: usize = 10;
 /// The upgrade, `initialize` and the first request.
 const EXCHANGES: usize = 3;
-/// The approximate size of these messages.
+/// A message of about the size of each of these.
 const MESSAGE: [u8; 128] = [b'x'; 128];
 
 pub(super) fn measure(scale: Scale) -> anyhow::Result<Vec<Row>> {

@@ -26,9 +26,8 @@ pub enum ExecProcessEvent {
     Closed {
         seq: u64,
     },
-    /// The client lost the process. `ExecServerError::Closed` if the client or environment was
-    /// closed or dropped: then no other event follows, not even the exit of a process that is
-    /// killed as a result.
+    /// The client lost the process. The error is `ExecServerError::Closed` if the client or
+    /// environment was closed or dropped; if that kills the process, its exit is not reported.
     Failed(ExecServerError),
 }
 

@@ -103,7 +103,8 @@ fn enabled_unless_false<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bo
     Ok(Option::deserialize(deserializer)?.unwrap_or(true))
 }
 
-/// A misspelt rule must not count as absent.
+/// Implements serde so that a member that differs from a known one only in case is an error: a
+/// misspelt rule must not count as absent.
 macro_rules! check_case {
     ($($name:ident),*) => {
         $(

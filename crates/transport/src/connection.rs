@@ -341,8 +341,8 @@ impl Prober {
         }
     }
 
-    /// Whether the peer responds within `timeout`. Requires that the connection's reader and writer
-    /// are being polled.
+    /// Whether the peer responds within `timeout`; always true on stdio. Requires that the
+    /// connection's reader and writer are being polled.
     pub async fn probe(&self, timeout: Duration) -> bool {
         match &self.0 {
             ProberTransport::Stdio => true,

@@ -82,7 +82,7 @@ pub(super) fn message(received: Option<Received>) -> anyhow::Result<Bytes> {
     match received {
         Some(Received::Message(message)) => Ok(message),
         Some(Received::Malformed(error)) => Err(error.into()),
-        None => anyhow::bail!("the peer closed the connection"),
+        None => anyhow::bail!("the server or the rendezvous closed the connection"),
     }
 }
 

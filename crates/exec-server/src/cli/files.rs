@@ -229,7 +229,7 @@ pub(crate) struct Grep {
     /// Also search files that .gitignore excludes
     #[arg(long)]
     pub(crate) no_ignore: bool,
-    /// Stop after this many lines [default: 10000]
+    /// Stop after this many matching lines in each PATH [default: 10000]
     #[arg(short, long, value_name = "N")]
     #[arg(value_parser = value_parser!(u64).range(1..=FsSearchParams::MAX_MATCHES))]
     pub(crate) max_matches: Option<u64>,

@@ -163,7 +163,7 @@ pub(crate) enum RoleName {
     Owner,
     /// Reads files and observes the sessions of its subject
     Observer,
-    /// Also lists, observes and ends the sessions of all subjects
+    /// Works in the sessions of its subject; lists, observes and ends those of all subjects
     Admin,
 }
 

@@ -52,7 +52,7 @@ pub(crate) async fn run(
     let descendants = listed.process.descendants;
     anyhow::ensure!(
         force || descendants == 0,
-        "{name:?} has exited, but its descendants ({descendants}) have not; end them with \
+        "{name:?} has exited, but has running descendants ({descendants}); end them with \
          exec-server kill {name}, or use forget -f"
     );
     anyhow::ensure!(

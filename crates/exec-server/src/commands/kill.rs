@@ -20,8 +20,8 @@ pub(crate) async fn run(
     // Descendants that outlive a process can be ended, but not signalled.
     anyhow::ensure!(
         is_running || signal.is_none(),
-        "{process_id:?} has exited, and its descendants ({descendants}) cannot be signalled; omit \
-         the signal to end them"
+        "{process_id:?} has exited, and its descendants ({descendants} running) cannot be \
+         signalled; omit the signal to end them"
     );
     match signal {
         Some(signal) => {

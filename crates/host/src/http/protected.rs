@@ -45,7 +45,7 @@ pub const PROTECTED_VARIABLES: &[&str] = &[
     "SCW_*",
     "TENCENTCLOUD_*",
     "VULTR_*",
-    // Clusters, infrastructure, and the jobs of CI systems, which may act for their projects.
+    // Clusters, infrastructure, and CI jobs, whose credentials may act for a project.
     "ACTIONS_*",
     "ANSIBLE_*",
     "CI_JOB_*",

@@ -12,8 +12,8 @@ use crate::scene::{Told, WatchScene};
 const BATCHES: usize = 45;
 const STEPS: usize = 25;
 
-/// Which moves of directories are allowed. The value is the number of kinds of changes. Without
-/// moves, a rescan is a failure.
+/// Which moves of directories are allowed. The value is the bound of the random number that selects
+/// a change. Without moves, a rescan is a failure.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Moves {
     None = 7,

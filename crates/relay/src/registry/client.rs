@@ -44,9 +44,9 @@ pub enum RegistryError {
     Unreachable { host: String, source: reqwest::Error },
     #[error("the registry at {host} did not answer within {}s", CALL_TIMEOUT.as_secs())]
     TimedOut { host: String },
-    #[error("the registry refused to {call} ({status}{}){}", detail(.code, .message), advice(*.status, .code))]
+    #[error("the registry refused the call {call:?} ({status}{}){}", detail(.code, .message), advice(*.status, .code))]
     Refused { call: &'static str, status: StatusCode, code: String, message: String },
-    #[error("the registry sent an invalid response when asked to {call}: {why}")]
+    #[error("the registry sent an invalid response to the call {call:?}: {why}")]
     InvalidResponse { call: &'static str, why: &'static str },
 }
 

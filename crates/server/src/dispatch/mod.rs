@@ -199,7 +199,7 @@ impl Dispatcher {
         if self.state.sandboxes.is_machine_probed() {
             return reply.send::<rpc::EnvironmentInfo>(info(&state));
         }
-        // Probing blocks.
+        // Probing the machine blocks, so it runs on a file thread.
         self.state.files.run_or_tell(move |thread| {
             reply.send::<rpc::EnvironmentInfo>(thread.and_then(|()| info(&state)));
         });

@@ -46,7 +46,7 @@ enum AuthFailure {
     NoToken,
     #[error("several different tokens; send only one")]
     AmbiguousToken,
-    #[error("no client certificate with a DNS or URI name")]
+    #[error("no client certificate with a DNS name or URI among its subject alternative names")]
     NoCertificate,
     #[error("the token is refused: {0}")]
     Token(#[from] TokenError),

@@ -27,14 +27,15 @@ pub enum TlsError {
     Unreadable { path: PathBuf, reason: io::Error },
     #[error("{} contains no certificate in PEM format, or a damaged one", path.display())]
     NoCertificate { path: PathBuf },
-    #[error("{} contains no private key in PEM format, or a damaged one", path.display())]
+    #[error("{} contains no private key in PEM format, or one that is damaged or encrypted", path.display())]
     NoPrivateKey { path: PathBuf },
     #[error("cannot use {} with the key {}: {reason}", certificate.display(), key.display())]
     Unusable { certificate: PathBuf, key: PathBuf, reason: rustls::Error },
     #[error("{} contains no usable certificate authority: {reason}", path.display())]
     NoAuthority { path: PathBuf, reason: String },
     #[error(
-        "the system has no certificate authorities; install some, or pass a PEM file (--tls-ca)"
+        "the system has no certificate authorities; install some, or name a PEM file (--tls-ca, \
+         for telemetry OTEL_EXPORTER_OTLP_CERTIFICATE)"
     )]
     NoSystemRoots,
     #[error("cannot generate a certificate: {reason}")]

@@ -40,7 +40,7 @@ pub(super) enum Violation {
     MessageTooLarge { len: u64, max: usize },
     #[error("reserved opcode")]
     ReservedOpcode,
-    #[error("reserved bits are set")]
+    #[error("frame has reserved bits set; extensions such as compression are not supported")]
     ReservedBits,
     #[error("client frame is not masked")]
     Unmasked,

@@ -258,7 +258,8 @@ impl<'a> Copying<'a> {
         existing: Existing,
     ) -> anyhow::Result<()> {
         let (from, counts) = (&source.endpoint, &self.progress.counts);
-        // From here on symlinks are not followed, so neither tree can lead outside.
+        // Symlinks in the paths of both roots are resolved here. Below the roots none is followed, so
+        // neither tree can lead outside.
         let source_root = canonical(from, &source.path).await?;
         let root = directories::make(&self.to, &target, found.mode, Links::Followed, existing);
         self.to_close.extend(root.await?);

@@ -50,8 +50,8 @@ pub(in crate::fs) fn own_link(node: BorrowedFd<'_>) -> String {
 /// `/proc/self/fd`, held open: resolving that path takes longer than opening a file.
 struct OwnDescriptors {
     directory: OwnedFd,
-    /// The process that the descriptors belong to. After a fork the same numbers mean other files
-    /// in the child.
+    /// The process whose descriptors `directory` shows. A child inherits `directory` in a fork, but
+    /// its own descriptors may differ.
     process: Pid,
 }
 

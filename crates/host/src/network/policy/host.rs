@@ -103,7 +103,8 @@ fn parse(text: &str) -> Option<Host> {
     }
 }
 
-/// Whether a label has only letters, digits, hyphens and, as in service names, underscores.
+/// Whether a label has a valid length, and only letters, digits, hyphens and, as in service names,
+/// underscores.
 fn is_label(label: &str) -> bool {
     let valid = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_');
     (1..=MAX_LABEL).contains(&label.len()) && label.bytes().all(valid)

@@ -63,8 +63,8 @@ pub enum LaunchError {
     )]
     Limits { cgroup: Option<PathBuf>, source: io::Error },
     #[error(
-        "sandboxes need helper processes, but this server runs without them; use a launcher with a \
-         spawner"
+        "sandboxes need helper processes, but this server runs without them; the program that \
+         embeds the server must create it with Launcher::with_spawner"
     )]
     SandboxWithoutKeeper,
 }

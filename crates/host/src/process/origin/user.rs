@@ -16,7 +16,8 @@ pub enum PeerUser {
     Unknown,
 }
 
-/// Returns the user who created the peer's socket, given its addresses.
+/// Returns the user who created the peer's socket. `own` is the address of that socket, `other` the
+/// address of this end.
 #[must_use]
 pub fn user_of_tcp_peer(own: SocketAddr, other: SocketAddr) -> PeerUser {
     let Some(entry) = find_socket(own, other) else { return PeerUser::Unknown };

@@ -64,7 +64,7 @@ pub enum PolicyError {
     )]
     TooManyMatches { pattern: String, max: usize },
     #[error(
-        "the globs of the sandbox exceed {max} characters in total, counted once for each alternative and, if relative, for the working directory and each workspace root; use fewer or shorter globs"
+        "the globs of the sandbox exceed {max} characters in total (braces count once for each alternative, a relative glob once for the working directory and once for each workspace root); use fewer or shorter globs"
     )]
     GlobsTooLong { max: usize },
     #[error(
@@ -80,9 +80,11 @@ pub enum PolicyError {
 pub enum LinkDoubt {
     #[error("sandboxes were allowed to write in {root:?}")]
     Written { root: PathBuf },
-    #[error("it is unknown where sandboxes were allowed to write")]
+    #[error(
+        "the server cannot read its record of where sandboxes were allowed to write; its log says why"
+    )]
     Unknown,
-    #[error("it is in the workspace that contains {name:?}")]
+    #[error("it is in a directory that counts as a workspace because of {name:?}")]
     Workspace { name: PathBuf },
     #[error("it is in the temporary directory {directory:?}")]
     Temporary { directory: PathBuf },

@@ -13,8 +13,8 @@ pub enum SandboxError {
     #[error("cannot probe the sandbox mechanisms of this machine: {source}")]
     Probe { source: io::Error },
     #[error(
-        "sandboxes need helper processes, but this server runs without them; use a launcher with a \
-         spawner"
+        "sandboxes need helper processes, but this server runs without them; the program that \
+         embeds the server must create it with Launcher::with_spawner"
     )]
     NoProbe,
     #[error("cannot set up the network gate: {source}")]

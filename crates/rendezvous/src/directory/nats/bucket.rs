@@ -29,7 +29,7 @@ pub(super) struct Entry<T> {
 
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the bucket {name} has {found} replicas instead of {wanted}; use --replicas {found}, or change the streams (docs/cluster.md, Upgrades)"
+    "the bucket {name} has {found} replicas instead of {wanted}; use --replicas {found}, or change the replicas of its stream in NATS (docs/cluster.md, Upgrades)"
 )]
 struct OtherReplicas {
     name: &'static str,

@@ -1,5 +1,6 @@
 //! Sends one request to the host and returns its response, without buffering either body.
 
+use std::error::Error as _;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,12 +21,20 @@ use super::{MAX_HEAD_BYTES, Outside, Tunnel};
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ForwardError {
-    #[error("the HTTP exchange failed: {0}")]
-    Http(#[from] hyper::Error),
+    #[error("the HTTP exchange failed: {source}{}", cause(.source))]
+    Http {
+        #[from]
+        source: hyper::Error,
+    },
     #[error("the target is not valid in a Host header")]
     Host,
     #[error("{0}")]
     Framing(&'static str),
+}
+
+/// Returns the cause of the error, which its own text leaves out, as a suffix.
+fn cause(error: &hyper::Error) -> String {
+    error.source().map_or_else(String::new, |cause| format!(": {cause}"))
 }
 
 /// Forwards a request over a new connection. If the host switches protocols, also returns the

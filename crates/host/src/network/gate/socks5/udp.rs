@@ -52,7 +52,7 @@ struct Entry {
 /// The address that the client of an association sends from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ClientAddress {
-    /// The next socket of the process that sends without having an association becomes the client.
+    /// The client is the next socket from which the process sends and that has no association yet.
     Unknown,
     Port(u16),
     Known(SocketAddr),

@@ -67,8 +67,8 @@ fn sum_of(text: &[u8], names: &[&str]) -> u64 {
 
 /// Stops every process of the tree, so that none forks while the tree is killed.
 ///
-/// A stopped process reaps no children, so their pids are not reused, and a process about to be
-/// stopped forks at most once more. So each walk finds fewer new processes.
+/// A stopped process reaps no children, so their pids are not reused. A process may fork once more
+/// after its children were listed, so the walk is repeated until it finds no new process.
 pub(super) fn stop_tree(leader: Option<Pid>) {
     const MAX_WALKS: usize = 64;
     if let Some(leader) = leader {

@@ -224,9 +224,9 @@ const OTHER_PROCESSES: &[i64] = &[
     libc::SYS_request_key,
 ];
 
-/// POSIX message queues. They are not on a visible mount, so Landlock does not see the removal of a
-/// queue, and checks a new queue only after it has been created. They are denied in a private
-/// namespace as well: Landlock refuses to open queues there too, so they would be useless.
+/// POSIX message queues. They are not on a visible mount, so Landlock refuses to open them. But it
+/// checks a new queue only after it has been created, and does not see the removal of a queue. So
+/// the calls are denied; in a private IPC namespace too, where queues could not be opened either.
 const MESSAGE_QUEUES: &[i64] = &[
     libc::SYS_mq_open,
     libc::SYS_mq_unlink,

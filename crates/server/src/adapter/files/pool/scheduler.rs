@@ -421,7 +421,8 @@ impl<J> Queue<J> {
         self.jobs.front().expect("a queue that needs a worker has jobs").queued_at
     }
 
-    /// Returns a job for a worker that is awake.
+    /// Returns the next job for a worker that is awake. If all slots are in use, only a job that has
+    /// waited too long is returned, and takes an extra slot.
     fn take_job(&mut self, processors: usize, now: Instant) -> Option<Job<J>> {
         if self.is_full(processors) {
             let oldest = self.jobs.front()?;
