@@ -52,7 +52,7 @@ async function agent(machine, network) {
   await machine.fs.rm(workspace, { recursive: true });
 }
 
-/** Passes bytes on between the agent and its server, until it is cut. */
+/** Passes bytes on between the agent and its server. `cut` ends the connection. */
 async function startNetwork(address) {
   const [host, port] = address.split(":");
   let links = [];

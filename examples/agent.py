@@ -63,7 +63,7 @@ async def agent(m: Machine, workspace: str, network: "Network") -> None:
 
 
 class Network:
-    """Passes bytes on between the agent and its server, until it is cut."""
+    """Passes bytes on between the agent and its server. `cut` ends the connection."""
 
     def __init__(self, server: str) -> None:
         self._host, _, self._port = server.rpartition(":")

@@ -1,5 +1,6 @@
 //! `decode` agrees with `decode_unchecked`, except that it also refuses messages that exceed the
-//! bounds. Decoding params and notifications never panics; they survive a round trip.
+//! bounds. Decoding params and notifications never panics. Decoded params and server notifications
+//! survive a round trip.
 #![no_main]
 
 use exec_server_protocol::{
