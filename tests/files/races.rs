@@ -96,7 +96,8 @@ fn requests(scene: &Scratch, round: usize) -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Concurrent reads may see a partial write, but partial writes never make a file longer.
+/// Checks that a result shows nothing of the file outside. A read during a write may see only the
+/// start of [`INSIDE`].
 fn expect_inside(method: &str, result: &Value) {
     match method {
         "fs/readFile" => assert!(INSIDE.as_bytes().starts_with(&decoded(&result["dataBase64"]))),

@@ -84,8 +84,8 @@ impl RendezvousConfig {
 pub enum Routing {
     /// The harness dials that node.
     Direct {
-        /// The URL at which peers reach this very node, as `http://` or `https://`; by default the
-        /// public URL.
+        /// The URL at which environments and harnesses reach this very node, as `http://` or
+        /// `https://`; by default the public URL.
         advertised_url: Option<String>,
     },
     /// The harness dials any node, which exchanges frames with the environment's node over NATS.

@@ -184,8 +184,8 @@ impl Foreground {
                 received = signals.next() => received,
                 () = limit.passed() => {
                     match process.has_deadline() {
-                        // The server ends the process. The exit, or output before the exit, may
-                        // still arrive; only without a connection will neither be observed.
+                        // The server ends the process, so wait on for its exit. Give up only if
+                        // there is no connection when the extra time is over.
                         true if !limit.is_over || !is_away() => {}
                         false if !limit.is_over => drop(orders.try_send(Order::Terminate)),
                         _ => return Ok(unseen()),

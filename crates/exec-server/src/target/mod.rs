@@ -64,7 +64,7 @@ pub(crate) enum TargetError {
     #[error(transparent)]
     UnknownEnvironment(#[from] UnknownEnvironment),
     #[error(
-        "{flag} does not apply to this server; select another server with --connect {url} or --on"
+        "no server that {flag} applies to is selected; select one with --connect {url} or --on ENVIRONMENT"
     )]
     NoUseForCredentials { flag: &'static str, url: &'static str },
     #[error("{origin}: {source}")]

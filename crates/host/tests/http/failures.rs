@@ -1,4 +1,4 @@
-//! Failures, with a check of everything that each error prints.
+//! Failed requests. `failure` also checks that no error prints a secret.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -271,7 +271,8 @@ impl State {
         self.end(Phase::Over);
     }
 
-    /// Stops writing for good.
+    /// Accepts no more writes. What was written before is still sent, for at most
+    /// [`CLOSE_TIMEOUT`].
     pub(super) fn close(&mut self, now: Instant) {
         if self.phase == Phase::Open {
             self.phase = Phase::Closing { until: now + CLOSE_TIMEOUT };

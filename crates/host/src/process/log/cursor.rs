@@ -194,7 +194,7 @@ impl Cursor {
             }
             Err(error) => {
                 let last = block.last_seq();
-                tracing::warn!(%error, first_seq = next, last_seq = last, "cannot read spilled output; it is lost");
+                tracing::warn!(%error, first_seq = next, last_seq = last, "cannot read the spilled output of a process; the output of the events first_seq to last_seq is lost");
                 state.release_spilled(last);
             }
         }

@@ -383,9 +383,9 @@ const NAMESPACES: u32 = word(
 /// `TIOCSTI` and `TIOCLINUX` inject input for the next reader of the terminal.
 const TERMINAL_IOCTLS: [u32; 2] = [0x5412, 0x541c];
 
-/// File system requests: `FS_IOC_*` and ext4, `FS_IOC_*VERSION`, `FS_IOC_FS*XATTR` and XFS, btrfs,
-/// f2fs. Some need only a descriptor opened for reading to change flags, seal a file permanently,
-/// or create a subvolume.
+/// The types of file system requests, in this order: `FS_IOC_*` and ext4; `FS_IOC_*VERSION`;
+/// `FS_IOC_FS*XATTR` and XFS; btrfs; f2fs. Some need only a descriptor opened for reading to change
+/// flags, seal a file permanently, or create a subvolume.
 const FILE_IOCTL_TYPES: [u32; 5] = [0x6600, 0x7600, 0x5800, 0x9400, 0xf500];
 const IOCTL_TYPE: u32 = 0xff00;
 
