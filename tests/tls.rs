@@ -148,7 +148,7 @@ fn commands_and_environments_connect_over_wss() {
     assert_eq!(on("by-variable", Some(&secured.token)).stdout, "hi\n");
     let unset = on("by-variable", None);
     assert_eq!(unset.code, Some(125));
-    assert!(unset.stderr.contains("BOX_TOKEN is not set"), "{}", unset.stderr);
+    assert!(unset.stderr.contains("BOX_TOKEN is unset or empty"), "{}", unset.stderr);
 }
 
 #[test]

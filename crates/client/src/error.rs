@@ -105,7 +105,7 @@ pub enum ConnectError {
     /// The client has no credentials.
     #[error("{0}")]
     Credentials(String),
-    #[error("no token: the environment variable {name} is not set")]
+    #[error("no token: the environment variable {name} is unset or empty")]
     TokenVariable { name: String },
     /// `url` lacks its query, user name and password, which may be secrets.
     #[error("cannot connect to {url} within {after:?}")]
@@ -244,7 +244,7 @@ mod tests {
         let dialled = ConnectError::TokenVariable { name: "T".to_owned() };
         assert_eq!(
             refused(dialled.into()),
-            "could not reconnect: no token: the environment variable T is not set"
+            "could not reconnect: no token: the environment variable T is unset or empty"
         );
     }
 }

@@ -571,6 +571,18 @@ mod tests {
     }
 
     #[test]
+    fn a_gap_behind_a_bounded_read_is_counted_by_the_next_read() {
+        let mirror = ProcessMirror::new("p", GapPolicy::Declared);
+        mirror.offer(1, output(b"a"));
+        mirror.skip_to(7, 1000).unwrap();
+        mirror.offer(7, output(b"b"));
+        let first = mirror.read(0, 1).unwrap();
+        assert_eq!((first.chunks.len(), first.next_seq, first.dropped_bytes), (1, 2, 0));
+        let second = mirror.read(1, 1).unwrap();
+        assert_eq!((second.chunks.len(), second.next_seq, second.dropped_bytes), (1, 8, 1000));
+    }
+
+    #[test]
     fn evicted_output_and_gaps_count_as_dropped() {
         let mirror = ProcessMirror::new("p", GapPolicy::Declared);
         mirror.expect_no_subscriber();

@@ -177,6 +177,9 @@ impl State {
 
     pub(super) fn read(&self, after: u64, max_bytes: u64) -> ReadResponse {
         let (mut chunks, mut bytes, mut dropped_bytes) = (Vec::new(), 0_u64, 0_u64);
+        // Gaps since the last chunk. If this read stops before the next chunk, the next read counts
+        // them.
+        let mut gap = 0_u64;
         let mut next_seq = self.next;
         for stored in self.events.range(self.index_of(after.saturating_add(1))..) {
             match &stored.entry {
@@ -185,16 +188,17 @@ impl State {
                     if bytes > max_bytes && !chunks.is_empty() {
                         let last: &OutputChunk = &chunks[chunks.len() - 1];
                         next_seq = last.seq + 1;
+                        gap = 0;
                         break;
                     }
                     chunks.push(output_chunk(stored.seq, *stream, chunk));
+                    dropped_bytes = dropped_bytes.saturating_add(std::mem::take(&mut gap));
                 }
                 Entry::Event(_) => {}
-                Entry::Gap { dropped_bytes: dropped } => {
-                    dropped_bytes = dropped_bytes.saturating_add(*dropped);
-                }
+                Entry::Gap { dropped_bytes } => gap = gap.saturating_add(*dropped_bytes),
             }
         }
+        let dropped_bytes = dropped_bytes.saturating_add(gap);
         ReadResponse {
             chunks,
             next_seq,
