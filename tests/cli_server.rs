@@ -7,6 +7,7 @@ use std::path::Path;
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::support::tmux::Tmux;
 use crate::support::{PROGRAM, Server, ServerBuilder, command, run_command, run_program};
 
 /// Starts a server whose processes have its name in `WHICH`.
@@ -210,6 +211,16 @@ fn the_file_of_a_killed_server_is_ignored_and_replaced() {
         .variable("WHICH", "next")
         .start();
     assert_eq!(which(&[], &variables), "next");
+}
+
+#[test]
+fn a_second_server_on_a_terminal_says_that_commands_use_the_first() {
+    let first = Server::start();
+    let tmux = Tmux::start(&first);
+    tmux.line("$X");
+    tmux.wait_for("Listening. In another terminal:");
+    tmux.wait_for(&format!("commands use your other server at {}", first.url()));
+    tmux.keys(&["C-c"]);
 }
 
 #[test]

@@ -145,6 +145,8 @@ pub(super) async fn in_foreground(
             ));
             Ok(ExitStatus::of_signal(number))
         }
+        // The error says how much of the output is missing.
+        Ending::Lost(error @ ExecServerError::Gap { .. }) => Err(error.into()),
         Ending::Lost(error) => Err(anyhow::Error::new(error)
             .context(format!("lost contact with {program}, which ends with its session"))),
     }

@@ -1,6 +1,7 @@
 //! Messages about a process that has ended: limits reached, sandbox denials, and network use.
 
 use exec_server_client::ProcessExit;
+use exec_server_host::sandbox::PROTECTED_NAMES;
 use exec_server_protocol::{Denial, EffectiveLimits, NetworkUse};
 
 use crate::environment::limit_options;
@@ -8,9 +9,6 @@ use crate::terminal::printable;
 
 /// The system calls that `--network` would allow.
 const NETWORK_CALLS: [&str; 4] = ["socket", "connect", "bind", "sendto"];
-
-/// The names that are read-only even in a writable directory.
-const PROTECTED_NAMES: [&str; 3] = [".agents", ".codex", ".git"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Report {

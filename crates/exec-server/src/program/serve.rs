@@ -34,7 +34,6 @@ use crate::registry_credentials::NoCredentials;
 use crate::target::runtime_file::{
     RunningServer, RuntimeFile, believed_directories, running_server,
 };
-use crate::terminal::printable;
 
 /// How long connections may take to close at shutdown.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -452,10 +451,17 @@ fn greet(url: &ListenUrl, is_second: bool) {
     }
 }
 
-/// Returns the path by which the program was started, or its name if it was found on `PATH`.
+/// Returns the word with which another shell can start the program: its path if it was started by
+/// a path that needs no quotes, otherwise its name.
 fn program_as_started() -> String {
-    let path = std::env::args().next().filter(|path| path.contains('/'));
-    path.map_or_else(|| "exec-server".to_owned(), |path| printable(&path))
+    let needs_no_quotes = |path: &String| {
+        path.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-+".contains(&byte))
+    };
+    let was_a_path =
+        std::env::args_os().next().is_some_and(|name| name.as_encoded_bytes().contains(&b'/'));
+    let path = std::env::current_exe().ok().filter(|_| was_a_path);
+    let path = path.and_then(|path| path.into_os_string().into_string().ok());
+    path.filter(needs_no_quotes).unwrap_or_else(|| "exec-server".to_owned())
 }
 
 /// The events that end a server with listeners.
