@@ -2,7 +2,7 @@
 // Runs the binary of this platform's package with the same arguments. It does not look on PATH,
 // where it would find itself.
 import { spawn } from "node:child_process";
-import { findPackagedBinary, PLATFORM_PACKAGE } from "../dist/stdio.js";
+import { findPackagedBinary, howToInstall } from "../dist/stdio.js";
 
 function fail(reason) {
   console.error(`exec-server: ${reason}`);
@@ -23,13 +23,6 @@ if (binary) {
     }
     process.exitCode = code ?? 1;
   });
-} else if (PLATFORM_PACKAGE !== "@exec-server/linux-x64") {
-  fail(
-    `there is no ${PLATFORM_PACKAGE}: the program needs Linux on x86-64; ` +
-      `from here, use Machine.connect to reach a server on another machine`,
-  );
 } else {
-  fail(
-    `${PLATFORM_PACKAGE} is not installed; it is an optional dependency: run npm install without --omit=optional`,
-  );
+  fail(`the binary was not found: ${howToInstall()}`);
 }

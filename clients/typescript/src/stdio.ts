@@ -73,10 +73,18 @@ export function findBinary(): string {
       return candidate;
   }
   throw new ConnectError(
-    `the exec-server binary was not found: install ${PLATFORM_PACKAGE}, put exec-server on the PATH, ` +
+    `the exec-server binary was not found: ${howToInstall()}, put exec-server on the PATH, ` +
       `or set EXEC_SERVER_BINARY to its path`,
     { permanent: true },
   );
+}
+
+/** The remedy for a missing package of this platform. */
+export function howToInstall(): string {
+  return PLATFORM_PACKAGE === "@exec-server/linux-x64"
+    ? `install ${PLATFORM_PACKAGE} (an optional dependency: run npm install without --omit=optional)`
+    : `it needs Linux on x86-64, so there is no ${PLATFORM_PACKAGE}: use Machine.connect to reach a ` +
+        `server on another machine`;
 }
 
 /** The binary of the npm package for this platform, an optional dependency. */

@@ -110,7 +110,7 @@ async def dial(url: str, token: str | None, tls: Tls, receiver: Receiver) -> Lin
     except ConnectFailed as error:
         link.close()
         text = f"cannot connect to {where}: {error}"
-        raise ConnectFailed(text, permanent=error.permanent) from error
+        raise ConnectFailed(text, permanent=error.permanent) from error.__cause__
     except (OSError, WebSocketException) as error:
         link.close()
         permanent = isinstance(error, ssl.SSLCertVerificationError)

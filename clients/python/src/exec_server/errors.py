@@ -36,9 +36,11 @@ class Interrupted(ExecServerError):
     """
 
     def __init__(self, method: str, *, during_response: bool = False) -> None:
-        moment = "during" if during_response else "before"
         super().__init__(
-            f"the connection was lost {moment} the response to {method}; "
+            f"the connection was lost during the response to {method}, which is incomplete; "
+            "call again if repeating it is safe"
+            if during_response
+            else f"the connection was lost before the response to {method}; "
             "it may have taken effect: check, then call again"
         )
         self.method = method
