@@ -24,8 +24,8 @@ pub use plan::{
 };
 pub use policy::{
     Access, CarveOut, DeclaredFiles, DeclaredPolicy, DeniedGlob, Entry, EntryPath, Grant, Hold,
-    HostNames, LinkDoubt, LinkTrust, NameKind, Names, Network, Policy, PolicyContext, PolicyError,
-    Rule, TooMuch, WrittenRoots,
+    HostNames, LinkDoubt, LinkTrust, NameKind, Names, Network, PROTECTED_NAMES, Policy,
+    PolicyContext, PolicyError, Rule, TooMuch, WrittenRoots,
 };
 pub use probe::{Finding, Findings, PROBE_ARG, WITHOUT_VARIABLE, run_probe};
 pub use report::capabilities::Capabilities;

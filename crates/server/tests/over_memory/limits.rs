@@ -142,7 +142,7 @@ async fn a_start_that_requires_a_missing_cgroup_is_refused() {
     let error = client.call("process/start", start("p", "exit 0", &limits)).await.unwrap_err();
     assert_eq!(error["data"]["kind"], "limitsUnavailable", "{error}");
     let message = error["message"].as_str().unwrap();
-    for part in ["process \"p\"", "tier \"rlimit\"", "without keepers", "Delegate=yes"] {
+    for part in ["process \"p\"", "tier \"rlimit\"", "has no keepers", "Delegate=yes"] {
         assert!(message.contains(part), "{message}");
     }
     // The id is free again, and other starts succeed.

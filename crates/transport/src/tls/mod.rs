@@ -34,8 +34,8 @@ pub enum TlsError {
     #[error("{} contains no usable certificate authority: {reason}", path.display())]
     NoAuthority { path: PathBuf, reason: String },
     #[error(
-        "the system has no certificate authorities; install some, or name a PEM file (--tls-ca, \
-         for telemetry OTEL_EXPORTER_OTLP_CERTIFICATE)"
+        "the system has no certificate authorities; install some, or name a PEM file (--tls-ca; of \
+         a server for its rendezvous --remote-tls-ca; for telemetry OTEL_EXPORTER_OTLP_CERTIFICATE)"
     )]
     NoSystemRoots,
     #[error("cannot generate a certificate: {reason}")]

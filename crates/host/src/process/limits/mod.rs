@@ -161,7 +161,7 @@ impl LimitsSupport {
                                       systemd user manager";
 
     pub(super) fn process_only() -> Self {
-        let obstacle = "this server has no keepers; create it with Launcher::with_spawner";
+        let obstacle = "this server has no keepers (create it with Launcher::with_spawner)";
         Self { tier: LimitsTier::ProcessOnly, obstacle: Some(obstacle.into()) }
     }
 

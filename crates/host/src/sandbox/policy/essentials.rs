@@ -64,4 +64,4 @@ pub(in crate::sandbox) const DEVICES: &[(&str, Access)] = &[
 /// Names protected directly below a writable root, among other places (see `resolve::protection`).
 /// Programs outside the sandbox run or trust the content under these names: hooks, instructions,
 /// settings.
-pub(in crate::sandbox) const PROTECTED_NAMES: &[&str] = &[".agents", ".codex", ".git"];
+pub const PROTECTED_NAMES: &[&str] = &[".agents", ".codex", ".git"];

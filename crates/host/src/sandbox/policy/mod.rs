@@ -36,7 +36,8 @@ pub use effort::TooMuch;
 pub use error::{LinkDoubt, PolicyError};
 pub(in crate::sandbox) use essentials::DEVICES;
 #[cfg(target_os = "linux")]
-pub(in crate::sandbox) use essentials::{MINIMAL, PROTECTED_NAMES};
+pub(in crate::sandbox) use essentials::MINIMAL;
+pub use essentials::PROTECTED_NAMES;
 pub use globs::DeniedGlob;
 pub use names::{Hold, HostNames, NameKind, Names};
 #[cfg(target_os = "linux")]
