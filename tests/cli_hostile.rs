@@ -299,7 +299,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("run denied-call", "denied the system call H"),
     (
         "run lost",
-        "lost contact with lost, which ends with its session: the server broke the protocol",
+        "lost contact with lost; it ends when the server ends its session: the server broke the protocol",
     ),
     ("run --timeout 1 late", "the server stopped"),
     ("run --sandbox read-only true", "does not enforce sandboxes"),

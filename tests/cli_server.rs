@@ -137,7 +137,7 @@ fn an_environment_may_be_a_program() {
     ps.args(["ps", "--on", "child"]).envs(variables);
     let outcome = run_command(ps);
     assert_eq!(outcome.code, Some(1));
-    assert!(outcome.stderr.contains("whose processes end with the command"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("its processes end with the command"), "{}", outcome.stderr);
 }
 
 #[test]

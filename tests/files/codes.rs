@@ -104,10 +104,9 @@ fn a_block_that_is_too_long_is_an_invalid_request() {
 #[test]
 fn a_missing_path_is_not_found() {
     let scene = Scratch::new();
-    let missing = calls_on(&scene.uri("missing/below")).into_iter().filter(|(method, params)| {
-        // These create the missing path, or accept that it is missing, or watch for it.
-        let is_made = ["fs/createDirectory", "fs/remove", "fs/watch"].contains(method);
-        !is_made && params.get("force").is_none()
+    let missing = calls_on(&scene.uri("missing/below")).into_iter().filter(|(method, _)| {
+        // These create the missing path, accept that it is missing, or watch for it.
+        !["fs/createDirectory", "fs/remove", "fs/watch"].contains(method)
     });
     let mut cases: Vec<_> = missing.collect();
     cases.extend([

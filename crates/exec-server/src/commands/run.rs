@@ -147,8 +147,9 @@ pub(super) async fn in_foreground(
         }
         // The error says how much of the output is missing.
         Ending::Lost(error @ ExecServerError::Gap { .. }) => Err(error.into()),
-        Ending::Lost(error) => Err(anyhow::Error::new(error)
-            .context(format!("lost contact with {program}, which ends with its session"))),
+        Ending::Lost(error) => Err(anyhow::Error::new(error).context(format!(
+            "lost contact with {program}; it ends when the server ends its session"
+        ))),
     }
 }
 

@@ -72,8 +72,8 @@ impl<'a> Servers<'a> {
     }
 
     /// Validates the environments before any path is used. An undefined environment is a usage
-    /// error. If there is only one server, connects to it, so that a connection error is not
-    /// attributed to a path.
+    /// error. If there is only one server, and it is not embedded, connects to it, so that a
+    /// connection error is not attributed to a path.
     pub(super) async fn prepare(
         &self,
         environments: &BTreeSet<Option<&str>>,

@@ -74,7 +74,7 @@ pub(crate) enum TargetError {
     )]
     NoServer,
     #[error(
-        "environment {id:?} starts a server for each command, whose processes end with the command; use an environment with url or remote"
+        "environment {id:?} starts a server for each command, and its processes end with the command; use an environment that is defined by `url` or `remote`"
     )]
     NothingOutlives { id: String },
     #[error("{missing} is not set; set all of {}", NOISE_VARIABLES.join(", "))]

@@ -107,7 +107,9 @@ pub enum TlsProblem {
     UnknownAuthority,
     #[error("the certificate has expired")]
     Expired,
-    #[error("the certificate is not yet valid; check the clock of the server")]
+    #[error(
+        "the certificate is not yet valid; check the clock of the machine that runs exec-server"
+    )]
     NotValidYet,
     #[error("the certificate was issued for another name")]
     OtherName,

@@ -289,12 +289,13 @@ impl OutsideSockets {
 /// Receives the next datagram of a socket. Holds no buffer while it waits.
 async fn receive_from(socket: &UdpSocket) -> (Vec<u8>, SocketAddr) {
     loop {
-        // Errors such as ECONNREFUSED belong to earlier datagrams.
+        // Fails only while the runtime shuts down.
         if socket.readable().await.is_err() {
             tokio::task::yield_now().await;
         }
         let received = BUFFER.with_borrow_mut(|buffer| {
             buffer.resize(MAX_DATAGRAM, 0);
+            // An error such as ECONNREFUSED belongs to an earlier datagram: wait for the next one.
             let (bytes, sender) = socket.try_recv_from(buffer).ok()?;
             Some((buffer[..bytes].to_vec(), sender))
         });

@@ -182,7 +182,8 @@ proptest! {
         let policy = resolved(&reference);
         for path in paths {
             let here = reference.access(&path);
-            // `below` generates no other protected name than `.git`, which an entry may grant.
+            // `.git`, the only protected name that `below` generates, may be granted by an entry.
+            // So `.agents` is checked too, which no entry names.
             let directories = [vec![path.clone()], below(&path, 3)].concat();
             let protected = directories.iter().map(|directory| directory.join(".agents"));
             let mut beneath = below(&path, 4).into_iter().chain(protected);
