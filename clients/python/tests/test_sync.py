@@ -121,9 +121,11 @@ def test_a_forked_child_connects_anew(url: str) -> None:
 
 
 INTERRUPTED = """
-import sys
+import signal, sys
 from exec_server.sync import Machine
 
+# If the tests were started with SIGINT ignored, Python would not raise KeyboardInterrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 m = Machine.connect(sys.argv[1])
 try:
     m.run("exec 3>$FIFO; echo ready; sleep 1000", env={"FIFO": sys.argv[2]},
